@@ -1,0 +1,147 @@
+"""What a kernel asks of its PE: values in TCM, and the commands that read and make them.
+
+The kernel language builds commands; `PE_CPU` gives them times (and, with data on, values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from kernbench.dtypes import DType
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Value:
+    """A tile in TCM. `array` is in the carrier type, rounded to `dtype`; None while unknown."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    array: np.ndarray | None = None
+    done_ps: int | None = None
+    pending: int = 0
+    dropped: bool = False
+    space: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tile takes in TCM."""
+        n = self.dtype.itemsize
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`nbytes` consecutive bytes of virtual memory; `payload` counts them as often as they are asked for."""
+
+    va: int
+    nbytes: int
+    payload: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A row-major matrix or vector that stays in memory and is streamed from there."""
+
+    va: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class VectorOp:
+    """Work for the vector engine: `kind` is "simple", "slow" (exp, log, sqrt, div, sin, cos) or "reduce"."""
+
+    kind: str
+    elements: int
+    itemsize: int
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """One command of a program. `compute` maps the inputs' arrays to the output's.
+
+    `flops` counts useful work. `done_ps` is None until the time of completion is known.
+    """
+
+    name: str
+    inputs: tuple[Value, ...] = ()
+    output: Value | None = None
+    compute: Callable[..., np.ndarray] | None = None
+    flops: int = 0
+    tag: str = ""
+    done_ps: int | None = field(default=None, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class Load(Command):
+    """Memory to TCM. `runs` ascend by address; `compute` gets their bytes, concatenated, as uint8.
+
+    `tiled` is True for a pointer tile: one descriptor per HBM slice touched,
+    serving each distinct 256 B line once. False: one descriptor per run.
+    """
+
+    runs: tuple[Run, ...] = ()
+    tiled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Store(Command):
+    """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated."""
+
+    runs: tuple[Run, ...] = ()
+    tiled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Vector(Command):
+    """Element-wise work or reductions on PE_MATH, values in TCM to a value in TCM."""
+
+    work: tuple[VectorOp, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Dot(Command):
+    """`output[m, n] = inputs[0][m, k] @ inputs[1][k, n] (+ inputs[2])`, all in TCM, tiled like a composite."""
+
+    mkn: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Composite(Command):
+    """A tiled operation planned by PE_SCHEDULER: op "gemm" (a @ b) or "math" (element-wise on a, and b).
+
+    `a`, `b` and the entries of `extra` are Ref (streamed) or Value (pinned); `extra` belongs to the
+    epilogue: each is read once per output tile, "row" entries (bias) as the tile's columns only.
+    `inputs` repeats the pinned ones and `acc`. `compute` gets the arrays of a, b (if any), the extras in
+    order, then acc (if any) and returns the output array, shaped as `out`. PE_MATH is charged for each entry
+    of `epilogue` with the elements of the output tile at hand (their own `elements` is not read).
+    """
+
+    op: str = "gemm"
+    a: Ref | Value | None = None
+    b: Ref | Value | None = None
+    out: Ref | None = None
+    acc: Value | None = None
+    extra: tuple[tuple[str, Ref | Value], ...] = ()
+    epilogue: tuple[VectorOp, ...] = ()
+
+
+class Backend(Protocol):
+    """What runs a program's commands: a PE of the machine, or the bench that only computes values."""
+
+    data: bool
+
+    def submit(self, command: Command) -> None:
+        """Take the next command of the program; never waits for its completion."""
+
+    def block(self, on: Value | Command) -> None:
+        """Return when `on` is complete (its `done_ps`, and with data its array, are set)."""
+
+    def drop(self, value: Value) -> None:
+        """The program holds no reference to `value` any more: free it when no command needs it."""

@@ -1,0 +1,39 @@
+"""Units: integer picoseconds and bytes inside the engine, ns and GB/s (1 GB/s = 1 B/ns) outside."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+FLIT_BYTES = 256
+
+
+def ns_to_ps(ns: float) -> int:
+    """Return `ns` as the nearest whole number of picoseconds.
+
+    >>> ns_to_ps(1.03)
+    1030
+    """
+    return round(ns * 1000)
+
+
+def ps_to_ns(ps: int) -> float:
+    """Return `ps` in ns, as the public interface reports it."""
+    return ps / 1000
+
+
+def serialization_ps(nbytes: int, bw_gbs: float) -> int:
+    """Return the time that `nbytes` occupy a server of `bw_gbs`, rounded up to a picosecond.
+
+    Exact for any float bandwidth: the division is done on integers.
+
+    >>> serialization_ps(256, 128)
+    2000
+    >>> serialization_ps(1, 300)
+    4
+    """
+    bw = Fraction(bw_gbs)
+    return -(-nbytes * 1000 * bw.denominator // bw.numerator)
