@@ -1,15 +1,15 @@
 """Every error that kernbench raises on purpose.
 
-    KernbenchError
-    +-- ConfigError              a machine, ccl or plan file, or an override, is wrong
-    +-- PlacementError           a tensor cannot be placed as its DPPolicy says
-    +-- AllocationError          a memory is full, or a free does not match an allocation
-    +-- KernelError              a kernel failed: its file, line, program and PE are named
-    |   +-- OutOfBoundsError     an access outside every mapped tensor
-    |   +-- OutOfMemoryError     TCM or scratch cannot hold what the kernel asks for
-    +-- DeadlockError            nothing can go on; every waiter is named
-    |   +-- IpcqDeadlock
-    +-- CollectiveMismatchError  ranks disagree about a collective call
+KernbenchError
++-- ConfigError              a machine, ccl or plan file, or an override, is wrong
++-- PlacementError           a tensor cannot be placed as its DPPolicy says
++-- AllocationError          a memory is full, or a free does not match an allocation
++-- KernelError              a kernel failed: its file, line, program and PE are named
+|   +-- OutOfBoundsError     an access outside every mapped tensor
+|   +-- OutOfMemoryError     TCM or scratch cannot hold what the kernel asks for
++-- DeadlockError            nothing can go on; every waiter is named
+|   +-- IpcqDeadlock
++-- CollectiveMismatchError  ranks disagree about a collective call
 """
 
 from __future__ import annotations

@@ -144,4 +144,4 @@ class Backend(Protocol):
         """Return when `on` is complete (its `done_ps`, and with data its array, are set)."""
 
     def drop(self, value: Value) -> None:
-        """The program holds no reference to `value` any more: free it when no command needs it."""
+        """Forget `value`, to which the program holds no reference any more: free it when no command needs it."""
