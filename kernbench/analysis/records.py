@@ -1,0 +1,266 @@
+"""Records: the columns that a run leaves behind; every number of a report is read from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernbench.errors import ConfigError
+
+SCHEMA_VERSION = 1
+COLUMNS = {
+    "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
+    "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
+}  # fmt: skip
+_LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInfo:
+    """One command of a program, or one host operation (then cube and pe are -1)."""
+
+    name: str
+    sip: int = -1
+    cube: int = -1
+    pe: int = -1
+    shape: tuple[int, ...] = ()
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch: from the host's message to the last completion."""
+
+    name: str
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTable:
+    """Traffic of every directed link that carried any: true bytes, busy ps, capacity in GB/s."""
+
+    names: tuple[str, ...] = ()
+    nbytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    busy_ps: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    bw_gbs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row, with names for ids."""
+
+    kind: str
+    component: str
+    command: CommandInfo
+    start_ps: int
+    end_ps: int
+    nbytes: int
+    flops: int
+    tile: int
+
+
+_NO_COMMAND = CommandInfo("")
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The log of one run, in columns of equal length.
+
+    Parameters
+    ----------
+    start_ps, end_ps : int64 array
+        When the work of a row occupied its component.
+    component, kind, command : int array
+        Indices into `components`, `kinds` and `commands`; -1 where no command is behind a row.
+    nbytes, flops : int64 array
+        True bytes moved and useful operations (padding not counted).
+    tile : int32 array
+        Index of the tile in its command, -1 for a row that is no tile.
+    components, kinds : tuple of str
+    commands : tuple of CommandInfo
+    links : LinkTable
+    component_busy_ps : int64 array or None
+        Busy time of each component, counted by the engine whatever the log level; None: the rows tell it.
+    makespan_ps : int
+        From the first operation to the last completion.
+    launches : tuple of Launch
+    certified : bool or None
+        Whether fast arithmetic is known to equal the flits; None where no check was needed.
+    mode, machine : str
+        Mode of the engine; hash of the machine.
+    complete : bool
+        False for the part of an interrupted run.
+    """
+
+    start_ps: np.ndarray
+    end_ps: np.ndarray
+    component: np.ndarray
+    kind: np.ndarray
+    command: np.ndarray
+    nbytes: np.ndarray
+    flops: np.ndarray
+    tile: np.ndarray
+    components: tuple[str, ...]
+    kinds: tuple[str, ...]
+    commands: tuple[CommandInfo, ...]
+    links: LinkTable = field(default_factory=LinkTable)
+    component_busy_ps: np.ndarray | None = None
+    makespan_ps: int = 0
+    launches: tuple[Launch, ...] = ()
+    certified: bool | None = None
+    mode: str = "exact"
+    machine: str = ""
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        for name, dtype in COLUMNS.items():
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype))
+        lengths = {name: len(getattr(self, name)) for name in COLUMNS}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of records differ in length: {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+    def __iter__(self) -> Iterator[Op]:
+        return (self.op(i) for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Records({len(self)} rows, {self.makespan_ps / 1000:,.2f} ns, machine {self.machine[:12] or '?'})"
+
+    @classmethod
+    def empty(cls, **meta: Any) -> Records:
+        """Return records without rows; `meta` are fields such as `machine`."""
+        columns: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
+        return cls(**columns, **{"components": (), "kinds": (), "commands": (), **meta})
+
+    def op(self, i: int) -> Op:
+        """Return row `i` as an object with names."""
+        command = int(self.command[i])
+        return Op(
+            kind=self.kinds[self.kind[i]],
+            component=self.components[self.component[i]],
+            command=self.commands[command] if command >= 0 else _NO_COMMAND,
+            start_ps=int(self.start_ps[i]),
+            end_ps=int(self.end_ps[i]),
+            nbytes=int(self.nbytes[i]),
+            flops=int(self.flops[i]),
+            tile=int(self.tile[i]),
+        )
+
+    @cached_property
+    def location(self) -> np.ndarray:
+        """Return (sip, cube, pe) of every row's command, int32 of shape (rows, 3); -1 where there is none."""
+        table = np.array([(c.sip, c.cube, c.pe) for c in self.commands] + [(-1, -1, -1)], np.int32)
+        rows: np.ndarray = table[self.command]  # command -1 is the last entry
+        return rows
+
+    def pes(self) -> list[tuple[int, int, int]]:
+        """Return the PEs that did work, as sorted (sip, cube, pe)."""
+        found = np.unique(self.location, axis=0)
+        return [(int(s), int(c), int(p)) for s, c, p in found if p >= 0]
+
+    def where(self, mask: np.ndarray) -> Records:
+        """Return the rows that `mask` (bool, or indices) selects; tables and totals stay those of the run."""
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
+
+    def of_kind(self, *kinds: str) -> Records:
+        """Return the rows of the named kinds; a kind that no row has selects nothing."""
+        ids = [i for i, kind in enumerate(self.kinds) if kind in kinds]
+        return self.where(np.isin(self.kind, ids))
+
+    def of_pe(self, sip: int, cube: int, pe: int) -> Records:
+        """Return the rows of commands that this PE issued."""
+        return self.where((self.location == (sip, cube, pe)).all(axis=1))
+
+    def of_command(self, name: str) -> Records:
+        """Return the rows of commands of this name."""
+        ids = [i for i, command in enumerate(self.commands) if command.name == name]
+        return self.where(np.isin(self.command, ids))
+
+    def within(self, start_ps: int, end_ps: int) -> Records:
+        """Return the rows that overlap [start_ps, end_ps), uncut."""
+        return self.where((self.start_ps < end_ps) & (self.end_ps > start_ps))
+
+    def busy_by_component(self) -> dict[str, int]:
+        """Return busy ps of every component, the counted one where the engine kept it."""
+        busy = self.component_busy_ps
+        if busy is None:
+            busy = np.zeros(len(self.components), np.int64)
+            np.add.at(busy, self.component, self.end_ps - self.start_ps)
+        return dict(zip(self.components, busy.tolist(), strict=True))
+
+    def digest(self) -> str:
+        """Return a sha256 of all times: equal for equal runs, whatever the order of rows and of ids."""
+        names, component = _by_name(self.components, self.component)
+        kinds, kind = _by_name(self.kinds, self.kind)
+        texts = (*(json.dumps(list(asdict(c).values())) for c in self.commands), "")
+        commands, command = _by_name(texts, np.where(self.command < 0, len(texts) - 1, self.command))
+        rows = np.stack([self.start_ps, self.end_ps, component, kind, command, self.nbytes, self.flops, self.tile])
+        rows = rows[:, np.lexsort(rows[::-1])]
+        used = [i for i in range(len(self.links.names)) if self.links.busy_ps[i] or self.links.nbytes[i]]
+        links = sorted((self.links.names[i], int(self.links.nbytes[i]), int(self.links.busy_ps[i])) for i in used)
+        launches = [[x.name, x.start_ps, x.end_ps] for x in self.launches]
+        tables = [names, kinds, commands, links, launches, int(self.makespan_ps)]
+        digest = hashlib.sha256(json.dumps(tables).encode())
+        digest.update(np.ascontiguousarray(rows, "<i8").tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to one file; an existing file is replaced only when the new one is whole."""
+        path = Path(path)
+        meta = {
+            "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
+            "commands": [list(asdict(c).values()) for c in self.commands], "links": self.links.names,
+            "makespan_ps": int(self.makespan_ps), "launches": [[x.name, x.start_ps, x.end_ps] for x in self.launches],
+            "certified": self.certified, "mode": self.mode, "machine": self.machine, "complete": self.complete,
+        }  # fmt: skip
+        arrays = {name: getattr(self, name) for name in COLUMNS}
+        arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
+        if self.component_busy_ps is not None:
+            arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        with part.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        part.replace(path)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Records:
+        """Read a file that `save` wrote.
+
+        Raises
+        ------
+        ConfigError
+            If the file was written with another schema version.
+        """
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, Any] = {name: file[name] for name in file.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+        if (version := meta.pop("schema_version")) != SCHEMA_VERSION:
+            raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
+        link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
+        meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
+        commands = (CommandInfo(*where, tuple(shape), tag) for *where, shape, tag in meta["commands"])
+        meta["commands"] = tuple(commands)
+        meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
+        meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
+        return cls(**arrays, **meta)
+
+
+def _by_name(names: tuple[str, ...], ids: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the sorted distinct names in use, and `ids` as ranks in that list."""
+    used = sorted({names[i] for i in np.unique(ids)})
+    rank = {name: i for i, name in enumerate(used)}
+    table = np.array([rank.get(name, -1) for name in names] or [-1], np.int64)
+    return used, table[np.asarray(ids, np.int64)]
