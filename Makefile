@@ -1,0 +1,61 @@
+# Every target prepares itself: a fresh machine needs python3 (3.11 or newer) and make.
+#   make milestones   all milestone reports, into milestones/output
+#   make lab          JupyterLab on the notebooks
+#   make test         every test, notebooks included
+#   make check        format, lint, types, spelling, layers, docs, pairs
+#   make bench        the speed of the simulator itself
+#   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
+#   make lock         write requirements.lock anew
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+PYTEST := $(PY) -m pytest
+SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
+
+.DEFAULT_GOAL := milestones
+.PHONY: milestones lab test check bench sync lock clean
+
+# uv installs in seconds what takes pip a minute; where it cannot be had, pip does it.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kernbench needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	-$(PY) -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/bin/uv pip install --quiet --python $(PY) -r requirements.lock -e . \
+	  || $(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
+	@touch $@
+
+milestones: $(READY)
+	$(PY) -m kernbench milestone --all
+
+# Jupyter refuses to run as root unless told, and a container's only user is root.
+lab: $(READY)
+	$(PY) -m jupyterlab --ServerApp.root_dir=. $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_quickstart.ipynb
+
+# One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
+test: $(READY)
+	$(PYTEST) -n logical --dist loadfile tests kernbench \
+	  --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks milestones
+
+check: $(READY)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m codespell_lib
+	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/notebooks/test_pairs.py
+
+bench: $(READY)
+	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(PY) $$script; done
+
+# The .py is the source. Outputs that survive a sync may be stale, so every synced notebook is run.
+sync: $(READY)
+	$(PY) -m jupytext --to ipynb --update --set-kernel python3 $(SOURCES)
+	$(PY) -m jupyter nbconvert --to notebook --inplace --execute --ExecutePreprocessor.record_timing=False $(SOURCES:.py=.ipynb)
+
+lock: $(READY)
+	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \
+	  --extra notebook --extra test pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,20 @@
+"""What every test runs under: no display, no settings of the person who runs it, the same examples each time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+os.environ["MPLBACKEND"] = "Agg"
+
+# Host time says nothing about the simulator, and a failure must be there again on the next run.
+settings.register_profile("kernbench", deadline=None, derandomize=True, max_examples=50, print_blob=True)
+settings.load_profile("kernbench")
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch):
+    for name in [n for n in os.environ if n.startswith(("KERNBENCH_", "MATMUL_", "MILESTONE_"))]:
+        monkeypatch.delenv(name)
