@@ -1,0 +1,1 @@
+"""Rules of the machine that cost no hardware: addresses, placement, routes."""

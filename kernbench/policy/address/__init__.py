@@ -1,0 +1,1 @@
+"""Physical and virtual addresses, their allocators, and the PE's address translation."""

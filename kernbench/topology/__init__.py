@@ -1,0 +1,1 @@
+"""The machine file made into a graph of nodes and directed links."""

@@ -1,0 +1,209 @@
+"""From the machine file to the graph's blocks: the trunk (host, switch, IO chiplets) and one cube after another.
+
+A block holds its nodes and every link that leaves them. All cubes come from one template per set of linked
+sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.topology import naming
+from kernbench.topology.graph import Edge, Node
+from kernbench.topology.mesh import OPPOSITE, SIDES, STEP, At, CubeLayout
+from kernbench.topology.sips import SipNetwork
+from kernbench.units import ns_to_ps
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+Block = tuple[list[Node], list[Edge]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """A link before it has its rank: `side` is where `src` lies as seen from `dst`, "" for a local one."""
+
+    src: str
+    dst: str
+    bw_gbs: float
+    side: str = ""
+    distance_mm: float = 0.0
+    latency_ns: float = 0.0
+
+
+class Blocks:
+    """Makes the blocks of the graph of `config`."""
+
+    def __init__(self, config: MachineConfig) -> None:
+        self.config = config
+        self.layout = CubeLayout(config)
+        self.sips = SipNetwork(config)
+        self.n_sips = config.n_sips
+        self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
+        self.cubes_per_sip = self.w * self.h
+        self._cube_nodes = self._local_nodes()
+        self._io_nodes = 3 + self.h * config.cube.ucie.connections
+        self._templates: dict[frozenset[str], list[Edge]] = {}
+
+    def trunk(self) -> Block:
+        """Return host, switch and all IO chiplets, with the links that leave them."""
+        sips, system, io, ucie = range(self.n_sips), self.config.system, self.config.sip.io, self.config.cube.ucie
+        nodes = [
+            Node(naming.HOST, "host", "host", 0, None, 0),
+            Node(naming.SWITCH, "switch", system.switch.impl, ns_to_ps(system.switch.overhead_ns), None, 1),
+        ]
+        host_link = system.host_link
+        wires = _both_ways(
+            naming.HOST, naming.SWITCH, host_link.bw_gbs_per_sip * self.n_sips, latency_ns=host_link.latency_ns
+        )
+        for sip in sips:
+            pcie_ep, io_cpu, noc = naming.pcie_ep(sip), naming.io_cpu(sip), naming.io_noc(sip)
+            at = self._sip_index(sip)
+            nodes += [
+                Node(pcie_ep, "pcie_ep", io.pcie_ep.impl, ns_to_ps(io.pcie_ep.overhead_ns), None, at),
+                Node(io_cpu, "io_cpu", io.io_cpu.impl, 0, None, at + 1),
+                Node(noc, "io_noc", io.noc.impl, ns_to_ps(io.noc.overhead_ns), None, at + 2),
+            ]
+            wires += _both_ways(naming.SWITCH, pcie_ep, system.pcie.bw_gbs, latency_ns=system.pcie.latency_ns)
+            wires += _both_ways(pcie_ep, noc, io.noc.port_bw_gbs)
+            wires += _both_ways(io_cpu, noc, io.noc.port_bw_gbs)
+            for row in range(self.h):
+                for conn in range(ucie.connections):
+                    port, to = naming.io_ucie(sip, row, conn), naming.ucie(sip, row * self.w, "w", conn)
+                    index = at + 3 + row * ucie.connections + conn
+                    nodes.append(Node(port, "ucie", ucie.impl, ns_to_ps(ucie.port_ns), None, index))
+                    wires += _both_ways(port, noc, io.noc.port_bw_gbs)
+                    wires += [_Wire(port, to, ucie.bw_gbs, side="w"), _Wire(to, port, ucie.bw_gbs, side="e")]
+            for other, side in self.sips.neighbours[sip].items():
+                link = system.sip_link
+                wires.append(_Wire(naming.io_noc(other), noc, link.bw_gbs, side, latency_ns=link.latency_ns))
+        local = {node.id for node in nodes}
+        edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0)
+        edges += [self._port_edge(wire.src, wire.dst) for wire in wires if wire.dst not in local]
+        return nodes, [edge for edge in edges if edge.src in local]
+
+    def cube(self, sip: int, cube: int) -> Block:
+        """Return the nodes of a cube, with the links that leave them."""
+        row, col = divmod(cube, self.w)
+        beside = {
+            side: (row + step_r) * self.w + col + step_c
+            for side, (step_r, step_c) in STEP.items()
+            if 0 <= row + step_r < self.h and 0 <= col + step_c < self.w
+        }
+        to_io = {"w"} if col == 0 else set()
+        linked = frozenset(beside) | to_io
+        if linked not in self._templates:
+            self._templates[linked] = self._local_edges(linked)
+        prefix = naming.cube(sip, cube) + "."
+        first = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes)
+        nodes = [
+            Node(prefix + n.id, n.kind, n.impl, n.overhead_ps, n.pos_mm, first + n.index) for n in self._cube_nodes
+        ]
+        edges = [
+            Edge(prefix + e.src, prefix + e.dst, e.bw_gbs, e.latency_ps, e.distance_mm, e.rank)
+            for e in self._templates[linked]
+        ]
+        for conn in range(self.config.cube.ucie.connections):
+            for side, other in beside.items():
+                port = naming.ucie(sip, other, OPPOSITE[side], conn)
+                edges.append(self._port_edge(naming.ucie(sip, cube, side, conn), port))
+            for side in to_io:
+                edges.append(self._port_edge(naming.ucie(sip, cube, side, conn), naming.io_ucie(sip, row, conn)))
+        return nodes, edges
+
+    def _sip_index(self, sip: int) -> int:
+        return 2 + sip * (self._io_nodes + self.cubes_per_sip * len(self._cube_nodes))
+
+    def _port_edge(self, src: str, dst: str) -> Edge:
+        # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
+        ucie = self.config.cube.ucie
+        return Edge(src, dst, ucie.bw_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
+
+    def _local_nodes(self) -> list[Node]:
+        """Return the nodes of any cube, with ids and indexes as within it."""
+        cube, layout = self.config.cube, self.layout
+        made: list[tuple[str, str, str, float, tuple[float, float]]] = []
+        for at in layout.routers:
+            router = cube.noc.router
+            made.append((_local(naming.router(0, 0, *at)), "router", router.impl, router.overhead_ns, self._pos(at)))
+        for (side, conn), at in layout.ports.items():
+            port = _local(naming.ucie(0, 0, side, conn))
+            made.append((port, "ucie", cube.ucie.impl, cube.ucie.port_ns, self._pos(at)))
+        m_cpu, sram, pe = cube.m_cpu, cube.sram, cube.pe
+        made.append((_local(naming.m_cpu(0, 0)), "m_cpu", m_cpu.impl, 0.0, (m_cpu.pos_mm[0], m_cpu.pos_mm[1])))
+        made.append((_local(naming.sram(0, 0)), "sram", sram.impl, 0.0, (sram.pos_mm[0], sram.pos_mm[1])))
+        for number, at in enumerate(layout.pes):
+            made.append((_local(naming.hbm(0, 0, number)), "hbm_ctrl", cube.hbm.impl, 0.0, self._pos(at)))
+            made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, self._pos(at)))
+            made.append((_local(naming.pe_dma(0, 0, number)), "pe_dma", pe.pe_dma.impl, 0.0, self._pos(at)))
+        return [
+            Node(node_id, kind, impl, ns_to_ps(overhead_ns), pos, index)
+            for index, (node_id, kind, impl, overhead_ns, pos) in enumerate(made)
+        ]
+
+    def _local_edges(self, linked: frozenset[str]) -> list[Edge]:
+        """Return the links inside a cube whose ports on the sides `linked` have a peer."""
+        cube, layout = self.config.cube, self.layout
+        wires = []
+
+        def router(at: At) -> str:
+            return _local(naming.router(0, 0, *at))
+
+        for at in layout.routers:
+            for side in SIDES:
+                beside = layout.neighbour(at, side)
+                if beside is not None:
+                    wires.append(
+                        _Wire(router(beside), router(at), cube.noc.link_bw_gbs, side, distance_mm=layout.pitch_mm)
+                    )
+        for (side, conn), at in layout.ports.items():
+            port = _local(naming.ucie(0, 0, side, conn))
+            wires += [_Wire(port, router(at), cube.ucie.router_bw_gbs, side)]
+            wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
+            if side in linked:
+                wires.append(_Wire("", port, cube.ucie.bw_gbs, side))
+        for node_id, at, bw_gbs, pos in (
+            (naming.m_cpu(0, 0), layout.m_cpu, cube.m_cpu.bw_gbs, cube.m_cpu.pos_mm),
+            (naming.sram(0, 0), layout.sram, cube.sram.bw_gbs, cube.sram.pos_mm),
+        ):
+            distance_mm = layout.distance_mm(at, (pos[0], pos[1]))
+            wires += _both_ways(_local(node_id), router(at), bw_gbs, distance_mm=distance_mm)
+        for number, at in enumerate(layout.pes):
+            wires += _both_ways(_local(naming.hbm(0, 0, number)), router(at), cube.hbm.bw_gbs)
+            wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
+            wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
+        overheads = {node.id: node.overhead_ps for node in self._cube_nodes}
+        return [edge for edge in _ranked(wires, overheads, cube.propagation_ns_per_mm) if edge.src]
+
+    def _pos(self, at: At) -> tuple[float, float]:
+        return self.layout.position_mm(at)
+
+
+def _local(node_id: str) -> str:
+    return node_id.removeprefix("sip0.cube0.")
+
+
+def _both_ways(a: str, b: str, bw_gbs: float, *, distance_mm: float = 0.0, latency_ns: float = 0.0) -> list[_Wire]:
+    return [
+        _Wire(a, b, bw_gbs, distance_mm=distance_mm, latency_ns=latency_ns),
+        _Wire(b, a, bw_gbs, distance_mm=distance_mm, latency_ns=latency_ns),
+    ]
+
+
+def _ranked(wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float) -> list[Edge]:
+    """Return the links into the nodes of `overhead_ps`, each with its rank among those into the same node."""
+    into: dict[str, list[_Wire]] = {}
+    for wire in wires:
+        if wire.dst in overhead_ps:
+            into.setdefault(wire.dst, []).append(wire)
+    order = {side: place for place, side in enumerate((*SIDES, ""))}
+    edges = []
+    for dst, arriving in into.items():
+        arriving.sort(key=lambda wire: (order[wire.side], naming.natural_key(wire.src)))
+        for rank, wire in enumerate(arriving):
+            latency_ps = ns_to_ps(wire.distance_mm * ns_per_mm) + ns_to_ps(wire.latency_ns) + overhead_ps[dst]
+            edges.append(Edge(wire.src, dst, wire.bw_gbs, latency_ps, wire.distance_mm, rank))
+    return edges

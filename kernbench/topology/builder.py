@@ -1,0 +1,117 @@
+"""From a machine file to a `Machine`: its validated configuration, its graph and its drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kernbench import config as configs
+from kernbench.config import MachineConfig
+from kernbench.topology.blocks import Blocks
+from kernbench.topology.graph import Graph
+from kernbench.topology.views import Views
+
+Overrides = Mapping[str, object] | Sequence[str]
+PRESET = "preset:"
+
+
+class Machine:
+    """A machine as its file describes it. Nothing is simulated before an engine is made for it.
+
+    Parameters
+    ----------
+    config : MachineConfig
+        Validated and frozen.
+    source : str
+        Where it came from, for captions: a path, `preset:NAME`, or "mapping".
+
+    Attributes
+    ----------
+    graph : Graph
+        Nodes and links; cubes are made when first asked for.
+    views : Views
+        Geometry of the system, a SIP, a cube and a PE.
+    """
+
+    def __init__(self, config: MachineConfig, source: str = "mapping") -> None:
+        self.config = config
+        self.source = source
+
+    @cached_property
+    def spec(self) -> Mapping[str, Any]:
+        """The machine as a mapping, reading as its file does."""
+        return MappingProxyType(self.config.to_spec())
+
+    @property
+    def hash(self) -> str:
+        """The hash of the validated content, which results carry."""
+        return self.config.hash
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Nodes and links."""
+        return Graph(Blocks(self.config))
+
+    @cached_property
+    def views(self) -> Views:
+        """Geometry of the four views, for drawing."""
+        return Views(self.config)
+
+    def with_(self, overrides: Overrides) -> Machine:
+        """Return the machine with some values changed: `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`."""
+        return Machine(configs.read_machine(self.config.to_spec(), overrides), self.source)
+
+    def __reduce__(self) -> tuple[type[Machine], tuple[MachineConfig, str]]:
+        # The graph is made again where it is needed: a few milliseconds against megabytes to send.
+        return Machine, (self.config, self.source)
+
+    def __repr__(self) -> str:
+        c = self.config
+        mesh = c.sip.cube_mesh
+        return (
+            f"Machine({self.source}, {c.n_sips} SIPs {c.system.sips.topology} x {mesh.w}x{mesh.h} cubes x "
+            f"{c.pes_per_cube} PEs = {c.n_pes} PEs, hash {self.hash[:12]})"
+        )
+
+    def _repr_html_(self) -> str:
+        from kernbench.viz.machine import machine_html
+
+        return machine_html(self)
+
+
+def resolve_topology(
+    source: str | Path | Mapping[str, Any] | Machine | None = None, overrides: Overrides = ()
+) -> Machine:
+    """Return the machine that `source` means.
+
+    Parameters
+    ----------
+    source : str, Path, Mapping, Machine or None
+        A path, `preset:NAME`, the content of a file, or None: the nearest `topology.yaml` upward from the
+        working directory, else the packaged default.
+    overrides : mapping of path to value, or sequence of "path=value"
+        Changes to the file's values.
+
+    Raises
+    ------
+    ConfigError
+        With every fault of the file, one a line.
+    """
+    if isinstance(source, Machine):
+        return source.with_(overrides) if overrides else source
+    if isinstance(source, Mapping):
+        return Machine(configs.read_machine(source, overrides))
+    if source is None:
+        return load_topology(configs.find(), overrides)
+    if isinstance(source, str) and source.startswith(PRESET):
+        path = configs.preset_path(source.removeprefix(PRESET))
+        return Machine(configs.read_machine(path, overrides), source)
+    return load_topology(source, overrides)
+
+
+def load_topology(path: str | Path, overrides: Overrides = ()) -> Machine:
+    """Return the machine of the file at `path`, validated."""
+    return Machine(configs.read_machine(path, overrides), str(path))

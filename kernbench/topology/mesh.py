@@ -1,0 +1,164 @@
+"""The layout of one cube: its router mesh, what hangs on which router, and the walks between routers.
+
+All cubes of a machine share one layout. Row 0 is north, column 0 west; router (r, c) stands at
+((c + 0.5), (r + 0.5)) x pitch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+At = tuple[int, int]  # (row, column)
+
+# The order of the sides decides ties everywhere: between arrivals, and between shortest walks.
+SIDES = ("e", "w", "n", "s")
+STEP = {"e": (0, 1), "w": (0, -1), "n": (-1, 0), "s": (1, 0)}
+OPPOSITE = {"e": "w", "w": "e", "n": "s", "s": "n"}
+
+
+class CubeLayout:
+    """Routers of a cube, the router of each PE, port, CPU and SRAM, and the route between any two.
+
+    Attributes
+    ----------
+    routers : tuple of (row, col)
+        Routers that exist, row by row.
+    pes : tuple of (row, col)
+        The router of each PE, which its HBM slice shares.
+    ports : dict of (side, connection) to (row, col)
+        The router of each UCIe port.
+    m_cpu, sram : (row, col)
+        The routers nearest to their positions.
+    """
+
+    def __init__(self, config: MachineConfig) -> None:
+        noc = config.cube.noc
+        self.rows, self.cols, self.pitch_mm = noc.rows, noc.cols, noc.pitch_mm
+        removed = {(r, c) for r, c in noc.removed}
+        self.routers: tuple[At, ...] = tuple(
+            (r, c) for r in range(self.rows) for c in range(self.cols) if (r, c) not in removed
+        )
+        self._present = frozenset(self.routers)
+        self._walks: dict[tuple[At, At], tuple[At, ...]] = {}
+        self._require_connected()
+        self.pes = self._pe_routers(config)
+        self.ports = self._port_routers(config.cube.ucie.connections)
+        self.m_cpu = self._nearest(config.cube.m_cpu.pos_mm)
+        self.sram = self._nearest(config.cube.sram.pos_mm)
+
+    def position_mm(self, at: At) -> tuple[float, float]:
+        """Return x (eastward) and y (southward) of the router at `at`, from the cube's north-west corner."""
+        return (at[1] + 0.5) * self.pitch_mm, (at[0] + 0.5) * self.pitch_mm
+
+    def neighbour(self, at: At, side: str) -> At | None:
+        """Return the router next to `at` on `side`, or None where there is none."""
+        beside = (at[0] + STEP[side][0], at[1] + STEP[side][1])
+        return beside if beside in self._present else None
+
+    def distance_mm(self, at: At, pos_mm: tuple[float, float]) -> float:
+        """Return the length of the wire from the router at `at` to `pos_mm`; wires run along the axes."""
+        x, y = self.position_mm(at)
+        return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
+
+    def walk(self, src: At, dst: At) -> tuple[At, ...]:
+        """Return the routers of the route from `src` to `dst`, both included.
+
+        Column first wherever that is free of removed routers; else row first; else the shortest walk that
+        is first in the order E, W, N, S.
+        """
+        found = self._walks.get((src, dst))
+        if found is None:
+            found = self._straight(src, (src[0], dst[1]), dst) or self._straight(src, (dst[0], src[1]), dst)
+            found = self._walks[src, dst] = found or self._shortest(src, dst)
+        return found
+
+    def _straight(self, src: At, corner: At, dst: At) -> tuple[At, ...] | None:
+        walk = [src]
+        for goal in (corner, dst):
+            while walk[-1] != goal:
+                (r, c), (goal_r, goal_c) = walk[-1], goal
+                at = (r + (goal_r > r) - (goal_r < r), c + (goal_c > c) - (goal_c < c))
+                if at not in self._present:
+                    return None
+                walk.append(at)
+        return tuple(walk)
+
+    def _shortest(self, src: At, dst: At) -> tuple[At, ...]:
+        to_go = self._hops_to(dst)
+        walk = [src]
+        while walk[-1] != dst:
+            closer = to_go[walk[-1]] - 1
+            beside = (self.neighbour(walk[-1], side) for side in SIDES)
+            walk.append(next(at for at in beside if at is not None and to_go[at] == closer))
+        return tuple(walk)
+
+    def _hops_to(self, dst: At) -> dict[At, int]:
+        hops = {dst: 0}
+        queue = deque([dst])
+        while queue:
+            here = queue.popleft()
+            for side in SIDES:
+                at = self.neighbour(here, side)
+                if at is not None and at not in hops:
+                    hops[at] = hops[here] + 1
+                    queue.append(at)
+        return hops
+
+    def _require_connected(self) -> None:
+        if not self.routers:
+            raise ConfigError("cube.noc.removed takes every router away; leave at least one")
+        reached = self._hops_to(self.routers[0])
+        cut_off = [at for at in self.routers if at not in reached]
+        if cut_off:
+            raise ConfigError(
+                f"cube.noc.removed cuts the mesh in two: {_names(cut_off)} cannot be reached from "
+                f"{_names(self.routers[:1])}; keep a router between them"
+            )
+
+    def _pe_routers(self, config: MachineConfig) -> tuple[At, ...]:
+        layout = config.cube.pe_layout
+        if layout.pe_routers is not None:
+            where, pes = "cube.pe_layout.pe_routers", [(r, c) for r, c in layout.pe_routers]
+        else:
+            where, pes = "cube.pe_layout.corners", self._corner_routers(layout.corners, layout.pe_per_corner)
+        absent = [at for at in pes if at not in self._present]
+        shared = sorted({at for at in pes if pes.count(at) > 1})
+        remedy = "give cube.pe_layout.pe_routers one present router of its own for each PE"
+        if absent:
+            raise ConfigError(f"{where} puts PEs at {_names(absent)}, where no router is; {remedy}")
+        if shared:
+            raise ConfigError(f"{where} puts more than one PE at {_names(shared)}; {remedy}")
+        return tuple(pes)
+
+    def _corner_routers(self, corners: list[str] | tuple[str, ...], per_corner: int) -> list[At]:
+        row = {"NW": 0, "NE": 1, "SW": self.rows - 2, "SE": self.rows - 1}
+        west, east = range(per_corner), range(self.cols - per_corner, self.cols)
+        return [(row[corner], c) for corner in corners for c in (west if corner.endswith("W") else east)]
+
+    def _port_routers(self, connections: int) -> dict[tuple[str, int], At]:
+        ports = {}
+        for conn in range(connections):
+            row, col = min(1 + conn, self.rows - 1), min(1 + conn, self.cols - 1)
+            ports["e", conn], ports["w", conn] = (row, self.cols - 1), (row, 0)
+            ports["n", conn], ports["s", conn] = (0, col), (self.rows - 1, col)
+        for (side, conn), at in ports.items():
+            if at not in self._present:
+                raise ConfigError(
+                    f"cube.noc.removed takes away {_names([at])}, where UCIe connection {conn} of side "
+                    f"{side.upper()} attaches; keep that router, or lower cube.ucie.connections"
+                )
+        return ports
+
+    def _nearest(self, pos_mm: tuple[float, float] | list[float]) -> At:
+        pos = (pos_mm[0], pos_mm[1])
+        return min(self.routers, key=lambda at: (self.distance_mm(at, pos), -at[0], at[1]))
+
+
+def _names(routers: list[At] | tuple[At, ...]) -> str:
+    return ", ".join(f"r{r}c{c}" for r, c in routers)

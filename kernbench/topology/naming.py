@@ -1,0 +1,179 @@
+"""Node ids: the only place that forms and parses them.
+
+A node id is a path of the hierarchy: `sip0.cube5.pe3.pe_dma`. Kinds are the nodes' own names, save that
+`sip0.io.noc` is an `io_noc`, `sip0.cube5.r1c4` a `router`, and UCIe ports are `ucie` on both sides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernbench.errors import KernbenchError
+
+HOST = "host"
+SWITCH = "switch"
+
+PE_PARTS = (
+    "pe_cpu", "pe_scheduler", "pe_dma", "pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu", "pe_ipcq",
+)  # fmt: skip
+
+
+def sip(sip: int) -> str:
+    """Return the name of a SIP."""
+    return f"sip{sip}"
+
+
+def pcie_ep(sip: int) -> str:
+    """Return the id of a SIP's PCIe end point."""
+    return f"sip{sip}.io.pcie_ep"
+
+
+def io_cpu(sip: int) -> str:
+    """Return the id of the CPU of a SIP's IO chiplet."""
+    return f"sip{sip}.io.io_cpu"
+
+
+def io_noc(sip: int) -> str:
+    """Return the id of the switching fabric of a SIP's IO chiplet."""
+    return f"sip{sip}.io.noc"
+
+
+def io_ucie(sip: int, row: int, conn: int) -> str:
+    """Return the id of the IO chiplet's UCIe port `conn` towards the first cube of `row`."""
+    return f"sip{sip}.io.ucie_r{row}.conn{conn}"
+
+
+def cube(sip: int, cube: int) -> str:
+    """Return the name of a cube."""
+    return f"sip{sip}.cube{cube}"
+
+
+def router(sip: int, cube: int, row: int, col: int) -> str:
+    """Return the id of the router at (`row`, `col`) of a cube's mesh."""
+    return f"sip{sip}.cube{cube}.r{row}c{col}"
+
+
+def ucie(sip: int, cube: int, side: str, conn: int) -> str:
+    """Return the id of UCIe port `conn` on `side` ("e", "w", "n" or "s") of a cube."""
+    return f"sip{sip}.cube{cube}.ucie_{side}.conn{conn}"
+
+
+def hbm(sip: int, cube: int, pe: int) -> str:
+    """Return the id of the controller of a PE's HBM slice."""
+    return f"sip{sip}.cube{cube}.hbm_ctrl.pe{pe}"
+
+
+def m_cpu(sip: int, cube: int) -> str:
+    """Return the id of a cube's management CPU."""
+    return f"sip{sip}.cube{cube}.m_cpu"
+
+
+def sram(sip: int, cube: int) -> str:
+    """Return the id of a cube's shared SRAM."""
+    return f"sip{sip}.cube{cube}.sram"
+
+
+def pe(sip: int, cube: int, pe: int) -> str:
+    """Return the name of a PE."""
+    return f"sip{sip}.cube{cube}.pe{pe}"
+
+
+def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
+    """Return the id of a part of a PE: `part` is one of `PE_PARTS`."""
+    return f"sip{sip}.cube{cube}.pe{pe}.{part}"
+
+
+def pe_cpu(sip: int, cube: int, pe: int) -> str:
+    """Return the id of a PE's CPU."""
+    return f"sip{sip}.cube{cube}.pe{pe}.pe_cpu"
+
+
+def pe_dma(sip: int, cube: int, pe: int) -> str:
+    """Return the id of a PE's DMA engine."""
+    return f"sip{sip}.cube{cube}.pe{pe}.pe_dma"
+
+
+def pe_ipcq(sip: int, cube: int, pe: int) -> str:
+    """Return the id of a PE's queue engine; it sends over the link of the PE's DMA."""
+    return f"sip{sip}.cube{cube}.pe{pe}.pe_ipcq"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an id says: the kind, and the coordinates that apply (the others are None).
+
+    `row` is the router's row, or the cube row of an IO chiplet's UCIe port.
+    """
+
+    kind: str
+    sip: int | None = None
+    cube: int | None = None
+    pe: int | None = None
+    row: int | None = None
+    col: int | None = None
+    side: str | None = None
+    conn: int | None = None
+
+
+_TRUNK = {HOST: Place("host"), SWITCH: Place("switch")}
+_NUMBER = r"(0|[1-9]\d*)"
+_PATTERN = re.compile(
+    rf"sip(?P<sip>{_NUMBER})\."
+    r"(?:io\.(?:(?P<io>pcie_ep|io_cpu|noc)"
+    rf"|ucie_r(?P<shore>{_NUMBER})\.conn(?P<shore_conn>{_NUMBER}))"
+    rf"|cube(?P<cube>{_NUMBER})\.(?:(?P<single>m_cpu|sram)"
+    rf"|r(?P<row>{_NUMBER})c(?P<col>{_NUMBER})"
+    rf"|ucie_(?P<side>[ewns])\.conn(?P<conn>{_NUMBER})"
+    rf"|hbm_ctrl\.pe(?P<slice>{_NUMBER})"
+    rf"|pe(?P<pe>{_NUMBER})\.(?P<part>{'|'.join(PE_PARTS)})))"
+)
+
+
+@lru_cache(maxsize=1 << 16)
+def parse(node_id: str) -> Place:
+    """Return the place that a node id names.
+
+    Raises
+    ------
+    KernbenchError
+        If `node_id` has the form of no node id. Whether a machine has the node is the graph's to say.
+
+    Examples
+    --------
+    >>> parse("sip0.cube5.hbm_ctrl.pe3")
+    Place(kind='hbm_ctrl', sip=0, cube=5, pe=3, row=None, col=None, side=None, conn=None)
+    """
+    if node_id in _TRUNK:
+        return _TRUNK[node_id]
+    found = _PATTERN.fullmatch(node_id)
+    if found is None:
+        raise KernbenchError(
+            f"{node_id!r} is no node id; ids read like {HOST}, {io_noc(0)}, {router(0, 5, 1, 4)}, "
+            f"{hbm(0, 5, 3)}, {pe_dma(0, 5, 3)}"
+        )
+    part = found.groupdict()
+
+    def number(name: str) -> int | None:
+        return None if part[name] is None else int(part[name])
+
+    at, cube_at = number("sip"), number("cube")
+    if part["io"]:
+        return Place("io_noc" if part["io"] == "noc" else part["io"], at)
+    if part["shore"] is not None:
+        return Place("ucie", at, row=number("shore"), conn=number("shore_conn"))
+    if part["single"]:
+        return Place(part["single"], at, cube_at)
+    if part["row"] is not None:
+        return Place("router", at, cube_at, row=number("row"), col=number("col"))
+    if part["side"]:
+        return Place("ucie", at, cube_at, side=part["side"], conn=number("conn"))
+    if part["slice"] is not None:
+        return Place("hbm_ctrl", at, cube_at, number("slice"))
+    return Place(part["part"], at, cube_at, number("pe"))
+
+
+def natural_key(node_id: str) -> tuple[str | int, ...]:
+    """Return a sort key that orders numbers in ids as numbers: pe2 before pe10."""
+    return tuple(int(word) if word.isdigit() else word for word in re.split(r"(\d+)", node_id))

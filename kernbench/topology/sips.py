@@ -1,0 +1,88 @@
+"""How the SIPs of a machine are joined: neighbours by side, and the path between two of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from kernbench.errors import ConfigError
+from kernbench.topology.mesh import SIDES, STEP
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+
+class SipNetwork:
+    """Links between SIPs, one each way per edge of the topology.
+
+    Attributes
+    ----------
+    count, w, h : int
+        SIPs, and the grid they stand in: SIP s at row s // w, column s % w.
+    neighbours : tuple of dict
+        For each SIP, neighbour to side ("e", "w", "n", "s"; "" when fully connected). On a wrapped axis
+        of two, E and W are one link, named E (N and S: N).
+    """
+
+    def __init__(self, config: MachineConfig) -> None:
+        sips = config.system.sips
+        self.count, self.topology = sips.count, sips.topology
+        self.w, self.h = _grid(sips.topology, sips.count, sips.w, sips.h)
+        self.neighbours: tuple[dict[int, str], ...] = tuple(self._beside(s) for s in range(self.count))
+        self._hops: dict[int, list[int]] = {}
+
+    def path(self, src: int, dst: int) -> tuple[int, ...]:
+        """Return the shortest path from `src` to `dst`, both included; ties go to the lower next SIP."""
+        hops = self._hops.get(dst)
+        if hops is None:
+            hops = self._hops[dst] = self._hops_to(dst)
+        path = [src]
+        while path[-1] != dst:
+            here = path[-1]
+            path.append(min(s for s in self.neighbours[here] if hops[s] == hops[here] - 1))
+        return tuple(path)
+
+    def _beside(self, sip: int) -> dict[int, str]:
+        if self.topology == "fully_connected":
+            return {other: "" for other in range(self.count) if other != sip}
+        row, col = divmod(sip, self.w)
+        wrapped = self.topology != "mesh_2d_no_wrap"
+        beside: dict[int, str] = {}
+        for side in SIDES:
+            r, c = row + STEP[side][0], col + STEP[side][1]
+            if wrapped:
+                r, c = r % self.h, c % self.w
+            if 0 <= r < self.h and 0 <= c < self.w and (r, c) != (row, col):
+                beside.setdefault(r * self.w + c, side)
+        return beside
+
+    def _hops_to(self, dst: int) -> list[int]:
+        hops = [-1] * self.count
+        hops[dst] = 0
+        queue = deque([dst])
+        while queue:
+            here = queue.popleft()
+            for sip in self.neighbours[here]:
+                if hops[sip] < 0:
+                    hops[sip] = hops[here] + 1
+                    queue.append(sip)
+        return hops
+
+
+def _grid(topology: str, count: int, w: int | None, h: int | None) -> tuple[int, int]:
+    if topology in ("ring_1d", "fully_connected"):
+        return count, 1
+    if w is None and h is None:
+        w = h = isqrt(count)
+    elif w is None:
+        w = count // h if h else 0
+    elif h is None:
+        h = count // w
+    assert w is not None and h is not None
+    if w * h != count:
+        raise ConfigError(
+            f"system.sips.topology = {topology} needs w x h = count, but count = {count}; "
+            "set system.sips.w and system.sips.h, or choose a square count"
+        )
+    return w, h
