@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Records:
     component_busy_ps : int64 array or None
         Busy time of each component, counted by the engine whatever the log level; None: the rows tell it.
     makespan_ps : int
-        From the first operation to the last completion.
+        Time of the last completion; the clock of a run starts at 0.
     launches : tuple of Launch
     certified : bool or None
         Whether fast arithmetic is known to equal the flits; None where no check was needed.
@@ -203,7 +203,7 @@ class Records:
         """Return a sha256 of all times: equal for equal runs, whatever the order of rows and of ids."""
         names, component = _by_name(self.components, self.component)
         kinds, kind = _by_name(self.kinds, self.kind)
-        texts = (*(json.dumps(list(asdict(c).values())) for c in self.commands), "")
+        texts = (*(json.dumps(_fields(c)) for c in self.commands), "")
         commands, command = _by_name(texts, np.where(self.command < 0, len(texts) - 1, self.command))
         rows = np.stack([self.start_ps, self.end_ps, component, kind, command, self.nbytes, self.flops, self.tile])
         rows = rows[:, np.lexsort(rows[::-1])]
@@ -220,7 +220,7 @@ class Records:
         path = Path(path)
         meta = {
             "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
-            "commands": [list(asdict(c).values()) for c in self.commands], "links": self.links.names,
+            "commands": [_fields(c) for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [[x.name, x.start_ps, x.end_ps] for x in self.launches],
             "certified": self.certified, "mode": self.mode, "machine": self.machine, "complete": self.complete,
         }  # fmt: skip
@@ -251,11 +251,14 @@ class Records:
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
-        commands = (CommandInfo(*where, tuple(shape), tag) for *where, shape, tag in meta["commands"])
-        meta["commands"] = tuple(commands)
+        meta["commands"] = tuple(CommandInfo(c[0], c[1], c[2], c[3], tuple(c[4]), c[5]) for c in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
+
+
+def _fields(command: CommandInfo) -> list[Any]:
+    return [command.name, command.sip, command.cube, command.pe, command.shape, command.tag]
 
 
 def _by_name(names: tuple[str, ...], ids: np.ndarray) -> tuple[list[str], np.ndarray]:

@@ -1,0 +1,148 @@
+"""Where the time went: busy time of each stage, and exclusive time that sums to the window exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.analysis.records import Records
+
+# An instant belongs to the first busy stage in this order; work on values comes before their transport.
+STAGES: dict[str, tuple[str, ...]] = {
+    "gemm": ("gemm",),
+    "math": ("math",),
+    "fetch": ("fetch",),
+    "store_tcm": ("store_tcm",),
+    "dma_in": ("dma_in", "load"),
+    "dma_out": ("dma_out", "store"),
+    "host": ("h2d", "d2h", "map"),
+}
+PE_KINDS = tuple(kind for stage, kinds in STAGES.items() if stage != "host" for kind in kinds)
+LAUNCH, WAIT = "launch", "wait"
+ORDER = (*STAGES, LAUNCH, WAIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Time of each stage, in ps summed over `n_pes` PEs that are looked at for `window_ps` each.
+
+    `exclusive_ps` has every stage of `ORDER` and sums to `n_pes * window_ps`. `busy_ps` counts an instant for every
+    stage that is busy then, so it may sum to more.
+    """
+
+    window_ps: int
+    n_pes: int
+    exclusive_ps: dict[str, int]
+    busy_ps: dict[str, int]
+
+    def exclusive_ns(self) -> dict[str, float]:
+        """Return the mean over PEs of each stage's exclusive time [ns]; the values sum to the window."""
+        return {stage: ps / (1000 * self.n_pes) for stage, ps in self.exclusive_ps.items()}
+
+    def busy_ns(self) -> dict[str, float]:
+        """Return the mean over PEs of each stage's busy time [ns]."""
+        return {stage: ps / (1000 * self.n_pes) for stage, ps in self.busy_ps.items()}
+
+    def shares(self) -> dict[str, float]:
+        """Return each stage's share of the exclusive time; 0 everywhere for an empty window."""
+        total = sum(self.exclusive_ps.values())
+        return {stage: ps / total if total else 0.0 for stage, ps in self.exclusive_ps.items()}
+
+
+def breakdown(
+    records: Records, *, pe: tuple[int, int, int] | None = None, window: tuple[int, int] | None = None
+) -> Breakdown:
+    """Return busy and exclusive time of every stage.
+
+    "launch" is the part of a launch before the first and after the last work of its PEs: messages through the CPUs.
+    "wait" is time in which nothing listed is busy. Host copies count for every PE that is looked at.
+
+    Parameters
+    ----------
+    records : Records
+        Rows with one interval per piece of work (tile level shows overlap best).
+    pe : (sip, cube, pe), optional
+        One PE; by default every PE that did work, each over the same window.
+    window : (start_ps, end_ps), optional
+        By default the whole run.
+
+    Notes
+    -----
+    One sweep over the sorted ends of all intervals. PEs are laid one behind the other on one axis, so that a single
+    sweep serves any number of them.
+    """
+    start, end = window or (0, records.makespan_ps)
+    span = max(0, end - start)
+    pes = [pe] if pe else records.pes() or [(-1, -1, -1)]
+    lane = _lanes(records, pes)
+
+    intervals = []
+    for stage, kinds in STAGES.items():
+        chosen = np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in kinds])
+        if stage == "host":
+            low, high = records.start_ps[chosen], records.end_ps[chosen]
+            intervals.append(_on_every_lane(low, high, len(pes), start, end))
+        else:
+            chosen &= lane >= 0
+            intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], lane[chosen], start, end))
+    low, high = _launch_gaps(records)
+    intervals.append(_on_every_lane(low, high, len(pes), start, end))
+
+    exclusive, busy = _sweep(intervals, span * len(pes))
+    busy[WAIT] = exclusive[WAIT]
+    return Breakdown(span, len(pes), exclusive, busy)
+
+
+def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
+    """Return for every row the index of its PE in `pes`, -1 for a row of none of them."""
+    index = {pe: i for i, pe in enumerate(pes)}
+    table = np.array([index.get((c.sip, c.cube, c.pe), -1) for c in records.commands] + [-1], np.int64)
+    rows: np.ndarray = table[records.command]
+    return rows
+
+
+def _on_axis(
+    low: np.ndarray, high: np.ndarray, lane: np.ndarray, start: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the intervals cut to the window and moved to their lane."""
+    low, high = np.clip(low, start, end), np.clip(high, start, end)
+    keep = high > low
+    shift = lane[keep] * (end - start) - start
+    return low[keep] + shift, high[keep] + shift
+
+
+def _on_every_lane(
+    low: np.ndarray, high: np.ndarray, lanes: int, start: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
+    return _on_axis(np.tile(low, lanes), np.tile(high, lanes), np.repeat(np.arange(lanes), len(low)), start, end)
+
+
+def _launch_gaps(records: Records) -> tuple[np.ndarray, np.ndarray]:
+    """Return, of every launch, the times before its first and after its last work on a PE."""
+    work = records.of_kind(*PE_KINDS)
+    low, high = [], []
+    for launch in records.launches:
+        inside = work.within(launch.start_ps, launch.end_ps)
+        first = int(inside.start_ps.min(initial=launch.end_ps))
+        last = int(inside.end_ps.max(initial=first))
+        low += [launch.start_ps, last]
+        high += [first, launch.end_ps]
+    return np.array(low, np.int64), np.array(high, np.int64)
+
+
+def _sweep(intervals: list[tuple[np.ndarray, np.ndarray]], total: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return exclusive and busy ps of each stage, given its intervals, over an axis of length `total`."""
+    ends = np.unique(np.concatenate([[0, total], *(side for pair in intervals for side in pair)]).astype(np.int64))
+    width = np.diff(ends)
+    free = np.ones(len(width), bool)
+    exclusive, busy = {}, {}
+    for stage, (low, high) in zip(ORDER, intervals, strict=False):
+        change = np.bincount(np.searchsorted(ends, low), minlength=len(ends))
+        change -= np.bincount(np.searchsorted(ends, high), minlength=len(ends))
+        active = np.cumsum(change)[:-1] > 0
+        busy[stage] = int(width[active].sum())
+        exclusive[stage] = int(width[active & free].sum())
+        free &= ~active
+    exclusive[WAIT] = int(width[free].sum())
+    return exclusive, busy

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from types import SimpleNamespace as Bag
+
+import pytest
+
+from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
+
+
+def machine(**changes):
+    """The numbers of the default machine that the ideal model reads."""
+    hbm = Bag(channels=8, channel_bw_gbs=32, burst_bytes=256, access_ns=0, efficiency=1.0, bw_gbs=256)
+    gemm = Bag(clock_ghz=1.0, macs_per_cycle={"f16": 4096, "i8": 4096, "f32": 1024}, tile=Bag(m=32, k=64, n=32))
+    pe = Bag(
+        pe_gemm=gemm,
+        pe_dma=Bag(bw_gbs=256),
+        pe_tcm=Bag(read_bw_gbs=512, write_bw_gbs=512),
+        pe_math=Bag(clock_ghz=1.0),
+        pe_scheduler=Bag(tile_ns=1),
+    )
+    cube = Bag(hbm=hbm, pe=pe, noc=Bag(router=Bag(overhead_ns=1)))
+    for path, value in changes.items():
+        owner = cube
+        *parents, name = path.split("__")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        setattr(owner, name, value)
+    return Bag(cube=cube)
+
+
+def test_one_full_tile_of_each_stage_takes_16_ns_when_one_operand_is_streamed():
+    ideal = ideal_gemm(machine(), (320, 640, 320), streamed=("a",))
+    assert ideal.stages_ns["dma_in"] == ideal.stages_ns["fetch"] == ideal.stages_ns["gemm"] == ideal.tile_ns == 16
+
+
+def test_both_operands_streamed_are_limited_by_the_dma():
+    ideal = ideal_gemm(machine(), (512, 512, 512))
+    assert (ideal.limiter, ideal.tile_ns, ideal.tiles) == ("dma_in", 32, 2048)
+
+
+def test_long_k_with_operands_in_tcm_comes_to_about_95_percent():
+    # 16 fetch + 16 gemm + 47 x 16 + 4 store + a write of 2 KiB: 1 + 2 + 7 + 8 + (1 + 1/8)
+    ideal = ideal_gemm(machine(), (32, 3072, 32), streamed=())
+    assert ideal.time_ns == 16 + 16 + 47 * 16 + 4 + 19.125
+    assert ideal.utilization == pytest.approx(0.95, abs=0.005)
+
+
+def test_the_first_dma_in_is_a_read_on_the_idle_machine():
+    one = ideal_gemm(machine(), (32, 64, 32), streamed=("a",))
+    assert one.first_ns == 27 + 16 + 16  # 4 KiB from the own slice: 27 ns
+
+
+def test_padding_is_issued_but_not_useful():
+    ideal = ideal_gemm(machine(), (16, 16, 16))
+    assert ideal.issued_utilization == 16 * ideal.utilization
+    full = ideal_gemm(machine(), (32, 64, 32))
+    assert full.issued_utilization == full.utilization
+
+
+@pytest.mark.parametrize(
+    ("path", "factor", "limiter"),
+    [
+        ("pe__pe_dma__bw_gbs", 0.25, "dma_in"),
+        ("pe__pe_tcm__read_bw_gbs", 0.25, "fetch"),
+        ("pe__pe_gemm__clock_ghz", 0.25, "gemm"),
+    ],
+)
+def test_the_stage_that_is_made_slower_becomes_the_limiter(path, factor, limiter):
+    base = {"pe__pe_dma__bw_gbs": 256, "pe__pe_tcm__read_bw_gbs": 512, "pe__pe_gemm__clock_ghz": 1.0}[path]
+    before = ideal_gemm(machine(), (512, 512, 512), streamed=("a",))
+    after = ideal_gemm(machine(**{path: base * factor}), (512, 512, 512), streamed=("a",))
+    assert after.limiter == limiter
+    assert after.tile_ns == before.tile_ns / factor
+
+
+def test_slow_channels_limit_like_a_slow_link():
+    ideal = ideal_gemm(machine(hbm__efficiency=0.5), (512, 512, 512), streamed=("a",))
+    assert (ideal.limiter, ideal.tile_ns) == ("dma_in", 32)
+
+
+def test_an_epilogue_is_charged_once_per_output_tile():
+    plain, scaled = (ideal_gemm(machine(), (64, 128, 64), streamed=(), epilogue_cycles=x) for x in (0, 8))
+    assert scaled.stages_ns["math"] == 8 / 2
+    assert scaled.time_ns == plain.time_ns + 8
+
+
+def test_rates_by_type():
+    assert (macs_per_ns(machine(), "fp32"), macs_per_ns(machine(), "f16")) == (1024, 4096)
+    with pytest.raises(ValueError, match=r"no rate for torch.int64; known: .*float16"):
+        macs_per_ns(machine(), "i64")
