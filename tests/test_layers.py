@@ -1,0 +1,148 @@
+"""Imports inside the package point one way, and heavy libraries stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.repo import PACKAGE, python_files, relative
+
+# Each may import those before it; those on one line may import each other, one way only.
+LAYERS = (
+    ("units", "errors", "dtypes", "config", "registry"),
+    ("analysis",),
+    ("topology", "policy"),
+    ("sim_engine",),
+    ("components",),
+    ("triton_emu",),
+    ("kernels",),
+    ("ccl",),
+    ("runtime_api",),
+    ("tp", "dtensor"),
+    ("sweeps",),
+    ("viz",),
+    ("studies",),
+    ("benches",),
+    ("cli", "notebook"),
+    ("__init__", "__main__"),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+# The first layer that may import a library; the layers before it may not.
+LIBRARIES = {"matplotlib": "viz", "ipywidgets": "notebook", "torch": None}
+
+
+@dataclass(frozen=True)
+class Import:
+    file: str
+    line: int
+    layer: str
+    target: str
+    functions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.layer}) imports {self.target}"
+
+
+def targets(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert not node.level, f"relative import in line {node.lineno}"
+        if node.module == "kernbench":
+            return [f"kernbench.{alias.name}" for alias in node.names]
+        return [node.module or ""]
+    return []
+
+
+def walk(node: ast.AST, functions: tuple[str, ...] = ()):
+    for child in ast.iter_child_nodes(node):
+        is_function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+        inside = (*functions, child.name) if is_function else functions
+        for target in targets(child):
+            yield child.lineno, target, functions
+        yield from walk(child, inside)
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    return tuple(
+        Import(relative(path), line, layer_of(path), target, functions)
+        for path in python_files(PACKAGE)
+        for line, target, functions in walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+def inner() -> list[tuple[Import, str]]:
+    """Imports from one layer of the package to another, with the layer imported.
+
+    A name that is no layer is one of the facade's: `from kernbench import load`.
+    """
+    pairs = []
+    for found in imports():
+        first, _, rest = found.target.partition(".")
+        if first == "kernbench":
+            name = rest.partition(".")[0]
+            pairs.append((found, name if name in RANK else "__init__"))
+    return [(found, target) for found, target in pairs if target != found.layer]
+
+
+def shows_itself(found: Import, target: str) -> bool:
+    """The one exception: an object that draws itself imports `viz` when asked to."""
+    return target == "viz" and "_repr_html_" in found.functions
+
+
+def test_every_part_has_a_layer():
+    unknown = {layer_of(path) for path in python_files(PACKAGE)} - set(RANK)
+    assert not unknown, f"give these a place in LAYERS: {sorted(unknown)}"
+
+
+def test_imports_point_one_way():
+    wrong = [str(f) for f, t in inner() if RANK[t] > RANK[f.layer] and not shows_itself(f, t)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_neighbours_do_not_import_each_other():
+    edges = {(f.layer, t): str(f) for f, t in inner() if RANK[t] == RANK[f.layer]}
+    wrong = [edges[a, b] for a, b in edges if (b, a) in edges]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_library_stays_in_its_layer(library):
+    first = LIBRARIES[library]
+    users = [f for f in imports() if f.target.partition(".")[0] == library]
+    wrong = [str(f) for f in users if first is None or RANK[f.layer] < RANK[first]]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_figures_use_the_object_interface():
+    # pyplot keeps global state, which threads and notebooks spoil.
+    wrong = [str(f) for f in imports() if "pyplot" in f.target]
+    assert not wrong, "\n".join(wrong)
+
+
+def loaded_by(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    return set(out.splitlines()[-1].split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = {"numpy", "pandas", "matplotlib", "simpy", "pydantic", "IPython", "ipywidgets", "papermill"}
+    assert not loaded_by("import kernbench") & heavy
+
+
+def test_asking_for_help_loads_nothing_heavy():
+    code = "from kernbench.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    assert not loaded_by(code) & {"numpy", "pandas", "matplotlib", "simpy", "IPython", "ipywidgets", "papermill"}
