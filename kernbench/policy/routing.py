@@ -62,7 +62,8 @@ class Router:
             return (*_own(src, a), *walk, *reverse(_own(dst, b)))
         first = b.sip if a.sip is None else a.sip
         last = a.sip if b.sip is None else b.sip
-        assert first is not None and last is not None, "host and host are one node"
+        assert first is not None, "host and host are one node"
+        assert last is not None
         conn = _connection(a, b) % self._connections
         up = self._up(src, a, first, conn)
         down = self._down(dst, b, last, conn)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Block = tuple[list[Node], list[Edge]]
 
+# Stands in a cube's template for the port beyond its edge: it takes its rank, and its link is another block's.
+_PEER = ""
+
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
@@ -93,8 +96,7 @@ class Blocks:
             for side, (step_r, step_c) in STEP.items()
             if 0 <= row + step_r < self.h and 0 <= col + step_c < self.w
         }
-        to_io = {"w"} if col == 0 else set()
-        linked = frozenset(beside) | to_io
+        linked = frozenset(beside) | ({"w"} if col == 0 else set())
         if linked not in self._templates:
             self._templates[linked] = self._local_edges(linked)
         prefix = naming.cube(sip, cube) + "."
@@ -107,11 +109,10 @@ class Blocks:
             for e in self._templates[linked]
         ]
         for conn in range(self.config.cube.ucie.connections):
-            for side, other in beside.items():
-                port = naming.ucie(sip, other, OPPOSITE[side], conn)
-                edges.append(self._port_edge(naming.ucie(sip, cube, side, conn), port))
-            for side in to_io:
-                edges.append(self._port_edge(naming.ucie(sip, cube, side, conn), naming.io_ucie(sip, row, conn)))
+            peers = {side: naming.ucie(sip, other, OPPOSITE[side], conn) for side, other in beside.items()}
+            if col == 0:
+                peers["w"] = naming.io_ucie(sip, row, conn)
+            edges += [self._port_edge(naming.ucie(sip, cube, side, conn), peer) for side, peer in peers.items()]
         return nodes, edges
 
     def _sip_index(self, sip: int) -> int:
@@ -164,7 +165,7 @@ class Blocks:
             wires += [_Wire(port, router(at), cube.ucie.router_bw_gbs, side)]
             wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
             if side in linked:
-                wires.append(_Wire("", port, cube.ucie.bw_gbs, side))
+                wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs, side))
         for node_id, at, bw_gbs, pos in (
             (naming.m_cpu(0, 0), layout.m_cpu, cube.m_cpu.bw_gbs, cube.m_cpu.pos_mm),
             (naming.sram(0, 0), layout.sram, cube.sram.bw_gbs, cube.sram.pos_mm),
@@ -176,7 +177,7 @@ class Blocks:
             wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
             wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
         overheads = {node.id: node.overhead_ps for node in self._cube_nodes}
-        return [edge for edge in _ranked(wires, overheads, cube.propagation_ns_per_mm) if edge.src]
+        return [edge for edge in _ranked(wires, overheads, cube.propagation_ns_per_mm) if edge.src != _PEER]
 
     def _pos(self, at: At) -> tuple[float, float]:
         return self.layout.position_mm(at)

@@ -58,7 +58,7 @@ class Machine:
     @cached_property
     def views(self) -> Views:
         """Geometry of the four views, for drawing."""
-        return Views(self.config)
+        return Views(self.graph)
 
     def with_(self, overrides: Overrides) -> Machine:
         """Return the machine with some values changed: `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`."""

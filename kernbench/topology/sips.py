@@ -73,13 +73,10 @@ class SipNetwork:
 def _grid(topology: str, count: int, w: int | None, h: int | None) -> tuple[int, int]:
     if topology in ("ring_1d", "fully_connected"):
         return count, 1
-    if w is None and h is None:
-        w = h = isqrt(count)
-    elif w is None:
-        w = count // h if h else 0
-    elif h is None:
+    if w is None:
+        w = isqrt(count) if h is None else count // h
+    if h is None:
         h = count // w
-    assert w is not None and h is not None
     if w * h != count:
         raise ConfigError(
             f"system.sips.topology = {topology} needs w x h = count, but count = {count}; "

@@ -1,0 +1,288 @@
+"""Physical memory of a machine: what each PE and cube has, and who holds which bytes of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.errors import AllocationError, ConfigError
+from kernbench.policy.address.phyaddr import (
+    BY_NAME,
+    FIRST_IO_DIE,
+    HBM_BIT,
+    MAX_CUBES,
+    MAX_PES,
+    MAX_SIPS,
+    OFFSET_BITS,
+    WINDOW_BYTES,
+    Location,
+    PhysAddr,
+)
+from kernbench.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+__all__ = ["AddressConfig", "AllocationError", "Allocators", "CubeSramAllocator", "FirstFit", "PEMemAllocator"]
+
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AddressConfig:
+    """Sizes of a machine's memories, in bytes where not counts.
+
+    TCM holds, from its start: tile buffers, kernel scratch, then the heap of operands, handles and rings.
+
+    Raises
+    ------
+    ConfigError
+        If the machine has more of something than an address can name.
+    """
+
+    n_sips: int
+    cubes_per_sip: int
+    pes_per_cube: int
+    slice_bytes: int
+    tcm_bytes: int
+    tile_buffer_bytes: int
+    scratch_bytes: int
+    sram_bytes: int
+
+    def __post_init__(self) -> None:
+        limits = (
+            ("system.sips.count", self.n_sips, MAX_SIPS, ""),
+            ("sip.cube_mesh: w x h", self.cubes_per_sip, MAX_CUBES, ""),
+            ("cube.pe_layout: PEs per cube", self.pes_per_cube, MAX_PES, ""),
+            ("cube.hbm.size_gib", self.slice_bytes * self.pes_per_cube, WINDOW_BYTES, " B"),
+            ("cube.pe.pe_tcm.size_mb", self.tcm_bytes, BY_NAME["pe_tcm"].size, " B"),
+            ("cube.sram.size_mib", self.sram_bytes, BY_NAME["sram"].size, " B"),
+        )
+        faults = [
+            f"{field} = {value}{unit} is more than an address can name; expected at most {limit}{unit}"
+            for field, value, limit, unit in limits
+            if value > limit
+        ]
+        if self.heap_start > self.tcm_bytes:
+            faults.append(
+                f"cube.pe.pe_tcm.size_mb = {self.tcm_bytes} B cannot hold its tile buffers and kernel scratch "
+                f"({self.heap_start} B)"
+            )
+        if faults:
+            raise ConfigError(faults)
+
+    @classmethod
+    def of(cls, config: MachineConfig) -> AddressConfig:
+        """Return the sizes that a machine file gives."""
+        cube, tcm = config.cube, config.cube.pe.pe_tcm
+        return cls(
+            n_sips=config.n_sips,
+            cubes_per_sip=config.cubes_per_sip,
+            pes_per_cube=config.pes_per_cube,
+            slice_bytes=cube.hbm.slice_bytes(config.pes_per_cube),
+            tcm_bytes=round(tcm.size_mb * MIB),
+            tile_buffer_bytes=round(tcm.tile_buffer_mb * MIB),
+            scratch_bytes=round(tcm.kernel_scratch_mb * MIB),
+            sram_bytes=round(cube.sram.size_mib * MIB),
+        )
+
+    @property
+    def scratch_start(self) -> int:
+        """Offset of the kernel scratch in TCM."""
+        return self.tile_buffer_bytes
+
+    @property
+    def heap_start(self) -> int:
+        """Offset of the heap in TCM."""
+        return self.tile_buffer_bytes + self.scratch_bytes
+
+    @property
+    def heap_bytes(self) -> int:
+        """Bytes of TCM for operands, handles and rings."""
+        return self.tcm_bytes - self.heap_start
+
+    def locate(self, address: int) -> Location:
+        """Return the component of this machine that `address` is in; an HBM slice with its PE.
+
+        Raises
+        ------
+        AllocationError
+            If the machine has no memory there.
+        """
+        if address & HBM_BIT and not address >> (OFFSET_BITS + 4) & 1:
+            # The common case, without the steps between.
+            pe, offset = divmod(address & (HBM_BIT - 1), self.slice_bytes)
+            place = Location(
+                address >> (OFFSET_BITS + 5), address >> OFFSET_BITS & (FIRST_IO_DIE - 1), pe, "hbm_ctrl", offset
+            )
+        else:
+            place = PhysAddr.decode(address).locate()
+        sizes = {"pe_tcm": self.tcm_bytes, "sram": self.sram_bytes, "hbm_ctrl": self.slice_bytes}
+        if (
+            place.offset >= sizes.get(place.component, 0)
+            or place.sip >= self.n_sips
+            or (place.cube or 0) >= self.cubes_per_sip
+            or (place.pe or 0) >= self.pes_per_cube
+        ):
+            raise AllocationError(
+                f"physical address {address:#x} is {place}: no memory of this machine "
+                f"({self.n_sips} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
+            )
+        return place
+
+
+class FirstFit:
+    """Space handed out first fit, from the lowest address; freed space joins its neighbours.
+
+    Parameters
+    ----------
+    name : str
+        Whose memory it is, for messages.
+    start, nbytes : int
+        The space.
+    alignment : int
+        Every allocation starts at a multiple of it and takes whole ones.
+    """
+
+    def __init__(self, name: str, start: int, nbytes: int, alignment: int = ALIGNMENT) -> None:
+        self.name = name
+        self.alignment = alignment
+        first, end = -(-start // alignment) * alignment, (start + nbytes) // alignment * alignment
+        self.nbytes = max(0, end - first)
+        self._holes: list[tuple[int, int]] = [(first, end)] if self.nbytes else []
+        self._held: dict[int, int] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes in all holes together."""
+        return sum(end - start for start, end in self._holes)
+
+    @property
+    def largest_hole(self) -> int:
+        """Bytes of the largest allocation that would succeed."""
+        return max((end - start for start, end in self._holes), default=0)
+
+    def alloc(self, nbytes: int) -> int:
+        """Return the address of `nbytes` that nobody else holds.
+
+        Raises
+        ------
+        AllocationError
+            If no hole is large enough.
+        """
+        if nbytes <= 0:
+            raise AllocationError(f"{self.name}: cannot allocate {nbytes} B; expected a size of at least 1 B")
+        size = -(-nbytes // self.alignment) * self.alignment
+        for i, (start, end) in enumerate(self._holes):
+            if end - start >= size:
+                if start + size == end:
+                    del self._holes[i]
+                else:
+                    self._holes[i] = (start + size, end)
+                self._held[start] = size
+                return start
+        raise AllocationError(
+            f"{self.name}: no room for {_size(nbytes)}: {_size(self.free_bytes)} of {_size(self.nbytes)} are free, "
+            f"the largest hole is {_size(self.largest_hole)}; free tensors, or spread them over more PEs"
+        )
+
+    def free(self, address: int) -> None:
+        """Give back the allocation at `address`.
+
+        Raises
+        ------
+        AllocationError
+            If nothing is allocated there: freed before, or another memory's.
+        """
+        size = self._held.pop(address, None)
+        if size is None:
+            raise AllocationError(
+                f"{self.name}: free of {address:#x}, where no allocation starts: it was freed before, or belongs to "
+                "another memory; free each allocation once, at the address alloc returned"
+            )
+        start, end = address, address + size
+        i = bisect_left(self._holes, (start, end))
+        if i < len(self._holes) and self._holes[i][0] == end:
+            end = self._holes.pop(i)[1]
+        if i > 0 and self._holes[i - 1][1] == start:
+            i -= 1
+            start = self._holes.pop(i)[0]
+        self._holes.insert(i, (start, end))
+
+
+class PEMemAllocator:
+    """The memory of one PE: its HBM slice and the heap of its TCM. Addresses are physical, as integers."""
+
+    def __init__(self, config: AddressConfig, sip: int, cube: int, pe: int) -> None:
+        hbm = PhysAddr.pe_hbm_addr(sip, cube, pe, 0, slice_bytes=config.slice_bytes)
+        tcm = PhysAddr.pe_tcm_addr(sip, cube, pe, config.heap_start)
+        name = f"sip{sip}.cube{cube}.pe{pe}"
+        self.hbm = FirstFit(f"HBM slice of {name}", hbm.encode(), config.slice_bytes)
+        self.tcm = FirstFit(f"TCM of {name}", tcm.encode(), config.heap_bytes)
+
+    def alloc_hbm(self, nbytes: int) -> int:
+        """Return the address of `nbytes` of the PE's HBM slice."""
+        return self.hbm.alloc(nbytes)
+
+    def alloc_tcm(self, nbytes: int) -> int:
+        """Return the address of `nbytes` of the PE's TCM heap."""
+        return self.tcm.alloc(nbytes)
+
+    def free(self, address: int) -> None:
+        """Give back what was allocated or reserved at `address`, in either memory."""
+        (self.hbm if address & HBM_BIT else self.tcm).free(address)
+
+    def reserve_ipcq_hbm(self, nbytes: int) -> int:
+        """Return the address of a ring of `nbytes` in the PE's HBM slice."""
+        return self.hbm.alloc(nbytes)
+
+    def reserve_ipcq_tcm(self, nbytes: int) -> int:
+        """Return the address of a ring of `nbytes` in the PE's TCM."""
+        return self.tcm.alloc(nbytes)
+
+
+class CubeSramAllocator:
+    """The shared SRAM of one cube."""
+
+    def __init__(self, config: AddressConfig, sip: int, cube: int) -> None:
+        start = PhysAddr.cube_sram_addr(sip, cube, 0).encode()
+        self.sram = FirstFit(f"SRAM of sip{sip}.cube{cube}", start, config.sram_bytes)
+
+    def reserve_ipcq_sram(self, nbytes: int) -> int:
+        """Return the address of a ring of `nbytes` in the cube's SRAM."""
+        return self.sram.alloc(nbytes)
+
+    def free(self, address: int) -> None:
+        """Give back what was reserved at `address`."""
+        self.sram.free(address)
+
+
+class Allocators:
+    """All allocators of a machine, made when first asked for."""
+
+    def __init__(self, config: AddressConfig) -> None:
+        self.config = config
+        self._pes: dict[tuple[int, int, int], PEMemAllocator] = {}
+        self._srams: dict[tuple[int, int], CubeSramAllocator] = {}
+
+    def pe(self, sip: int, cube: int, pe: int) -> PEMemAllocator:
+        """Return the allocator of a PE's memories."""
+        found = self._pes.get((sip, cube, pe))
+        if found is None:
+            found = self._pes[sip, cube, pe] = PEMemAllocator(self.config, sip, cube, pe)
+        return found
+
+    def sram(self, sip: int, cube: int) -> CubeSramAllocator:
+        """Return the allocator of a cube's SRAM."""
+        found = self._srams.get((sip, cube))
+        if found is None:
+            found = self._srams[sip, cube] = CubeSramAllocator(self.config, sip, cube)
+        return found
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes} B ({nbytes / unit:.4g} {name})"
+    return f"{nbytes} B"

@@ -1,0 +1,185 @@
+"""Physical addresses: 51 bits, from rack down to the byte.
+
+    50:47 rack   46:43 sip   42:38 die   37:0 offset
+
+SIP n of a system is sip n % 16 of rack n // 16. Dies 0-15 are cubes, 16-20 IO chiplets. In a cube, offset bit 37
+chooses between the HBM window and the resource window, which `RESOURCES` cuts into fixed ranges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.errors import AllocationError
+from kernbench.units import GIB, MIB
+
+ADDRESS_BITS = 51
+OFFSET_BITS = 38
+SIPS_PER_RACK = 16
+MAX_SIPS = 256
+MAX_CUBES = 16
+MAX_PES = 64
+DIES = 32
+FIRST_IO_DIE = 16
+IO_DIES = 5
+WINDOW_BYTES = 1 << (OFFSET_BITS - 1)
+HBM_BIT = WINDOW_BYTES
+
+_SIP_SHIFT, _RACK_SHIFT = 43, 47
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A range of a cube's resource window: `size` bytes for the cube, or for each of `MAX_PES` PEs."""
+
+    name: str
+    start: int
+    size: int
+    per_pe: bool
+
+    @property
+    def end(self) -> int:
+        """The first offset behind the range."""
+        return self.start + self.size * (MAX_PES if self.per_pe else 1)
+
+
+# One table: what encode and decode know of the resource window. Sizes are what the format can address; a machine
+# has as much of each as its file says.
+RESOURCES = (
+    Resource("pe_tcm", 0, 256 * MIB, per_pe=True),
+    Resource("pe_regfile", 16 * GIB, 16 * MIB, per_pe=True),
+    Resource("m_cpu", 17 * GIB, 1 * GIB, per_pe=False),
+    Resource("sram", 18 * GIB, 4 * GIB, per_pe=False),
+    Resource("reserved", 22 * GIB, WINDOW_BYTES - 22 * GIB, per_pe=False),
+)
+BY_NAME = {resource.name: resource for resource in RESOURCES}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """What an address names: a component and the offset in it.
+
+    `component` is hbm_ctrl, one of the names in `RESOURCES`, "io" on an IO chiplet or "reserved". `pe` is None
+    for what belongs to the whole die; the PE of an HBM slice depends on the machine, so only
+    `AddressConfig.locate` fills it in. `cube` is None on an IO chiplet.
+    """
+
+    sip: int
+    cube: int | None
+    pe: int | None
+    component: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PhysAddr:
+    """A physical address as its fields.
+
+    Examples
+    --------
+    >>> address = PhysAddr.pe_tcm_addr(sip=17, cube=5, pe=3, offset=64)
+    >>> address.rack, address.sip, address.die
+    (1, 1, 5)
+    >>> PhysAddr.decode(address.encode()) == address
+    True
+    >>> address.locate()
+    Location(sip=17, cube=5, pe=3, component='pe_tcm', offset=64)
+    """
+
+    rack: int
+    sip: int
+    die: int
+    offset: int
+
+    def __post_init__(self) -> None:
+        _require("rack", self.rack, MAX_SIPS // SIPS_PER_RACK)
+        _require("sip", self.sip, SIPS_PER_RACK)
+        _require("die", self.die, DIES)
+        _require("offset", self.offset, 1 << OFFSET_BITS)
+
+    def encode(self) -> int:
+        """Return the address as one integer."""
+        return self.rack << _RACK_SHIFT | self.sip << _SIP_SHIFT | self.die << OFFSET_BITS | self.offset
+
+    __int__ = encode
+    __index__ = encode
+
+    @classmethod
+    def decode(cls, value: int) -> PhysAddr:
+        """Return the fields of the integer address `value`."""
+        _require("physical address", value, 1 << ADDRESS_BITS)
+        return cls(
+            value >> _RACK_SHIFT,
+            (value >> _SIP_SHIFT) & (SIPS_PER_RACK - 1),
+            (value >> OFFSET_BITS) & (DIES - 1),
+            value & ((1 << OFFSET_BITS) - 1),
+        )
+
+    def locate(self) -> Location:
+        """Return the component that the address is in, and the offset in that component."""
+        sip = self.rack * SIPS_PER_RACK + self.sip
+        if self.die >= FIRST_IO_DIE:
+            io = self.die < FIRST_IO_DIE + IO_DIES
+            return Location(sip, None, None, "io" if io else "reserved", self.offset)
+        if self.offset & HBM_BIT:
+            return Location(sip, self.die, None, "hbm_ctrl", self.offset - HBM_BIT)
+        resource = next(r for r in RESOURCES if self.offset < r.end)
+        offset = self.offset - resource.start
+        pe, offset = divmod(offset, resource.size) if resource.per_pe else (None, offset)
+        return Location(sip, self.die, pe, resource.name, offset)
+
+    @classmethod
+    def hbm_addr(cls, sip: int, cube: int, offset: int) -> PhysAddr:
+        """Return the address of byte `offset` of a cube's HBM."""
+        _require("HBM offset", offset, WINDOW_BYTES)
+        return cls._in_cube(sip, cube, HBM_BIT + offset)
+
+    @classmethod
+    def pe_hbm_addr(cls, sip: int, cube: int, pe: int, offset: int, *, slice_bytes: int) -> PhysAddr:
+        """Return the address of byte `offset` of a PE's HBM slice, where a slice holds `slice_bytes`."""
+        _require("pe", pe, MAX_PES)
+        _require("HBM slice offset", offset, slice_bytes)
+        return cls.hbm_addr(sip, cube, pe * slice_bytes + offset)
+
+    @classmethod
+    def pe_tcm_addr(cls, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
+        """Return the address of byte `offset` of a PE's TCM."""
+        return cls._resource("pe_tcm", sip, cube, pe, offset)
+
+    @classmethod
+    def pe_scratchpad_addr(cls, sip: int, cube: int, pe: int, offset: int, *, scratch_start: int) -> PhysAddr:
+        """Return the address of byte `offset` of a PE's kernel scratch, at `scratch_start` of its TCM."""
+        return cls.pe_tcm_addr(sip, cube, pe, scratch_start + offset)
+
+    @classmethod
+    def pe_ipcq_addr(cls, sip: int, cube: int, pe: int, offset: int, *, heap_start: int) -> PhysAddr:
+        """Return the address of byte `offset` of the TCM space that rings share with handles, from `heap_start`."""
+        return cls.pe_tcm_addr(sip, cube, pe, heap_start + offset)
+
+    @classmethod
+    def pe_regfile_addr(cls, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
+        """Return the address of byte `offset` of a PE's register file."""
+        return cls._resource("pe_regfile", sip, cube, pe, offset)
+
+    @classmethod
+    def cube_sram_addr(cls, sip: int, cube: int, offset: int) -> PhysAddr:
+        """Return the address of byte `offset` of a cube's SRAM."""
+        return cls._resource("sram", sip, cube, 0, offset)
+
+    @classmethod
+    def _resource(cls, name: str, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
+        resource = BY_NAME[name]
+        _require("pe", pe, MAX_PES)
+        _require(f"{name} offset", offset, resource.size)
+        return cls._in_cube(sip, cube, resource.start + pe * resource.size + offset)
+
+    @classmethod
+    def _in_cube(cls, sip: int, cube: int, offset: int) -> PhysAddr:
+        _require("sip", sip, MAX_SIPS)
+        _require("cube", cube, MAX_CUBES)
+        return cls(sip // SIPS_PER_RACK, sip % SIPS_PER_RACK, cube, offset)
+
+
+def _require(name: str, value: int, limit: int) -> None:
+    if not 0 <= value < limit:
+        raise AllocationError(f"{name} = {value:#x} does not fit: expected 0 <= {name} < {limit:#x}")

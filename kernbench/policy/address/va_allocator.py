@@ -1,0 +1,36 @@
+"""Virtual addresses: one space for all SIPs of a machine, so that an address means one tensor everywhere."""
+
+from __future__ import annotations
+
+from kernbench.policy.address.allocator import FirstFit
+from kernbench.policy.address.phyaddr import ADDRESS_BITS
+
+# Above every physical address: neither kind is ever taken for the other, and 0 is nobody's.
+VA_START = 1 << ADDRESS_BITS
+VA_BYTES = 1 << ADDRESS_BITS
+PAGE = 4096
+
+
+class VirtualAllocator:
+    """Hands out the VA ranges of tensors.
+
+    A range begins at a multiple of 4 KiB and is followed by at least 4 KiB that nobody gets, so that running over
+    the end of a tensor is an error and never another tensor.
+    """
+
+    def __init__(self) -> None:
+        self._space = FirstFit("virtual address space", VA_START, VA_BYTES, PAGE)
+
+    def alloc(self, nbytes: int) -> int:
+        """Return the first address of a range of `nbytes`."""
+        return self._space.alloc(nbytes + PAGE)
+
+    def free(self, va: int) -> None:
+        """Give back the range that begins at `va`.
+
+        Raises
+        ------
+        AllocationError
+            If no range begins there.
+        """
+        self._space.free(va)
