@@ -43,7 +43,7 @@ check: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
-	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/notebooks/test_pairs.py
+	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
 
 bench: $(READY)
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(PY) $$script; done
