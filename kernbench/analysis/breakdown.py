@@ -44,6 +44,11 @@ class Breakdown:
         """Return the mean over PEs of each stage's busy time [ns]."""
         return {stage: ps / (1000 * self.n_pes) for stage, ps in self.busy_ps.items()}
 
+    def columns(self) -> dict[str, float]:
+        """Return both as one flat table row: exclusive_<stage>_ns and busy_<stage>_ns of every stage."""
+        exclusive = {f"exclusive_{stage}_ns": ns for stage, ns in self.exclusive_ns().items()}
+        return exclusive | {f"busy_{stage}_ns": ns for stage, ns in self.busy_ns().items()}
+
     def shares(self) -> dict[str, float]:
         """Return each stage's share of the exclusive time; 0 everywhere for an empty window."""
         total = sum(self.exclusive_ps.values())

@@ -1,0 +1,165 @@
+"""What a run comes to: `torch.result`, readable in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
+from kernbench.analysis.records import Launch, Records
+
+LABELS = {
+    "gemm": "matrix", "math": "vector", "fetch": "fetch", "store_tcm": "store", "dma_in": "dma in",
+    "dma_out": "dma out", "host": "host copies", "launch": "launch", "wait": "wait",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """How long a component or link worked; `nbytes` and `bw_gbs` are 0 for a component."""
+
+    name: str
+    busy_ns: float
+    share: float
+    nbytes: int = 0
+    bw_gbs: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One run in numbers: latency, launches, stage breakdown, busiest components and links, certificate.
+
+    Parameters
+    ----------
+    records : Records
+    name : str
+        What ran; it heads the summary.
+    """
+
+    records: Records
+    name: str = "run"
+
+    @property
+    def latency_ns(self) -> float:
+        """Simulated time of the whole run, host copies included."""
+        return self.records.makespan_ps / 1000
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every kernel launch, in the order of completion."""
+        return self.records.launches
+
+    @property
+    def machine(self) -> str:
+        """Hash of the machine, as captions print it."""
+        return self.records.machine[:12]
+
+    @property
+    def certificate(self) -> str:
+        """Return in one line how far the times are to be trusted."""
+        mode, certified = self.records.mode, self.records.certified
+        if mode == "exact":
+            line = "certified: every flit was simulated (mode exact)"
+        elif certified:
+            line = f"certified: equal to the simulation of every flit (mode {mode})"
+        else:
+            line = f"NOT certified: streams met in mode {mode}, times may differ from mode exact"
+        return line if self.records.complete else f"{line}; INCOMPLETE: the run was interrupted"
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Exclusive and busy time of each stage over the whole run, of all PEs that did work."""
+        return breakdown(self.records)
+
+    def busiest_components(self, n: int = 5) -> list[Busy]:
+        """Return the `n` components that worked longest."""
+        busy = self.records.busy_by_component().items()
+        return self._top([Busy(name, ps / 1000, self._share(ps)) for name, ps in busy], n)
+
+    def busiest_links(self, n: int = 5) -> list[Busy]:
+        """Return the `n` links that were occupied longest."""
+        links = self.records.links
+        columns = zip(links.names, links.busy_ps.tolist(), links.nbytes.tolist(), links.bw_gbs.tolist(), strict=True)
+        return self._top([Busy(name, ps / 1000, self._share(ps), nbytes, bw) for name, ps, nbytes, bw in columns], n)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Return the stage table: one row per stage that took time, `exclusive_ns` summing to the latency."""
+        parts = self.breakdown
+        exclusive, busy, shares = parts.exclusive_ns(), parts.busy_ns(), parts.shares()
+        return [
+            {"stage": LABELS[stage], "exclusive_ns": exclusive[stage], "share": shares[stage], "busy_ns": busy[stage]}
+            for stage in ORDER
+            if exclusive[stage] or busy[stage]
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything the summary shows, as plain values."""
+        return {
+            "name": self.name,
+            "machine": self.records.machine,
+            "mode": self.records.mode,
+            "certified": self.records.mode == "exact" or bool(self.records.certified),
+            "complete": self.records.complete,
+            "latency_ns": self.latency_ns,
+            "launches": [
+                {"name": x.name, "start_ns": x.start_ps / 1000, "latency_ns": (x.end_ps - x.start_ps) / 1000}
+                for x in self.launches
+            ],
+            "pes": self.breakdown.n_pes,
+            "stages": self.summary(),
+            "components": [asdict(x) for x in self.busiest_components()],
+            "links": [asdict(x) for x in self.busiest_links()],
+            "digest": self.records.digest(),
+        }
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the records to one file; `Result.load` reopens it."""
+        return self.records.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Reopen a result that `save` wrote; it is named after its file."""
+        return cls(Records.load(path), Path(path).stem)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}: {self.latency_ns:,.2f} ns  (machine {self.machine or '?'})", self.certificate]
+        lines += [f"launch {x.name}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for x in self.launches[:5]]
+        if len(self.launches) > 5:
+            lines.append(f"... and {len(self.launches) - 5} more launches")
+        pes = self.breakdown.n_pes
+        lines += ["", f"exclusive time{f' (mean of {pes} PEs)' if pes > 1 else ''}, and busy time"]
+        for row in self.summary():
+            bar = "#" * round(30 * row["share"])
+            lines.append(
+                f"  {row['stage']:<12}{row['exclusive_ns']:>14,.2f} ns {row['share']:>6.1%}"
+                f"  busy {row['busy_ns']:>14,.2f} ns  {bar}".rstrip()
+            )
+        for title, busiest in (("components", self.busiest_components()), ("links", self.busiest_links())):
+            if busiest:
+                lines += ["", f"busiest {title}"]
+                width = max(len(x.name) for x in busiest)
+                lines += [f"  {x.name:<{width}}{x.busy_ns:>14,.2f} ns {x.share:>6.1%}{_traffic(x)}" for x in busiest]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from kernbench.viz.html import result_html
+
+        return result_html(self)
+
+    def _share(self, ps: int) -> float:
+        return ps / self.records.makespan_ps if self.records.makespan_ps else 0.0
+
+    @staticmethod
+    def _top(rows: list[Busy], n: int) -> list[Busy]:
+        return sorted((x for x in rows if x.busy_ns), key=lambda x: (-x.busy_ns, x.name))[:n]
+
+
+def _traffic(x: Busy) -> str:
+    return f"  {x.nbytes:,} B at {x.bw_gbs:g} GB/s" if x.nbytes else ""

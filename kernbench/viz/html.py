@@ -1,0 +1,100 @@
+"""How results show themselves in a notebook: inline SVG and tables that follow the notebook's own colours."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from kernbench.analysis.breakdown import ORDER
+from kernbench.analysis.result import LABELS
+from kernbench.viz import palette
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kernbench.analysis.result import Busy, Result
+
+_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
+_WIDTH = 640
+
+
+def result_html(result: Result) -> str:
+    """Return the summary of one run: latency, certificate, stage bar, launches, busiest components and links."""
+    good = result.certificate.startswith("certified") and result.records.complete
+    colour = palette.GREEN if good else palette.VERMILION
+    machine = f'<span style="opacity:.7">machine {result.machine}</span>'
+    parts = [
+        f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
+        f'<div style="border-left:3px solid {colour};padding-left:6px">{escape(result.certificate)}</div>',
+        stage_bar_svg(result.breakdown.exclusive_ns()),
+        _stage_table(result),
+    ]
+    if result.launches:
+        rows = [[x.name, _ns(x.start_ps / 1000), _ns((x.end_ps - x.start_ps) / 1000)] for x in result.launches[:10]]
+        more = len(result.launches) - len(rows)
+        title = f"launches{f' (first 10 of {len(result.launches)})' if more else ''}"
+        parts.append(_table([title, "start [ns]", "latency [ns]"], rows))
+    parts.append(_busiest("busiest components", result.busiest_components(), links=False))
+    parts.append(_busiest("busiest links", result.busiest_links(), links=True))
+    return f'<div style="max-width:{_WIDTH + 80}px">{"".join(parts)}</div>'
+
+
+def stage_bar_svg(exclusive_ns: Mapping[str, float]) -> str:
+    """Return one bar, a piece per stage, with its legend: small enough to redraw ten times a second."""
+    total = sum(exclusive_ns.values())
+    pieces, legend, x = [], [], 0.0
+    for stage in ORDER:
+        share = exclusive_ns.get(stage, 0.0) / total if total else 0.0
+        if not share:
+            continue
+        tip = f"{LABELS[stage]}: {exclusive_ns[stage]:,.2f} ns, {share:.1%}"
+        pieces.append(
+            f'<rect x="{x:.2f}" width="{share * _WIDTH:.2f}" height="22" fill="{palette.STAGES[stage]}">'
+            f"<title>{tip}</title></rect>"
+        )
+        legend.append(
+            f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
+            f'height:.8em;background:{palette.STAGES[stage]}"></span> {LABELS[stage]} {share:.0%}</span>'
+        )
+        x += share * _WIDTH
+    bar = (
+        f'<svg viewBox="0 0 {_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
+        f'aria-label="exclusive time by stage">{"".join(pieces)}</svg>'
+    )
+    return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
+
+
+def _stage_table(result: Result) -> str:
+    pes = result.breakdown.n_pes
+    title = f"stage{f' (mean of {pes} PEs)' if pes > 1 else ''}"
+    rows = [
+        [row["stage"], _ns(row["exclusive_ns"]), f"{row['share']:.1%}", _ns(row["busy_ns"])] for row in result.summary()
+    ]
+    rows.append(["sum", _ns(result.latency_ns), "100.0%", ""])
+    return _table([title, "exclusive [ns]", "share", "busy [ns]"], rows)
+
+
+def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
+    if not busiest:
+        return ""
+    head = [title, "busy [ns]", "share"] + (["bytes", "capacity [GB/s]"] if links else [])
+    rows = []
+    for x in busiest:
+        traffic = [f"{x.nbytes:,}", f"{x.bw_gbs:g}"] if links else []
+        rows.append([x.name, _ns(x.busy_ns), f"{x.share:.1%}", *traffic])
+    return _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first column is text and whose others are numbers."""
+    left = "text-align:left"
+    top = "".join(f'<th style="{_NUMBER if i else left}">{escape(cell)}</th>' for i, cell in enumerate(head))
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_NUMBER if i else left}">{escape(x)}</td>' for i, x in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return f'<table style="margin:8px 0"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _ns(value: float) -> str:
+    return f"{value:,.2f}"

@@ -1,0 +1,85 @@
+"""Roofline: achieved rate against arithmetic intensity, under the machine's roofs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.viz import palette
+from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from kernbench.analysis.roofline import Roofs
+
+
+def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: str = "Roofline") -> Figure:
+    """Draw measured points, model points where there are any, and one roof per memory level.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns name, series (one colour each, optional), intensity [flop/B], gflops, model_gflops (optional).
+    roofs : Roofs
+        Peak rate and bandwidths.
+    machine : str
+        Hash of the machine.
+    title : str
+    """
+    rows = [row for row in rows_of(table) if np.isfinite(row["intensity"])]
+    under = caption(len(rows), machine, "filled: measured; hollow: model; dotted: ridge of each memory level")
+    figure = new_figure(8, 5.4, title, under)
+    axes = figure.subplots()
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+
+    ridges = [roofs.ridge(level) for level in roofs.levels_gbs]
+    low = min([row["intensity"] for row in rows] + ridges) / 2
+    high = max([row["intensity"] for row in rows] + ridges) * 4
+    x = np.geomspace(low, high, 200)
+    for level, bw in roofs.levels_gbs.items():
+        y = [roofs.attainable_gflops(at, level) for at in x]
+        axes.plot(x, y, color=palette.DARK_GREY, linewidth=1.2)
+        # Equal aspect and equal log bases: a bandwidth is a line of 45 degrees.
+        name = f"{level} {bw:g} GB/s"
+        axes.text(low * 1.2, low * 1.2 * bw * 1.12, name, fontsize=7, rotation=45, rotation_mode="anchor")
+        axes.axvline(roofs.ridge(level), color=palette.GREY, linewidth=0.8, linestyle=":")
+    axes.text(high / 1.1, roofs.peak_gflops * 1.08, f"peak {roofs.peak_gflops:,.0f} Gflop/s", fontsize=8, ha="right")
+
+    for i, series in enumerate(dict.fromkeys(row.get("series", "measured") for row in rows)):
+        chosen = [row for row in rows if row.get("series", "measured") == series]
+        colour, marker = palette.SERIES[i % len(palette.SERIES)], palette.MARKERS[i % len(palette.MARKERS)]
+        at = [row["intensity"] for row in chosen]
+        axes.plot(at, [row["gflops"] for row in chosen], marker, color=colour, markersize=6, label=series)
+        model = [(row["intensity"], row["model_gflops"]) for row in chosen if row.get("model_gflops")]
+        axes.plot(*zip(*model, strict=True), marker, mfc="none", mec=colour, markersize=9) if model else None
+    for spot, names in _labels(rows):
+        axes.annotate(names, spot, (6, -9), textcoords="offset points", fontsize=6)
+    axes.set_xlim(low, high)
+    axes.set_aspect("equal")
+    axes.set_xlabel("arithmetic intensity [flop / B moved by DMA]")
+    axes.set_ylabel("rate [Gflop/s]")
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    tidy(axes)
+    axes.grid(visible=True, which="major", color=palette.LIGHT_GREY, linewidth=0.5)
+    return figure
+
+
+def _labels(rows: list[dict[str, Any]]) -> list[tuple[tuple[float, float], str]]:
+    """Return one label for each spot of the plot: points closer than an eye can part share theirs."""
+    spots: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        spot = (round(2 * np.log2(row["intensity"])), round(2 * np.log2(row["gflops"])))
+        spots.setdefault(spot, []).append(row)
+    return [
+        (
+            (here[-1]["intensity"], min(row["gflops"] for row in here)),
+            ", ".join(dict.fromkeys(row["name"] for row in here)),
+        )
+        for here in spots.values()
+    ]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernbench.analysis.records import Launch, LinkTable
+from kernbench.analysis.result import Result
+from tests.analysis.synthetic import records_of
+
+
+@pytest.fixture
+def result():
+    links = LinkTable(
+        ("a->b", "b->c", "idle->x"), np.array([4096, 64, 0]), np.array([16_000, 500, 0]), np.array([256.0, 128.0, 64.0])
+    )
+    rows = [("dma_in", 20, 36, 0, {}), ("fetch", 36, 52, 0, {}), ("gemm", 52, 68, 0, {}), ("h2d", 0, 10, None, {})]
+    return Result(
+        records_of(rows, links=links, launches=(Launch("matmul", 10_000, 80_000),), makespan_ps=80_000), "tiny"
+    )
+
+
+def test_exclusive_time_sums_to_the_latency(result):
+    assert result.latency_ns == 80.0
+    assert sum(row["exclusive_ns"] for row in result.summary()) == 80.0
+    assert {row["stage"] for row in result.summary()} == {"matrix", "fetch", "dma in", "host copies", "launch"}
+
+
+def test_the_busiest_come_first_and_the_idle_are_left_out(result):
+    assert [x.name for x in result.busiest_links()] == ["a->b", "b->c"]
+    assert result.busiest_links(1)[0].share == 0.2
+    assert result.busiest_components(1)[0].busy_ns == 16.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"mode": "exact"}, "certified: every flit"),
+        ({"mode": "auto", "certified": True}, "certified: equal to the simulation of every flit (mode auto)"),
+        ({"mode": "fast", "certified": False}, "NOT certified: streams met in mode fast"),
+        ({"complete": False}, "INCOMPLETE: the run was interrupted"),
+    ],
+)
+def test_every_print_says_how_far_to_trust_it(result, fields, line):
+    changed = Result(replace(result.records, **fields))
+    assert line in changed.certificate
+    assert changed.certificate in repr(changed)
+
+
+def test_the_text_names_what_it_shows(result):
+    text = repr(result)
+    for part in (
+        "tiny: 80.00 ns",
+        "machine 0123456789ab",
+        "launch matmul: 70.00 ns",
+        "matrix",
+        "a->b",
+        "4,096 B at 256 GB/s",
+    ):
+        assert part in text
+    assert "of 1 PEs" not in text
+
+
+def test_json_is_plain(result):
+    got = json.loads(result.to_json())
+    assert got["certified"] is True
+    assert got["launches"] == [{"name": "matmul", "start_ns": 10.0, "latency_ns": 70.0}]
+    assert got["digest"] == result.records.digest()
+
+
+def test_a_saved_result_is_the_same(result, tmp_path):
+    again = Result.load(result.save(tmp_path / "tiny.npz"))
+    assert repr(again) == repr(result)
+
+
+def test_many_launches_are_counted_not_listed(result):
+    many = Result(replace(result.records, launches=tuple(Launch(f"k{i}", 0, 1000) for i in range(8))))
+    assert "and 3 more launches" in repr(many)

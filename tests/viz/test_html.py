@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from kernbench.analysis.records import Launch
+from kernbench.analysis.result import Result
+from kernbench.viz.html import stage_bar_svg
+from tests.analysis.synthetic import records_of
+
+VOID = {"rect", "br"}
+
+
+class Balanced(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def result():
+    rows = [("dma_in", 0, 16, 0, {}), ("gemm", 16, 40, 0, {})]
+    return Result(records_of(rows, launches=(Launch("<b>matmul</b>", 0, 40_000),)), "tiny & small")
+
+
+def test_the_notebook_view_says_what_the_terminal_says(result):
+    html = result._repr_html_()
+    for part in ("tiny &amp; small", "40.00 ns", "machine 0123456789ab", result.certificate, "matrix", "pe_gemm"):
+        assert part in html
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+
+
+def test_names_cannot_break_the_page(result):
+    assert "<b>matmul</b>" not in result._repr_html_()
+    assert "&lt;b&gt;matmul" in result._repr_html_()
+
+
+def test_an_uncertified_result_looks_different(result):
+    unsure = Result(replace(result.records, mode="fast", certified=False), result.name)
+    assert "NOT certified" in unsure._repr_html_()
+    assert "#D55E00;padding" in unsure._repr_html_()
+    assert "#D55E00;padding" not in result._repr_html_()
+
+
+def test_the_bar_fills_its_width_in_proportion():
+    svg = stage_bar_svg({"gemm": 30.0, "wait": 10.0})
+    assert 'x="0.00" width="480.00"' in svg
+    assert 'x="480.00" width="160.00"' in svg
+
+
+def test_an_empty_run_has_an_empty_bar():
+    assert "<rect" not in stage_bar_svg({"gemm": 0.0})
