@@ -16,7 +16,11 @@ from kernbench.dtypes import DType
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Value:
-    """A tile in TCM. `array` is in the carrier type, rounded to `dtype`; None while unknown."""
+    """A tile in TCM. `array` is in the carrier type, rounded to `dtype`; None while unknown.
+
+    `done_ps` is when it is complete, as soon as that is known (0 for a constant). The rest is the backend's:
+    commands that still need it, who waits for it, and its place in TCM.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
@@ -25,6 +29,7 @@ class Value:
     pending: int = 0
     dropped: bool = False
     space: Any = None
+    waiters: list[Callable[[int], None]] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +81,7 @@ class Command:
     flops: int = 0
     tag: str = ""
     done_ps: int | None = field(default=None, init=False)
+    waiters: list[Callable[[int], None]] = field(default_factory=list, init=False)
 
 
 @dataclass(slots=True, eq=False)

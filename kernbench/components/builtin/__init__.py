@@ -1,0 +1,1 @@
+"""The components that a machine file can name."""

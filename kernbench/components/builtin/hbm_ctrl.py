@@ -1,0 +1,108 @@
+"""HBM controller: one slice of a cube's stack, bursts over interleaved pseudo channels.
+
+A burst (any part of one costs a whole) is served by its channel in order of arrival; a change of direction
+costs the turn-round first. A read returns its bursts in finish order, then by address; with m bursts and q
+flits, flit j leaves when its share of the bursts, ceil((j + 1) m / q), is done; burst i of a write is served
+when its share of the flits, ceil((i + 1) q / m), has arrived. Refresh, row misses and
+bank conflicts are not modelled: `efficiency` and `access_ns` stand for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.fabric import flits
+from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+from kernbench.units import FLIT_BYTES, ns_to_ps, serialization_ps
+
+READ, WRITE = 0, 1
+
+
+class HbmCtrl:
+    """The controller of one slice."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        hbm = engine.machine.config.cube.hbm
+        self.engine, self.fabric, self.name = engine, engine.fabric, node_id
+        self.n = hbm.channels
+        self.line_bits = hbm.burst_bytes.bit_length() - 1
+        self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        self.turn_ps = ns_to_ps(hbm.turnaround_ns)
+        self.access_ps = ns_to_ps(hbm.access_ns)
+        self.free = [0] * self.n
+        self.direction = [READ] * self.n
+        self._served_ps = 0
+
+    @property
+    def busy_ps(self) -> int:
+        """Return how long its channels were busy, on average [ps]."""
+        return self._served_ps // self.n
+
+    def on_read(self, txn: Transaction) -> None:
+        """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
+        now = self.engine.env._now
+        lines = txn.lines if txn.lines is not None else self._lines(txn)
+        done = sorted((self._burst(line, now, READ), line) for line in lines)
+        access = self.access_ps
+        q, m = flits(txn.nbytes), len(done)
+        groups: list[tuple[int, int]] = []
+        for j in range(q):
+            t = done[-(-(j + 1) * m // q) - 1][0] + access
+            if groups and groups[-1][0] == t:
+                groups[-1] = (t, groups[-1][1] + 1)
+            else:
+                groups.append((t, 1))
+        groups.reverse()
+        txn.pending = groups
+        txn.back.nbytes += txn.nbytes
+        self.fabric.call_at(groups[-1][0], txn.key, self._release, txn)
+
+    def _lines(self, txn: Transaction) -> range:
+        first = txn.offset >> self.line_bits
+        return range(first, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
+
+    def _burst(self, line: int, arrival: int, direction: int) -> int:
+        """Serve one burst; return when it is done."""
+        channel = line & (self.n - 1)
+        start = self.free[channel]
+        if start < arrival:
+            start = arrival
+        if self.direction[channel] != direction:
+            self.direction[channel] = direction
+            start += self.turn_ps
+        end = self.free[channel] = start + self.burst_ps
+        self._served_ps += self.burst_ps
+        return end
+
+    def _release(self, txn: Transaction) -> None:
+        """Put the flits that are ready now on their way back."""
+        _, count = txn.pending.pop()
+        size = min(txn.nbytes, FLIT_BYTES)
+        if txn.pending:
+            self.fabric.train(txn.back, count, size, txn.key, None, None)
+            self.fabric.call_at(txn.pending[-1][0], txn.key, self._release, txn)
+            return
+        if self.engine.data:
+            txn.data = self.engine.memory.peek(txn.pieces)
+        self.fabric.train(txn.back, count, size, txn.key, txn.fn, txn)
+
+    def on_flit(self, txn: Transaction) -> None:
+        """Serve the bursts that the flit which has just arrived completes."""
+        now = self.engine.env._now
+        for line in self._share(txn):
+            txn.end = max(txn.end, self._burst(line, now, WRITE))
+        txn.arrived += 1
+        if txn.arrived == flits(txn.nbytes):
+            if txn.data is not None:
+                self.engine.memory.poke(txn.pieces, txn.data)
+            self.fabric.call_at(txn.end, txn.key, self._acknowledge, txn)
+
+    def _share(self, txn: Transaction) -> Iterator[int]:
+        """Yield the lines whose data are complete with flit `txn.arrived`."""
+        lines = txn.lines if txn.lines is not None else self._lines(txn)
+        q, m, j = flits(txn.nbytes), len(lines), txn.arrived
+        return (lines[i] for i in range(j * m // q, (j + 1) * m // q))
+
+    def _acknowledge(self, txn: Transaction) -> None:
+        self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)

@@ -1,0 +1,166 @@
+"""PE_CPU: takes launches, runs programs on greenlets, and issues their commands in order."""
+
+from __future__ import annotations
+
+import traceback
+from types import CodeType
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from kernbench.components.command import Command, Load, Value
+from kernbench.components.pe import Pe
+from kernbench.errors import KernbenchError, KernelError
+from kernbench.registry import RUNNERS
+from kernbench.sim_engine.broadcast import Broadcast, Launch
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology import naming
+from kernbench.units import ns_to_ps
+
+
+class PeCpu:
+    """The control processor of a PE: `command_ns` for each launch it takes and each command it issues."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        place = naming.parse(node_id)
+        assert place.sip is not None and place.cube is not None and place.pe is not None
+        self.engine, self.name = engine, node_id
+        self.command_ps = ns_to_ps(engine.machine.config.cube.pe.pe_cpu.command_ns)
+        self.pe = Pe(engine, place.sip, place.cube, place.pe)
+        self.free = 0
+
+    def on_broadcast(self, message: Broadcast) -> None:
+        """Take a copy of a launch or of a map; go on when the CPU has decoded it."""
+        now = self.engine.env._now
+        self.free = max(now, self.free) + self.command_ps
+        self.engine.env.call_at(self.free, self._decoded, message)
+
+    def _decoded(self, message: Broadcast) -> None:
+        message.taken(self)
+
+    def start(self, launch: Launch) -> None:
+        """Run the launch's program from now on."""
+        Program(self, launch).resume(None)
+
+
+class Program:
+    """One program of a launch: the backend that its kernel's commands go to. `issued` is PE_CPU's own clock."""
+
+    data: bool
+
+    def __init__(self, cpu: PeCpu, launch: Launch) -> None:
+        self.cpu, self.pe, self.launch = cpu, cpu.pe, launch
+        self.engine = cpu.engine
+        self.data = self.engine.data
+        self.issued = self.last = self.engine.env._now
+        self.unfinished = 0
+        self.ended = False
+        self.waits_for = ""
+        self.since = self.issued
+        self._greenlet = greenlet(self._run)
+        self.engine.programs[self] = None
+        self._hub: Any = None
+
+    def _run(self, _: object) -> None:
+        launch = self.launch
+        _, cube, pe = self.pe.place
+        RUNNERS.resolve("tl")(launch.kernel, launch.args, self, (pe, cube), launch.grid)
+
+    def resume(self, _: object) -> None:
+        """Go on with the kernel until it blocks or ends."""
+        self._hub = getcurrent()
+        self._greenlet.parent = self._hub
+        self.issued = max(self.issued, self.engine.env._now)
+        try:
+            self._greenlet.switch(None)
+        except Exception as error:
+            self.engine.fail(_located(error, self.launch, self.pe))
+            return
+        if self._greenlet.dead:
+            self.ended = True
+            self._maybe_end(self.issued)
+
+    def stop(self) -> None:
+        """End the kernel where it stands."""
+        if not self._greenlet.dead:
+            self._greenlet.throw(GreenletExit)
+
+    def submit(self, command: Command) -> None:
+        """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
+        output = command.output
+        if output is not None:
+            self._place(output, isinstance(command, Load))
+        self.issued += self.cpu.command_ps
+        self.unfinished += 1
+        command.waiters.append(self._completed)
+        self.pe.add(command, self.issued)
+
+    def _place(self, output: Value, loaded: bool) -> None:
+        while True:
+            at = self.pe.tcm.alloc(output, loaded, self.issued)
+            if at is not None:
+                self.issued = max(self.issued, at)
+                return
+            if not self.unfinished:
+                raise self.pe.tcm.full(output, loaded)
+            self._wait(f"{output.nbytes} B of TCM")
+
+    def _completed(self, t: int) -> None:
+        self.unfinished -= 1
+        self.last = max(self.last, t)
+        if self.ended:
+            self._maybe_end(t)
+        elif self.waits_for.endswith("TCM"):
+            self._wake(t)
+
+    def block(self, on: Value | Command) -> None:
+        """Let the kernel wait until `on` is complete."""
+        if on.done_ps is None:
+            on.waiters.append(self._wake)
+            self._wait(repr(getattr(on, "name", None) or f"a tile of shape {getattr(on, 'shape', ())}"))
+        elif on.done_ps > self.engine.env._now:
+            self._wake(on.done_ps)
+            self._wait("")
+
+    def _wake(self, t: int) -> None:
+        self.waits_for = ""
+        self.engine.env.call_at(max(t, self.engine.env._now), self.resume, None)
+
+    def _wait(self, what: str) -> None:
+        if what:
+            self.waits_for, self.since = what, self.engine.env._now
+        self._hub.switch()
+
+    def drop(self, value: Value) -> None:
+        """Take a value's space back when its last command is complete."""
+        value.dropped = True
+        if not value.pending and value.space is not None:
+            self.pe.tcm.free(value, max(value.done_ps or 0, self.issued))
+
+    def _maybe_end(self, t: int) -> None:
+        if not self.unfinished:
+            end = max(self.last, self.issued, t)
+            self.engine.env.call_at(end, self._end, None)
+
+    def _end(self, _: object) -> None:
+        del self.engine.programs[self]
+        self.launch.program_done(self)
+
+    def describe(self) -> str:
+        """Return who waits for what since when, for a deadlock's message."""
+        what = self.waits_for or "its commands"
+        return f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"
+
+
+def _located(error: Exception, launch: Launch, pe: Pe) -> KernbenchError:
+    """Return `error` as one that names the kernel's file and line, its program and the PE."""
+    code: CodeType | None = getattr(launch.kernel, "__code__", None)
+    file = code.co_filename if code is not None else ""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f"{file}:{lines[-1]}" if lines else repr(launch.kernel)
+    _, cube, number = pe.place
+    kind = type(error) if isinstance(error, KernelError) else KernelError
+    text = str(error) if isinstance(error, KernbenchError) else f"{type(error).__name__}: {error}"
+    located = kind(f"kernel {launch.name!r} at {where}, program ({number}, {cube}) on {pe.name}: {text}")
+    located.__cause__ = error
+    return located

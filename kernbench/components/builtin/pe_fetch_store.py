@@ -1,0 +1,21 @@
+"""Fetch and store: between TCM and the engines' registers, two servers at the speed of the TCM ports."""
+
+from __future__ import annotations
+
+from kernbench.config import PeTcmConfig
+from kernbench.units import serialization_ps
+
+
+class PeFetchStore:
+    """Moves a tile's true bytes through the read port, results through the write port."""
+
+    def __init__(self, tcm: PeTcmConfig) -> None:
+        self._read, self._write = tcm.read_bw_gbs, tcm.write_bw_gbs
+
+    def fetch_ps(self, nbytes: int) -> int:
+        """Return the time to read `nbytes` of operands from TCM [ps]."""
+        return serialization_ps(nbytes, self._read)
+
+    def store_ps(self, nbytes: int) -> int:
+        """Return the time to write `nbytes` of results to TCM [ps]."""
+        return serialization_ps(nbytes, self._write)

@@ -1,0 +1,207 @@
+"""PE_SCHEDULER: cuts a tiled command into tiles and plans them, one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.components.command import Command, Composite, Dot, Ref, Value, VectorOp
+from kernbench.components.jobs import TileJob
+from kernbench.components.stream import Stream, TileReads, TileWrites
+from kernbench.components.tile_plan import GemmPlan, Grid
+from kernbench.errors import KernelError, OutOfMemoryError
+from kernbench.units import MIB, ns_to_ps
+
+if TYPE_CHECKING:
+    from kernbench.components.pe import Pe
+
+Place = Callable[[int], tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Operand:
+    """What a tile reads of one operand: its grid, the place of tile `i` in it, and when it is read."""
+
+    what: Ref | Value
+    grid: Grid
+    place: Place
+    last: bool = False
+    first: bool = False
+
+    def nbytes(self, i: int, kt: int) -> int:
+        """Return the bytes that tile `i` reads of it."""
+        if (self.last and (i + 1) % kt) or (self.first and i % kt):
+            return 0
+        return self.grid.nbytes(*self.place(i))
+
+
+class Plan:
+    """The tiles of a command and what each stage spends on them."""
+
+    def __init__(self, pe: Pe, command: Dot | Composite, tiles: GemmPlan, matrix: bool) -> None:
+        self.pe, self.tiles, self.matrix = pe, tiles, matrix
+        self.n, self.kt = tiles.n, tiles.kt
+        self.operands: list[Operand] = []
+        self.gemm_ps = 0
+        self.vector_ps: Callable[[int], int] | None = None
+        self.out = Grid(0, 0, 1, 1, 0)
+        self._fetch: dict[tuple[bool, bool, bool, bool], tuple[int, int]] = {}
+
+    def out_place(self, o: int) -> tuple[int, int]:
+        """Return the grid position of output tile `o`."""
+        return divmod(o, self.tiles.nt)
+
+    def _fetched(self, i: int) -> tuple[int, int]:
+        # Tiles differ only by whether they are ragged in m, n, k and whether they begin an output tile.
+        m, n, k = self.tiles.at(i)
+        kind = (m == self.tiles.mt - 1, n == self.tiles.nt - 1, k == self.kt - 1, k == 0)
+        found = self._fetch.get(kind)
+        if found is None:
+            nbytes = sum(operand.nbytes(i, self.kt) for operand in self.operands)
+            found = self._fetch[kind] = (nbytes, self.pe.fetch_store.fetch_ps(nbytes))
+        return found
+
+    def fetch_nbytes(self, i: int) -> int:
+        """Return the bytes that tile `i` fetches from TCM."""
+        return self._fetched(i)[0]
+
+    def fetch_ps(self, i: int) -> int:
+        """Return the time that takes [ps]."""
+        return self._fetched(i)[1]
+
+    def flops(self, i: int) -> int:
+        """Return the useful operations of tile `i`."""
+        return self.tiles.flops(i)
+
+    def out_nbytes(self, o: int) -> int:
+        """Return the bytes of output tile `o`."""
+        return self.out.nbytes(*self.out_place(o))
+
+    def store_ps(self, o: int) -> int:
+        """Return the time to store output tile `o` [ps]."""
+        return self.pe.fetch_store.store_ps(self.out_nbytes(o))
+
+    def elements(self, o: int) -> int:
+        """Return the elements of output tile `o`."""
+        rows, cols = self.out.shape(*self.out_place(o))
+        return rows * cols
+
+
+class PeScheduler:
+    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way."""
+
+    def __init__(self, pe: Pe, node_id: str) -> None:
+        self.pe = pe
+        self.component = pe.engine.log.component(node_id)
+        self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
+        self._free = 0
+
+    def start(self, job: TileJob) -> int:
+        """Return from when on the tiles of `job` are planned, and take the time for all of them."""
+        start = max(job.ready, self._free) + self.pe.mmu.lookup_ps
+        self._free = start + job.n * self.tile_ps
+        return start
+
+    def job(self, command: Command, command_id: int, issued: int) -> TileJob:
+        """Return the job of a dot or a composite.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If its tile buffers do not fit.
+        """
+        if isinstance(command, Dot):
+            plan = self._dot(command)
+        else:
+            assert isinstance(command, Composite)
+            plan = self._composite(command)
+        job = TileJob(self.pe, command, command_id, issued, plan)
+        streamed = [
+            (Stream(self.pe, operand.what, operand.grid), operand.place, operand.last)
+            for operand in plan.operands
+            if isinstance(operand.what, Ref)
+        ]
+        if streamed:
+            self._fits(plan)
+            job.reads = TileReads(job, streamed, self.pe.config.pe_tcm.buffers_per_operand)
+        if isinstance(command, Composite) and command.out is not None:
+            job.writes = TileWrites(job, Stream(self.pe, command.out, plan.out), plan.out_place)
+        return job
+
+    def _fits(self, plan: Plan) -> None:
+        tcm = self.pe.config.pe_tcm
+        need = sum(
+            o.grid.tile_rows * o.grid.tile_cols * o.grid.itemsize for o in plan.operands if isinstance(o.what, Ref)
+        )
+        need *= tcm.buffers_per_operand
+        if need > tcm.tile_buffer_mb * MIB:
+            raise OutOfMemoryError(
+                f"{self.pe.name}: tile buffers of {need} B do not fit the {tcm.tile_buffer_mb} MiB that pe_tcm.tile_buffer_mb "
+                "gives them; use smaller tiles (pe_gemm.tile) or fewer buffers_per_operand"
+            )
+
+    def _dot(self, command: Dot) -> Plan:
+        m, k, n = command.mkn
+        a, b, *acc = command.inputs
+        plan = self._gemm(command, (m, k, n), a, b, acc[0] if acc else None)
+        assert command.output is not None
+        plan.out = plan.tiles.c(command.output.dtype.itemsize)
+        return plan
+
+    def _gemm(
+        self,
+        command: Dot | Composite,
+        mkn: tuple[int, int, int],
+        a: Ref | Value,
+        b: Ref | Value,
+        acc: Value | None,
+    ) -> Plan:
+        tiles = GemmPlan.of(*mkn, self.pe.gemm.tile)
+        plan = Plan(self.pe, command, tiles, matrix=True)
+        plan.gemm_ps = self.pe.gemm.tile_ps(a.dtype)
+        plan.operands.append(Operand(a, tiles.a(a.dtype.itemsize), lambda i: tiles.at(i)[::2]))
+        plan.operands.append(Operand(b, tiles.b(b.dtype.itemsize), lambda i: tiles.at(i)[:0:-1]))
+        if acc is not None:
+            plan.operands.append(Operand(acc, tiles.c(acc.dtype.itemsize), lambda i: tiles.at(i)[:2], first=True))
+        return plan
+
+    def _composite(self, command: Composite) -> Plan:
+        out, a = command.out, command.a
+        assert out is not None and a is not None
+        if command.op == "gemm":
+            assert command.b is not None
+            (m, k), n = a.shape[-2:], command.b.shape[-1]
+            plan = self._gemm(command, (m, k, n), a, command.b, command.acc)
+        elif command.op == "math":
+            plan = self._math(command, a, out)
+        else:
+            raise KernelError(f"composite op {command.op!r} is unknown; known: gemm, math")
+        tiles = plan.tiles
+        plan.out = tiles.c(out.dtype.itemsize)
+        for kind, extra in command.extra:
+            item = extra.dtype.itemsize
+            if kind == "row":
+                grid = Grid(1, tiles.n_size, 1, tiles.tile[2], item)
+                plan.operands.append(Operand(extra, grid, lambda i: (0, tiles.at(i)[1]), last=True))
+            else:
+                plan.operands.append(Operand(extra, tiles.c(item), lambda i: tiles.at(i)[:2], last=True))
+        epilogue: tuple[VectorOp, ...] = command.epilogue
+        if epilogue or not plan.matrix:
+            plan.vector_ps = lambda o: self.pe.math.ps(epilogue, plan.elements(o))
+        return plan
+
+    def _math(self, command: Composite, a: Ref | Value, out: Ref) -> Plan:
+        """Cut an element-wise command: like an output matrix, a vector as one row of longer tiles."""
+        tm, _, tn = self.pe.gemm.tile
+        rows = math.prod(out.shape[:-1])
+        if rows == 1:
+            tm, tn = 1, tm * tn
+        tiles = GemmPlan.of(rows, 1, out.shape[-1] if out.shape else 1, (tm, 1, tn))
+        plan = Plan(self.pe, command, tiles, matrix=False)
+        for operand in (a, command.b):
+            if operand is not None:
+                grid = tiles.c(operand.dtype.itemsize)
+                plan.operands.append(Operand(operand, grid, lambda i: tiles.at(i)[:2]))
+        return plan

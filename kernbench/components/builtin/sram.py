@@ -1,0 +1,29 @@
+"""A cube's shared SRAM: its port's bandwidth is its link's; what arrives is served at once."""
+
+from __future__ import annotations
+
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.fabric import flits
+from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+
+
+class Sram:
+    """Shared memory without banks: conflicts are those of its link."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        self.engine, self.fabric, self.name = engine, engine.fabric, node_id
+        self.busy_ps = 0
+
+    def on_read(self, txn: Transaction) -> None:
+        """Answer a read."""
+        if self.engine.data:
+            txn.data = self.engine.memory.peek(txn.pieces)
+        self.fabric.send(txn.back, txn.nbytes, txn.key, txn.fn, txn)
+
+    def on_flit(self, txn: Transaction) -> None:
+        """Take a flit of a write; acknowledge the last one."""
+        txn.arrived += 1
+        if txn.arrived == flits(txn.nbytes):
+            if txn.data is not None:
+                self.engine.memory.poke(txn.pieces, txn.data)
+            self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)

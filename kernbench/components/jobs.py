@@ -1,0 +1,164 @@
+"""Jobs: what the engines of a PE have in hand, one for each command of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernbench.components.command import Command, Value
+from kernbench.sim_engine.op_log import KIND
+
+if TYPE_CHECKING:
+    from kernbench.components.pe import Pe
+
+
+_COMPOSITE = KIND["composite"]
+
+
+class Job:
+    """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete."""
+
+    __slots__ = ("command", "id", "pe", "ready", "waiting")
+
+    def __init__(self, pe: Pe, command: Command, command_id: int, issued: int) -> None:
+        self.pe, self.command, self.id = pe, command, command_id
+        self.ready, self.waiting = issued, 0
+
+    def after(self, what: Value | Command) -> None:
+        """Let this job start no earlier than `what` is complete."""
+        if what.done_ps is None:
+            self.waiting += 1
+            what.waiters.append(self._released)
+        elif what.done_ps > self.ready:
+            self.ready = what.done_ps
+
+    def _released(self, t: int) -> None:
+        if t > self.ready:
+            self.ready = t
+        self.waiting -= 1
+        if not self.waiting:
+            self.pe.pump()
+
+    def finish(self, t: int, data: Any = None) -> None:
+        """Complete the command at `t`: give its output a value and a time, and tell who waits."""
+        command = self.command
+        output = command.output
+        if output is not None:
+            if self.pe.engine.data and command.compute is not None:
+                arrays = [v.array for v in command.inputs] if data is None else [data]
+                output.array = command.compute(*arrays)
+            output.done_ps = t
+        command.done_ps = t
+        self.pe.completed(command, t)
+        for waiters in (command.waiters, output.waiters if output is not None else ()):
+            for tell in waiters:
+                tell(t)
+
+
+class VectorJob(Job):
+    """Work of one command on the vector engine."""
+
+    __slots__ = ("service_ps",)
+
+    def __init__(self, pe: Pe, command: Command, command_id: int, issued: int, service_ps: int) -> None:
+        super().__init__(pe, command, command_id, issued)
+        self.service_ps = service_ps
+
+
+class TileJob(Job):
+    """A tiled command: its tiles move through the pipeline; counters say how far each stage has come.
+
+    `kt` tiles in a row make one output tile. Streamed operands arrive by `reads` (see `pe_dma`); the tiles of
+    pinned ones are there as soon as PE_SCHEDULER has planned them.
+    """
+
+    __slots__ = (
+        "fetched", "gemm_ps", "kt", "left", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "reads",
+        "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
+    )  # fmt: skip
+
+    def __init__(self, pe: Pe, command: Command, command_id: int, issued: int, plan: Any) -> None:
+        super().__init__(pe, command, command_id, issued)
+        self.plan = plan
+        self.n, self.kt = plan.n, plan.kt
+        self.outputs = plan.n // plan.kt
+        self.fetched = self.multiplied = self.vectored = self.stored = 0
+        self.matrix: bool = plan.matrix
+        self.gemm_ps: int = plan.gemm_ps
+        self.vector_ps: Callable[[int], int] | None = plan.vector_ps
+        self.tile_ps = pe.scheduler.tile_ps
+        self.planned_ps: int | None = None
+        self.start_ps: int | None = None
+        self.reads: Any = None
+        self.writes: Any = None
+        self.left: list[int] = []
+
+    def planned(self, i: int) -> int | None:
+        """Return when PE_SCHEDULER has planned tile `i`, or None while the command cannot start."""
+        if self.planned_ps is None:
+            if self.waiting:
+                return None
+            self.planned_ps = self.pe.scheduler.start(self)
+        return self.planned_ps + (i + 1) * self.tile_ps
+
+    def landed(self, i: int) -> int | None:
+        """Return when the operands of tile `i` are in TCM, or None if that is not known yet."""
+        return self.planned(i) if self.reads is None else self.reads.arrival(i)
+
+    def fetch_left(self, i: int, start: int, end: int) -> None:
+        """Note that the operands of tile `i` have left TCM: their buffers are free from `end` on."""
+        if self.start_ps is None:
+            self.start_ps = start
+        if self.reads is not None:
+            self.reads.freed(i, end)
+
+    def fetch_ps(self, i: int) -> int:
+        """Return the time to fetch the operands of tile `i` from TCM [ps]."""
+        return self.plan.fetch_ps(i)
+
+    def fetch_nbytes(self, i: int) -> int:
+        """Return the bytes that tile `i` fetches."""
+        return self.plan.fetch_nbytes(i)
+
+    def tile_flops(self, i: int) -> int:
+        """Return the useful operations of tile `i`, padding not counted."""
+        return self.plan.flops(i)
+
+    def tile_of(self, o: int) -> int:
+        """Return the tile that completes output tile `o`."""
+        return (o + 1) * self.kt - 1
+
+    def store_ps(self, o: int) -> int:
+        """Return the time to store output tile `o` to TCM [ps]."""
+        return self.plan.store_ps(o)
+
+    def out_nbytes(self, o: int) -> int:
+        """Return the bytes of output tile `o`."""
+        return self.plan.out_nbytes(o)
+
+    def store_left(self, t: int) -> None:
+        """Note that an output tile has left the store stage: to the DMA, or for good."""
+        if self.writes is not None:
+            self.pe.dma.writer.pump()
+        elif self.stored == self.outputs:
+            self.window(t)
+            self.finish(t)
+
+    def written(self, t: int) -> None:
+        """End the job: the last write is acknowledged."""
+        pe, command = self.pe, self.command
+        self.window(t)
+        if pe.engine.data:
+            arrays = [pe.array(operand) for operand in (command.a, command.b) if operand is not None]
+            arrays += [pe.array(operand) for _, operand in command.extra]
+            if command.acc is not None:
+                arrays.append(command.acc.array)
+            pe.commit(command.out, command.compute(*arrays))
+        self.finish(t)
+
+    def window(self, end: int) -> None:
+        """Log the command as a whole, from its first DMA or fetch to `end`."""
+        log = self.pe.engine.log
+        if log.operation:
+            start = self.start_ps if self.start_ps is not None else self.ready
+            log.row(start, end, self.pe.scheduler.component, _COMPOSITE, self.id, 0, self.command.flops, -1)

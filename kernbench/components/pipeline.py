@@ -1,0 +1,217 @@
+"""The tile pipeline of a PE: fetch -> matrix -> vector -> store, with bounded buffers, as arithmetic.
+
+Each stage serves the jobs of its queue in program order and one tile after the other. A tile leaves a stage
+when its service has ended and a buffer before the next stage is free; a buffer is free again when the next
+stage takes the tile. These are the recurrences (g: taken, l: left, c: buffers between the stages)
+
+    g[i, s] = max(l[i, s - 1], l[i - 1, s])        l[i, s] = max(g[i, s] + service, g[i - c, s + 1])
+
+so a stage needs no event of its own: only arrivals from memory and departures to it move the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from kernbench.components.jobs import Job, TileJob, VectorJob
+from kernbench.sim_engine.op_log import KIND, OpLog
+
+_FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["store_tcm"]
+
+
+class Ring:
+    """The buffers between two stages: `taken` holds when each was freed, None while it is full."""
+
+    __slots__ = ("got", "items", "put_", "size", "taken")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken: list[int | None] = [0] * size
+        self.items: deque[int] = deque()
+        self.put_ = self.got = 0
+
+    def room(self) -> int | None:
+        """Return since when the next buffer is free, or None if that is not known yet."""
+        return self.taken[self.put_ % self.size]
+
+    def put(self, t: int) -> None:
+        """Fill the next buffer at `t`."""
+        self.taken[self.put_ % self.size] = None
+        self.put_ += 1
+        self.items.append(t)
+
+    def take(self, t: int) -> None:
+        """Free the oldest buffer at `t`."""
+        self.items.popleft()
+        self.taken[self.got % self.size] = t
+        self.got += 1
+
+
+class Stage:
+    """A server of tiles: `free` from when on, `queue` the jobs in program order."""
+
+    __slots__ = ("busy_ps", "component", "free", "name", "queue")
+
+    def __init__(self, name: str, log: OpLog) -> None:
+        self.name, self.component = name, log.component(name)
+        self.free = self.busy_ps = 0
+        self.queue: deque[Any] = deque()
+
+
+class Pipeline:
+    """The stages of one PE and the rings between them; `advance` moves every tile as far as is known."""
+
+    def __init__(self, pe: str, log: OpLog, buffers: int) -> None:
+        self.log = log
+        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", log)
+        self.gemm = Stage(f"{pe}.pe_gemm", log)
+        self.math = Stage(f"{pe}.pe_math", log)
+        self.store = Stage(f"{pe}.pe_fetch_store.store", log)
+        self.fetch_gemm, self.fetch_math = Ring(buffers), Ring(buffers)
+        self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
+        self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
+
+    def add(self, job: Job) -> None:
+        """Queue a job at each stage that it uses."""
+        if isinstance(job, VectorJob):
+            self.math.queue.append(job)
+            return
+        assert isinstance(job, TileJob)
+        self.fetch.queue.append(job)
+        if job.matrix:
+            self.gemm.queue.append(job)
+        if job.vector_ps is not None:
+            self.math.queue.append(job)
+        self.store.queue.append(job)
+
+    def advance(self) -> None:
+        """Move all that can move."""
+        while self._store() | self._math() | self._gemm() | self._fetch():
+            pass
+
+    def _fetch(self) -> bool:
+        stage, log = self.fetch, self.log
+        moved = False
+        while stage.queue:
+            job: TileJob = stage.queue[0]
+            i = job.fetched
+            landed = job.landed(i)
+            ring = self.fetch_gemm if job.matrix else self.fetch_math
+            room = ring.taken[ring.put_ % ring.size]
+            if landed is None or room is None:
+                break
+            start = stage.free
+            if start < landed:
+                start = landed
+            service = job.fetch_ps(i)
+            end = start + service
+            stage.busy_ps += service
+            if log.tiles:
+                log.row(start, end, stage.component, _FETCH, job.id, job.fetch_nbytes(i), 0, i)
+            if end < room:
+                end = room
+            stage.free = end
+            ring.put(end)
+            job.fetched = i + 1
+            if job.fetched == job.n:
+                stage.queue.popleft()
+            job.fetch_left(i, start, end)
+            moved = True
+        return moved
+
+    def _gemm(self) -> bool:
+        stage, log, ring = self.gemm, self.log, self.fetch_gemm
+        moved = False
+        while ring.items:
+            job: TileJob = stage.queue[0]
+            i = job.multiplied
+            room: int | None = 0
+            last = (i + 1) % job.kt == 0
+            if last:
+                out = self.gemm_store if job.vector_ps is None else self.gemm_math
+                room = out.taken[out.put_ % out.size]
+                if room is None:
+                    break
+            start = stage.free
+            if start < ring.items[0]:
+                start = ring.items[0]
+            ring.take(start)
+            end = start + job.gemm_ps
+            stage.busy_ps += job.gemm_ps
+            if log.tiles:
+                log.row(start, end, stage.component, _GEMM, job.id, 0, job.tile_flops(i), i)
+            if last:
+                if end < room:
+                    end = room
+                out.put(end)
+            stage.free = end
+            job.multiplied = i + 1
+            if job.multiplied == job.n:
+                stage.queue.popleft()
+            moved = True
+        return moved
+
+    def _math(self) -> bool:
+        stage, log = self.math, self.log
+        moved = False
+        while stage.queue:
+            job = stage.queue[0]
+            if isinstance(job, VectorJob):
+                if job.waiting:
+                    break
+                start = max(stage.free, job.ready)
+                end = stage.free = start + job.service_ps
+                stage.busy_ps += job.service_ps
+                stage.queue.popleft()
+                if log.operation:
+                    log.row(start, end, stage.component, _MATH, job.id, 0, job.command.flops, -1)
+                job.finish(end)
+                moved = True
+                continue
+            ring = self.gemm_math if job.matrix else self.fetch_math
+            room = self.math_store.room()
+            if not ring.items or room is None:
+                break
+            start = max(stage.free, ring.items[0])
+            ring.take(start)
+            o = job.vectored
+            service = job.vector_ps(o)
+            end = start + service
+            stage.busy_ps += service
+            if log.tiles:
+                log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
+            stage.free = max(end, room)
+            self.math_store.put(stage.free)
+            job.vectored = o + 1
+            if job.vectored == job.outputs:
+                stage.queue.popleft()
+            moved = True
+        return moved
+
+    def _store(self) -> bool:
+        stage, log = self.store, self.log
+        moved = False
+        while stage.queue:
+            job: TileJob = stage.queue[0]
+            ring = self.gemm_store if job.vector_ps is None else self.math_store
+            room = self.store_dma.room() if job.writes else 0
+            if not ring.items or room is None:
+                break
+            start = max(stage.free, ring.items[0])
+            ring.take(start)
+            o = job.stored
+            service = job.store_ps(o)
+            end = start + service
+            stage.busy_ps += service
+            if log.tiles:
+                log.row(start, end, stage.component, _STORE, job.id, job.out_nbytes(o), 0, job.tile_of(o))
+            stage.free = max(end, room)
+            job.stored = o + 1
+            if job.stored == job.outputs:
+                stage.queue.popleft()
+            if job.writes:
+                self.store_dma.put(stage.free)
+            moved = True
+            job.store_left(stage.free)
+        return moved

@@ -1,0 +1,1 @@
+"""The clock, the links and everything that happens on them."""

@@ -1,0 +1,172 @@
+"""Messages from the host to the PEs of a SIP: host - io_cpu - m_cpu of each cube - pe_cpu, and back.
+
+A copy carries what the PEs behind it need. Each PE answers with 16 B; a cube's M_CPU, then the IO chiplet's
+CPU, answer when all behind them have.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from kernbench.analysis.records import CommandInfo
+from kernbench.sim_engine.op_log import KIND
+from kernbench.sim_engine.transfer import ACK_BYTES
+from kernbench.topology import naming
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+LAUNCH_BYTES = 64
+ARGUMENT_BYTES = 8
+RANGE_BYTES = 32
+
+Target = tuple[int, int]
+Range = tuple[int, int, int]
+
+
+class Broadcast(ABC):
+    """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one."""
+
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target]) -> None:
+        self.engine, self.sip = engine, sip
+        self.cubes: dict[int, list[int]] = {}
+        for cube, pe in targets:
+            self.cubes.setdefault(cube, []).append(pe)
+        self._left = {cube: len(pes) for cube, pes in self.cubes.items()}
+        self._cubes_left = len(self.cubes)
+        self.done = simpy.Event(engine.env)
+
+    def send(self) -> None:
+        """Send it from the host."""
+        self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self)
+
+    @abstractmethod
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
+
+    def stamp(self, t: int) -> None:
+        """Note when the IO chiplet's CPU hands the message on."""
+
+    @abstractmethod
+    def taken(self, cpu: Any) -> None:
+        """Do what the message asks of a PE whose CPU has decoded it."""
+
+    def answer(self, cpu: Any) -> None:
+        """Send a PE's completion on its way to the host."""
+        _, cube, pe = cpu.pe.place
+        self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube)
+
+    def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
+        fabric = self.engine.fabric
+        route = fabric.back(fabric.route(asker, answerer))
+        fabric.send(route, ACK_BYTES, fabric.key(route), fn, arg)
+
+    def _pe_done(self, cube: int) -> None:
+        self._left[cube] -= 1
+        if not self._left[cube]:
+            self._reply(naming.io_cpu(self.sip), naming.m_cpu(self.sip, cube), self._cube_done, None)
+
+    def _cube_done(self, _: object) -> None:
+        self._cubes_left -= 1
+        if not self._cubes_left:
+            self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None)
+
+    def _all_done(self, _: object) -> None:
+        self.done.succeed()
+
+
+class Launch(Broadcast):
+    """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps."""
+
+    def __init__(
+        self,
+        engine: GraphEngine,
+        sip: int,
+        targets: Sequence[Target],
+        kernel: Callable[..., Any],
+        args: tuple[Any, ...],
+        name: str,
+    ) -> None:
+        super().__init__(engine, sip, targets)
+        self.kernel, self.args, self.name = kernel, args, name
+        self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
+        self.id = engine.log.command(CommandInfo(name, sip))
+        self.sent_ps = engine.env._now
+        self.target_start_ps = 0
+        self.ended = 0
+        self.start_ps: int | None = None
+        self.end_ps: int | None = None
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of a copy, the same for all."""
+        return LAUNCH_BYTES + ARGUMENT_BYTES * len(self.args)
+
+    def stamp(self, t: int) -> None:
+        """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""
+        self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
+
+    def taken(self, cpu: Any) -> None:
+        """Start the program at the stamped time, or now if that has passed (logged as skew)."""
+        now, log = self.engine.env._now, self.engine.log
+        if now > self.target_start_ps and log.operation:
+            log.row(self.target_start_ps, now, log.component(cpu.name), KIND["skew"], self.id, 0, 0, -1)
+        start = max(now, self.target_start_ps)
+        self.start_ps = start if self.start_ps is None else min(self.start_ps, start)
+        self.engine.env.call_at(start, cpu.start, self)
+
+    def program_done(self, program: Any) -> None:
+        """Note that a program has ended, its commands complete."""
+        self.ended += 1
+        self.answer(program.cpu)
+
+    def finish(self) -> None:
+        """Note that the host has heard of all."""
+        now, log = self.engine.env._now, self.engine.log
+        self.end_ps = now
+        if log.operation:
+            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["launch"], self.id, 0, 0, -1)
+
+
+class RangeMap(Broadcast):
+    """Ranges for the MMUs: 32 B per distinct range of the PEs behind a copy."""
+
+    def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
+        super().__init__(engine, sip, list(ranges))
+        self.ranges, self.owner = ranges, owner
+        behind: dict[tuple[int | None, int | None], set[Range]] = {}
+        for (cube, pe), mine in ranges.items():
+            for copy in ((None, None), (cube, None), (cube, pe)):
+                behind.setdefault(copy, set()).update(mine)
+        self._nbytes = {copy: RANGE_BYTES * len(distinct) for copy, distinct in behind.items()}
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
+        return self._nbytes[cube, pe]
+
+    def taken(self, cpu: Any) -> None:
+        """Enter the ranges, and answer."""
+        _, cube, pe = cpu.pe.place
+        for va, nbytes, pa in self.ranges[cube, pe]:
+            cpu.pe.mmu.map(va, nbytes, pa, self.owner)
+        self.answer(cpu)
+
+
+class Spread(Broadcast):
+    """A dry run of a launch's copies, to learn when the last PE has decoded its own."""
+
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], nbytes: int) -> None:
+        super().__init__(engine, sip, targets)
+        self._nbytes = nbytes
+        self.last_ps = 0
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of a copy, the same for all."""
+        return self._nbytes
+
+    def taken(self, cpu: Any) -> None:
+        """Note the time."""
+        self.last_ps = self.engine.env._now

@@ -1,0 +1,255 @@
+"""The engine: one clock, one fabric, the parts of one machine, and what the host asks of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import simpy
+
+from kernbench.analysis.records import Records
+from kernbench.errors import DeadlockError, KernbenchError
+from kernbench.policy.address.allocator import AddressConfig, Allocators
+from kernbench.registry import COMPONENTS
+from kernbench.sim_engine.broadcast import Launch, Range, RangeMap, Spread, Target
+from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.fabric import Fabric
+from kernbench.sim_engine.host import HostCopy
+from kernbench.sim_engine.memory_store import MemoryStore
+from kernbench.sim_engine.observer import Observer, Tick
+from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.report import busy_by_component, collect
+from kernbench.topology import naming
+from kernbench.topology.builder import Machine
+
+MODES = ("exact",)
+_SLICE = 4096
+
+
+class GraphEngine:
+    """A simulated machine at work.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    enable_data
+        Move and compute values, too. Times are the same with and without.
+    mode
+        "exact": every flit on every link.
+    log
+        Level of the op log: "off", "operation" or "tile".
+    trace
+        Keep every hop of every flit in `fabric.hops`.
+    observers
+        Who hears of launches and progress.
+    run_ahead, lazy
+        The engine's shortcuts; no result depends on them.
+    tie_seed
+        Permute the ranks that decide between simultaneous arrivals.
+    """
+
+    def __init__(
+        self,
+        topology: Machine,
+        enable_data: bool = False,
+        *,
+        mode: str = "exact",
+        log: str = "operation",
+        trace: bool = False,
+        observers: Sequence[Observer] = (),
+        run_ahead: bool = True,
+        lazy: bool = True,
+        tie_seed: int | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join(MODES)}")
+        self.machine, self.data, self.mode = topology, enable_data, mode
+        self.env = Clock()
+        self.fabric = Fabric(topology.graph, self.env, run_ahead=run_ahead, lazy=lazy, trace=trace, tie_seed=tie_seed)
+        self.log = OpLog(log)
+        self.memory = MemoryStore()
+        self.addresses = AddressConfig.of(topology.config)
+        self.allocators = Allocators(self.addresses)
+        self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
+        self.observers = list(observers)
+        self.programs: dict[Any, None] = {}
+        self.launches: list[Launch] = []
+        self.parts: dict[str, Any] = {}
+        self.interrupted = False
+        self.failure: Exception | None = None
+        self._spreads: dict[tuple[Any, int], int] = {}
+        self._places: dict[int, str] = {}
+        self._programs_seen = 0
+
+    @property
+    def now_ns(self) -> float:
+        """Return the simulated time."""
+        return self.env.now / 1000
+
+    def part(self, node_id: str) -> Any:
+        """Return the component at a node, made when first asked for."""
+        part = self.parts.get(node_id)
+        if part is None:
+            cls = COMPONENTS.resolve(self.machine.graph.node(node_id).impl)
+            part = self.parts[node_id] = cls(self, node_id)
+        return part
+
+    def locate(self, pa: int) -> tuple[str, int]:
+        """Return the memory that a physical address is in, and the offset in it."""
+        place = self.addresses.locate(pa)
+        assert place.cube is not None
+        if place.component == "hbm_ctrl":
+            assert place.pe is not None
+            return naming.hbm(place.sip, place.cube, place.pe), place.offset
+        if place.component == "sram":
+            return naming.sram(place.sip, place.cube), place.offset
+        raise KernbenchError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
+
+    def message(self, src: str, dst: str, nbytes: int, arg: object) -> None:
+        """Send a control message; the component at `dst` gets `on_broadcast(arg)`."""
+        route = self.fabric.route(src, dst)
+        self.fabric.send(route, nbytes, self.fabric.key(route), self.part(dst).on_broadcast, arg)
+
+    def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
+        """Copy `data` (uint8, or None without data) from the host into `pieces`; return the event of its end."""
+        self._usable()
+        return HostCopy(self, pieces, data, write=True).done
+
+    def read(self, pieces: Sequence[tuple[int, int]]) -> simpy.Event:
+        """Copy `pieces` to the host; the event's value is their bytes (uint8, None without data)."""
+        self._usable()
+        return HostCopy(self, pieces, None, write=False).done
+
+    def map(self, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> simpy.Event:
+        """Send (va, nbytes, pa) ranges of the tensor `owner` to the MMUs of PEs, by (cube, pe)."""
+        self._usable()
+        message = RangeMap(self, sip, ranges, owner)
+        message.send()
+        return message.done
+
+    def unmap(self, sip: int, targets: Sequence[Target], va: int, nbytes: int) -> None:
+        """Forget the ranges in `va` .. `va + nbytes` on PEs; takes no simulated time (not modelled)."""
+        for cube, pe in targets:
+            self.part(naming.pe_cpu(sip, cube, pe)).pe.mmu.unmap(va, nbytes)
+
+    def launch(
+        self, sip: int, targets: Sequence[Target], kernel: Callable[..., Any], args: tuple[Any, ...], name: str
+    ) -> Launch:
+        """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host."""
+        self._usable()
+        launch = Launch(self, sip, targets, kernel, args, name)
+        self.launches.append(launch)
+        launch.done.callbacks.append(lambda _: self._launched(launch))
+        self._programs_seen += len(targets)
+        launch.send()
+        for observer in self.observers:
+            observer.launch_sent(launch)
+        return launch
+
+    def _launched(self, launch: Launch) -> None:
+        launch.finish()
+        for observer in self.observers:
+            observer.launch_done(launch)
+
+    def spread_ps(self, cubes: Mapping[int, Sequence[int]], nbytes: int) -> int:
+        """Return how long the copies of a launch take from the IO chiplet's CPU to the last PE, nothing else on."""
+        key = (tuple((cube, *pes) for cube, pes in cubes.items()), nbytes)
+        if key not in self._spreads:
+            idle = GraphEngine(self.machine, log="off")
+            dry = Spread(idle, 0, [(cube, pe) for cube, pes in cubes.items() for pe in pes], nbytes)
+            idle.part(naming.io_cpu(0)).hand_on(dry)
+            idle.run()
+            self._spreads[key] = dry.last_ps
+        return self._spreads[key]
+
+    def wait(self, event: simpy.Event) -> Any:
+        """Run until `event` has happened; return its value.
+
+        Raises
+        ------
+        DeadlockError
+            If nothing can go on before; the message names who waits for what.
+        """
+        for _ in self._slices(event):
+            pass
+        return event.value
+
+    def run(self) -> None:
+        """Run until nothing is left to do."""
+        for _ in self._slices(None):
+            pass
+
+    def step(self) -> None:
+        """Process one event."""
+        self._guarded(lambda: self.env.step())
+
+    def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
+        """Run (until `until`, or to the end), and yield where the run stands every `every_ms` of host time."""
+        due = time.perf_counter() + every_ms / 1000
+        for _ in self._slices(until):
+            if time.perf_counter() >= due:
+                yield self._tick(finished=False)
+                due = time.perf_counter() + every_ms / 1000
+        yield self._tick(finished=True)
+
+    def _slices(self, event: simpy.Event | None) -> Iterator[None]:
+        if event is not None and event.callbacks is None:
+            return
+        while self._guarded(lambda: self.env.drain(_SLICE, event)):
+            yield
+        if event is not None and event.callbacks is not None or event is None and self.programs:
+            self._deadlock()
+
+    def _guarded(self, action: Callable[[], Any]) -> Any:
+        self._usable()
+        try:
+            return action()
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+        except Exception as error:
+            self.failure = error
+            self.stop()
+            raise
+
+    def _usable(self) -> None:
+        if self.failure is not None:
+            raise KernbenchError(f"this run ended with an error ({self.failure}); open a new session")
+
+    def _deadlock(self) -> None:
+        waiters = "\n".join(f"  {program.describe()}" for program in self.programs) or "  the host, for a transfer"
+        error = DeadlockError(f"nothing can go on at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
+        self.failure = error
+        self.stop()
+        raise error
+
+    def stop(self) -> None:
+        """End all programs where they stand, and forget what is under way."""
+        for program in list(self.programs):
+            program.stop()
+        self.programs.clear()
+        self.env.heap.clear()
+
+    def _tick(self, finished: bool) -> Tick:
+        total = self._programs_seen
+        ended = sum(launch.ended for launch in self.launches)
+        busy: dict[str, float] = {}
+        for name, ps in busy_by_component(self).items():
+            kind = name.rsplit(".", 1)[-1]
+            busy[kind] = busy.get(kind, 0.0) + ps / 1000
+        tick = Tick(self.now_ns, self.env.events, ended, total, busy, finished)
+        for observer in self.observers:
+            observer.tick(tick)
+        return tick
+
+    @property
+    def complete(self) -> bool:
+        """Return whether nothing that was asked for is left undone."""
+        return not (self.interrupted or self.failure or self.programs or self.env.heap)
+
+    def records(self) -> Records:
+        """Return what happened so far, in columns."""
+        return collect(self)

@@ -1,0 +1,265 @@
+"""All links of a machine, and the messages that cross them flit by flit.
+
+A message of n bytes is one flit of n bytes (n <= 256) or ceil(n / 256) whole flits. A flit that reaches a link
+at t leaves it at max(t, free) + bytes / bandwidth and reaches the next one a latency later: done in order of
+arrival, that arithmetic is a FIFO server, and needs one event per flit and link at most. Two shortcuts skip
+events that cannot change the order: a flit goes on inline while nothing else is due before it (`run_ahead`),
+and of a train only the next flit is in the heap (`lazy`). Switching them off changes no result.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+from random import Random
+from typing import Any, NamedTuple
+
+from kernbench.policy.routing import Router, reverse
+from kernbench.registry import COMPONENTS
+from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
+from kernbench.sim_engine.link import Link, Route
+from kernbench.topology.graph import Graph
+from kernbench.units import FLIT_BYTES
+
+_TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
+_HOP_BITS = 10
+_COUNT_BITS = 34
+
+
+def flits(nbytes: int) -> int:
+    """Return how many flits carry `nbytes`: one up to 256 bytes, whole ones above."""
+    return max(1, -(-nbytes // FLIT_BYTES))
+
+
+class Hop(NamedTuple):
+    """One flit on one link: `key` names its transaction; it waited from `arrival_ps` and was served until `end_ps`."""
+
+    key: int
+    link: str
+    nbytes: int
+    arrival_ps: int
+    start_ps: int
+    end_ps: int
+
+
+class Fabric:
+    """The links of one machine, made when first used.
+
+    Parameters
+    ----------
+    graph
+        The machine's nodes and edges.
+    clock
+        The clock that everything runs on.
+    run_ahead, lazy
+        The two shortcuts.
+    trace
+        Keep every hop of every flit in `hops`.
+    tie_seed
+        Permute the ranks by which simultaneous arrivals are ordered, to see how much they decide.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        clock: Clock,
+        *,
+        run_ahead: bool = True,
+        lazy: bool = True,
+        trace: bool = False,
+        tie_seed: int | None = None,
+    ) -> None:
+        self.graph, self.clock, self.lazy = graph, clock, lazy
+        self.links: dict[tuple[str, str], Link] = {}
+        self.routes: dict[tuple[str, str], Route] = {}
+        self.reservations = 0
+        self.hops: list[Hop] | None = [] if trace else None
+        self._router = Router(graph)
+        self._tie_seed = tie_seed
+        self._counts: dict[int, int] = {}
+        self._parts: dict[str, Any] = {}
+        self._feed, self._hop = _mover(self, clock, run_ahead)
+
+    def link(self, src: str, dst: str) -> Link:
+        """Return the link from `src` to `dst`, its latency as the node behind it says."""
+        link = self.links.get((src, dst))
+        if link is None:
+            edge = self.graph.edge(src, dst)
+            rank = edge.rank if self._tie_seed is None else Random(f"{self._tie_seed}:{src}->{dst}").getrandbits(40)
+            part = self._part(dst)
+            extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
+            link = self.links[src, dst] = Link(edge, extra, rank)
+        return link
+
+    def _part(self, node_id: str) -> Any:
+        """Return the transit component at a node, or None where messages end or begin."""
+        if node_id not in self._parts:
+            node = self.graph.node(node_id)
+            self._parts[node_id] = COMPONENTS.resolve(node.impl)(node) if node.kind in _TRANSIT else None
+        return self._parts[node_id]
+
+    def route(self, src: str, dst: str) -> Route:
+        """Return the route from `src` to `dst` (cached)."""
+        route = self.routes.get((src, dst))
+        if route is None:
+            route = self._make(self._router.path(src, dst))
+            self.routes[src, dst] = route
+        return route
+
+    def back(self, route: Route) -> Route:
+        """Return the route over the reverse links of `route`: the way of replies, acknowledgements and credits."""
+        if route.reply is None:
+            path = (route.links[0].src, *(link.dst for link in route.links))
+            route.reply = self._make(reverse(path))
+            self.routes[f"reply {path[0]}", path[-1]] = route.reply
+        return route.reply
+
+    def _make(self, path: tuple[str, ...]) -> Route:
+        links = tuple(self.link(a, b) for a, b in zip(path, path[1:], strict=False))
+        hooks = tuple(getattr(self._part(link.dst), "on_head", None) for link in links)
+        return Route(links, self.graph.index(path[0]), hooks if any(hooks) else None)
+
+    def key(self, route: Route) -> int:
+        """Return a new transaction key: the source's place in the machine, then its own count."""
+        count = self._counts.get(route.node, 0)
+        self._counts[route.node] = count + 1
+        return (route.node << _COUNT_BITS | count) << _HOP_BITS
+
+    def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
+        """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
+        route.nbytes += nbytes
+        self.train(route, flits(nbytes), min(nbytes, FLIT_BYTES), key, fn, arg)
+
+    def stream(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
+        """Send `nbytes` now; `fn(arg)` is called at the arrival of every flit."""
+        route.nbytes += nbytes
+        self.train(route, flits(nbytes), min(nbytes, FLIT_BYTES), key, fn, arg, each=True)
+
+    def train(
+        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool = False
+    ) -> None:
+        """Put `count` flits of `size` bytes on the first link now; `fn` hears of the last one (of `each` one)."""
+        if size == FLIT_BYTES:
+            route.flits += count
+        else:
+            route.small[size] = route.small.get(size, 0) + count
+        if route.hooks is not None or self.hops is not None:
+            for left in range(count - 1, -1, -1):
+                self._observed([route, 0, size, key, fn if each or not left else None, arg])
+            return
+        links = route.links
+        first = links[0]
+        d = first.flit_ps if size == FLIT_BYTES else first.time(size)
+        start = first.free
+        now = self.clock._now
+        if start < now:
+            start = now
+        first.free = start + count * d
+        self.reservations += count
+        t = start + d + first.lat
+        heap, priority = self.clock.heap, first.priority
+        if len(links) == 1:
+            for left in range(count - 1, -1, -1):
+                if fn is not None and (each or not left):
+                    heappush(heap, (t, priority, key + 1, (fn, arg)))
+                t += d
+        elif count == 1:
+            heappush(heap, (t, priority, key + 1, (self._hop, [links, 1, size, key, fn, arg])))
+        elif self.lazy:
+            heappush(heap, (t, priority, key + 1, (self._feed, [links, size, key, d, count, fn, arg, each])))
+        else:
+            for left in range(count - 1, -1, -1):
+                flit = [links, 1, size, key, fn if each or not left else None, arg]
+                heappush(heap, (t, priority, key + 1, (self._hop, flit)))
+                t += d
+
+    def _observed(self, flit: list[Any]) -> None:
+        """Move a flit over one link, with hop records and with parts that see every head."""
+        route, k, size, key, fn, arg = flit
+        t = self.clock._now
+        link = route.links[k]
+        start = max(t, link.free)
+        end = link.free = start + link.time(size)
+        self.reservations += 1
+        if self.hops is not None:
+            self.hops.append(Hop(key, link.name, size, t, start, end))
+        t = end + link.lat
+        hook = route.hooks and route.hooks[k]
+        if hook:
+            t += hook(size, t)
+        k += 1
+        if k < len(route.links):
+            flit[1] = k
+            heappush(self.clock.heap, (t, link.priority, key + k, (self._observed, flit)))
+        elif fn is not None:
+            heappush(self.clock.heap, (t, link.priority, key + k, (fn, arg)))
+
+    def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
+        """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""
+        heappush(self.clock.heap, (t, ARRIVAL, key, (fn, arg)))
+
+
+def _mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callback]:
+    """Return the engine's two hot functions, closed over what they touch."""
+    heap = clock.heap
+
+    def hop(flit: list[Any]) -> None:
+        """A flit [links, k, size, key, fn, arg] has reached link k."""
+        links, k, size, key, fn, arg = flit
+        first, last = k, len(links)
+        t = clock._now
+        while True:
+            link = links[k]
+            start = link.free
+            if start < t:
+                start = t
+            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
+            link.free = start
+            t = start + link.lat
+            k += 1
+            if k == last:
+                if fn is not None:
+                    heappush(heap, (t, link.priority, key + k, (fn, arg)))
+                break
+            if run_ahead and (not heap or t < heap[0][0]):
+                continue
+            flit[1] = k
+            heappush(heap, (t, link.priority, key + k, (hop, flit)))
+            break
+        fabric.reservations += k - first
+
+    def feed(train: list[Any]) -> None:
+        """The next flit of a train [links, size, key, d, left, fn, arg, each] has reached the second link."""
+        links, size, key, d, left, fn, arg, each = train
+        t = clock._now
+        link = links[1]
+        flit_ps = link.flit_ps if size == FLIT_BYTES else link.time(size)
+        lat, priority, short = link.lat, link.priority, len(links) == 2
+        until = heap[0][0] if heap else None
+        done = 0
+        while True:
+            start = link.free
+            if start < t:
+                start = t
+            start += flit_ps
+            link.free = start
+            done += 1
+            left -= 1
+            out = start + lat
+            if short:
+                if each or not left:
+                    if fn is not None:
+                        heappush(heap, (out, priority, key + 2, (fn, arg)))
+                        until = heap[0][0]
+            else:
+                heappush(heap, (out, priority, key + 2, (hop, [links, 2, size, key, fn if each or not left else None, arg])))
+                until = heap[0][0]
+            if not left:
+                break
+            t += d
+            if not run_ahead or (until is not None and until <= t):
+                train[4] = left
+                heappush(heap, (t, links[0].priority, key + 1, (feed, train)))
+                break
+        fabric.reservations += done
+
+    return feed, hop

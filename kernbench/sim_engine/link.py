@@ -1,0 +1,52 @@
+"""A link: a FIFO server of flits with a latency behind it; a route: the links that a message takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernbench.sim_engine.clock import ARRIVAL
+from kernbench.topology.graph import Edge
+from kernbench.units import FLIT_BYTES, serialization_ps
+
+
+class Link:
+    """A directed link. `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals."""
+
+    __slots__ = ("bw_gbs", "dst", "flit_ps", "free", "lat", "name", "priority", "src", "times")
+
+    def __init__(self, edge: Edge, extra_ps: int, rank: int) -> None:
+        self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
+        self.bw_gbs = edge.bw_gbs
+        self.lat = edge.latency_ps + extra_ps
+        self.priority = ARRIVAL + rank
+        self.free = 0
+        self.times: dict[int, int] = {}
+        self.flit_ps = self.time(FLIT_BYTES)
+
+    def time(self, nbytes: int) -> int:
+        """Return the service time of one flit of `nbytes` (at most 256) [ps]."""
+        t = self.times.get(nbytes)
+        if t is None:
+            t = self.times[nbytes] = serialization_ps(nbytes, self.bw_gbs)
+        return t
+
+
+class Route:
+    """The links from one node to another, and what has been sent over them.
+
+    `node` is the source's place in the machine, `hooks` the parts that want to see every head (or None).
+    `flits` counts whole flits, `small` messages of at most one flit by size: from these every link's bytes
+    and busy time follow, so that nothing has to be counted hop by hop.
+    """
+
+    __slots__ = ("flits", "hooks", "links", "nbytes", "node", "reply", "small")
+
+    def __init__(self, links: tuple[Link, ...], node: int, hooks: tuple[Any, ...] | None = None) -> None:
+        self.links, self.node, self.hooks = links, node, hooks
+        self.reply: Route | None = None
+        self.nbytes = self.flits = 0
+        self.small: dict[int, int] = {}
+
+    def busy_ps(self, link: Link) -> int:
+        """Return how long this route's messages occupied `link`, one of its links [ps]."""
+        return self.flits * link.flit_ps + sum(count * link.time(n) for n, count in self.small.items())

@@ -1,0 +1,35 @@
+"""Watching a run: what an observer hears, and a tick of progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.broadcast import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Where a run stands: simulated time, events processed, programs ended of those started, and
+    busy time [ns] by kind of component so far."""
+
+    now_ns: float
+    events: int
+    done: int
+    total: int
+    busy_ns: dict[str, float]
+    finished: bool
+
+
+class Observer:
+    """Hears of a run as it goes; override what you need. It must not change the run."""
+
+    def launch_sent(self, launch: Launch) -> None:
+        """Hear that the host has sent a launch."""
+
+    def launch_done(self, launch: Launch) -> None:
+        """Hear that the last completion of a launch has reached the host."""
+
+    def tick(self, tick: Tick) -> None:
+        """Hear how far the run is, some times a second."""

@@ -1,0 +1,86 @@
+"""From a run's counters and log to its records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.analysis.records import Launch, LinkTable, Records
+from kernbench.sim_engine.op_log import KINDS
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+
+def busy_by_component(engine: GraphEngine) -> dict[str, int]:
+    """Return the busy time of every server that keeps count [ps]: pipeline stages, memories."""
+    busy: dict[str, int] = {}
+    for name, part in engine.parts.items():
+        if hasattr(part, "busy_ps"):
+            busy[name] = part.busy_ps
+        pe = getattr(part, "pe", None)
+        if pe is not None:
+            for stage in (pe.pipeline.fetch, pe.pipeline.gemm, pe.pipeline.math, pe.pipeline.store):
+                busy[stage.name] = stage.busy_ps
+    return busy
+
+
+def link_table(engine: GraphEngine) -> LinkTable:
+    """Return traffic and busy time of every link, from what was sent over each route."""
+    nbytes: dict[str, int] = {}
+    busy: dict[str, int] = {}
+    bandwidth: dict[str, float] = {}
+    for route in engine.fabric.routes.values():
+        for link in route.links:
+            nbytes[link.name] = nbytes.get(link.name, 0) + route.nbytes
+            busy[link.name] = busy.get(link.name, 0) + route.busy_ps(link)
+            bandwidth[link.name] = link.bw_gbs
+    names = tuple(sorted(busy))
+    return LinkTable(
+        names,
+        np.array([nbytes[name] for name in names], np.int64),
+        np.array([busy[name] for name in names], np.int64),
+        np.array([bandwidth[name] for name in names]),
+    )
+
+
+def collect(engine: GraphEngine) -> Records:
+    """Return the records of a run as it stands."""
+    log = engine.log
+    columns = log.columns()
+    counted = busy_by_component(engine)
+    for name in counted:
+        log.component(name)
+    names = tuple(log.components)
+    busy = np.zeros(len(names), np.int64)
+    for name, i in log.components.items():
+        rows = columns["component"] == i
+        busy[i] = counted[name] if name in counted else _union(columns["start_ps"][rows], columns["end_ps"][rows])
+    launches = [
+        Launch(x.name, x.sent_ps, x.end_ps if x.end_ps is not None else engine.env.now) for x in engine.launches
+    ]
+    return Records(
+        **columns,
+        components=names,
+        kinds=KINDS,
+        commands=tuple(log.commands),
+        links=link_table(engine),
+        component_busy_ps=busy,
+        makespan_ps=engine.env.now,
+        launches=tuple(launches),
+        certified=None,
+        mode=engine.mode,
+        machine=engine.machine.hash,
+        complete=engine.complete,
+    )
+
+
+def _union(start: np.ndarray, end: np.ndarray) -> int:
+    """Return the time that any of the intervals covers."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    covered = np.maximum(start[1:], end[:-1])
+    return int(end[0] - start[0] + np.maximum(0, end[1:] - covered).sum())

@@ -1,0 +1,63 @@
+"""Transactions: a read is a command, memory and data; a write is data, memory and an acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from kernbench.sim_engine.fabric import Fabric
+from kernbench.sim_engine.link import Route
+
+COMMAND_BYTES = 0
+ACK_BYTES = 16
+
+
+class Memory(Protocol):
+    """What serves transactions at the end of a route."""
+
+    def on_read(self, txn: Transaction) -> None:
+        """Serve a read whose command has arrived."""
+
+    def on_flit(self, txn: Transaction) -> None:
+        """Take the next flit of a write."""
+
+
+class Transaction:
+    """One read or write of `nbytes` in one memory, from `src`'s place in the machine.
+
+    `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
+    they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
+    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory.
+    """
+
+    __slots__ = ("arg", "arrived", "back", "data", "end", "fn", "key", "lines", "nbytes", "offset", "pending", "pieces")
+
+    def __init__(
+        self,
+        nbytes: int,
+        offset: int,
+        fn: Callable[[Transaction], None],
+        arg: Any = None,
+        lines: Sequence[int] | None = None,
+        pieces: Sequence[tuple[int, int]] = (),
+        data: np.ndarray | None = None,
+    ) -> None:
+        self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
+        self.lines, self.pieces, self.data = lines, pieces, data
+        self.pending: list[tuple[int, int]] = []
+        self.arrived = self.end = self.key = 0
+        self.back: Route
+
+    def read(self, fabric: Fabric, route: Route, memory: Memory) -> None:
+        """Start as a read over `route`."""
+        self.back = fabric.back(route)
+        self.key = fabric.key(route)
+        fabric.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
+
+    def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
+        """Start as a write over `route`."""
+        self.back = fabric.back(route)
+        self.key = fabric.key(route)
+        fabric.stream(route, self.nbytes, self.key, memory.on_flit, self)
