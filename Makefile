@@ -48,10 +48,13 @@ check: $(READY)
 bench: $(READY)
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(PY) $$script; done
 
-# The .py is the source. Outputs that survive a sync may be stale, so every synced notebook is run.
+# The .py is the source: touched, it is the newer half, which gives the cells. Outputs that survive that may be stale, so
+# every notebook is run.
 sync: $(READY)
-	$(PY) -m jupytext --to ipynb --update --set-kernel python3 $(SOURCES)
-	$(PY) -m jupyter nbconvert --to notebook --inplace --execute --ExecutePreprocessor.record_timing=False $(SOURCES:.py=.ipynb)
+	touch $(SOURCES)
+	$(PY) -m jupytext --quiet --sync --set-kernel python3 $(SOURCES)
+	$(PY) -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
+	  --ExecutePreprocessor.record_timing=False $(SOURCES:.py=.ipynb)
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \

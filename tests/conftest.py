@@ -1,4 +1,4 @@
-"""What every test runs under: no display, no settings of the person who runs it, the same examples each time."""
+"""What every test runs under: no settings of the person who runs it, the same examples each time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 
 import pytest
 from hypothesis import settings
-
-os.environ["MPLBACKEND"] = "Agg"
 
 # Host time says nothing about the simulator, and a failure must be there again on the next run.
 settings.register_profile("kernbench", deadline=None, derandomize=True, max_examples=50, print_blob=True)
