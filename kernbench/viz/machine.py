@@ -1,0 +1,180 @@
+"""Drawings of a machine's views: SVG text for notebooks and files, a matplotlib figure for PNG."""
+
+from __future__ import annotations
+
+from html import escape
+from math import dist
+from typing import TYPE_CHECKING, Any
+
+from kernbench.viz import palette
+from kernbench.viz.figure import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from kernbench.topology.builder import Machine
+    from kernbench.topology.views import Box, Line, View
+
+_COLOURS = {
+    "pe": palette.BLUE, "sip": palette.BLUE, "cube": palette.BLUE, "pe_gemm": palette.BLUE,
+    "hbm": palette.GREEN, "hbm_ctrl": palette.GREEN, "pe_tcm": palette.GREEN, "sram": palette.GREEN,
+    "ucie": palette.ORANGE, "pcie_ep": palette.ORANGE, "switch": palette.ORANGE, "pe_dma": palette.ORANGE,
+    "m_cpu": palette.PURPLE, "io_cpu": palette.PURPLE, "pe_cpu": palette.PURPLE, "pe_scheduler": palette.PURPLE,
+    "pe_math": palette.SKY, "pe_fetch_store": palette.SKY, "pe_ipcq": palette.VERMILION,
+}  # fmt: skip
+_LINE_WIDTH = {"host": 3.0, "pcie": 2.0, "sip": 2.5, "ucie": 2.0}
+_LARGEST, _SMALLEST = 13.0, 5.5  # text [px]
+_ADVANCE, _LEADING = 0.58, 1.25  # width of a character and height of a line, in text sizes
+_STANDALONE = (
+    "<style>svg{color:#222;background:#fff}"
+    "@media(prefers-color-scheme:dark){svg{color:#ddd;background:#1e1e1e}}</style>"
+)
+
+
+def view_svg(view: View, *, width: int = 760, standalone: bool = False) -> str:
+    """Return one view as SVG text in the colours of the page around it.
+
+    Parameters
+    ----------
+    view : View
+    width : int
+        Width of the drawing [px].
+    standalone : bool
+        For a file of its own: bring text and ground colours for light and dark viewers along.
+    """
+    scale = width / view.width
+    head, foot = 24.0, 8 + 16.0 * len(view.notes)
+    height = head + view.height * scale + foot
+    shape = f'viewBox="0 0 {width} {height:.0f}" width="{width}" style="max-width:100%;height:auto"'
+    look = f'role="img" aria-label="{escape(view.title)}" font-family="system-ui,sans-serif" fill="currentColor"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {shape} {look}>',
+        _STANDALONE if standalone else "",
+        f'<text x="4" y="16" font-size="14" font-weight="600">{escape(view.title)}</text>',
+        f'<g transform="translate(0 {head:g})" text-anchor="middle">',
+        *(_line_svg(line, scale) for line in view.lines),
+        *(_box_svg(box, scale) for box in view.boxes),
+        *(_line_label_svg(line, scale) for line in view.lines if line.label),
+        "</g>",
+    ]
+    for i, note in enumerate(view.notes):
+        y = head + view.height * scale + 16 * (i + 1)
+        parts.append(f'<text x="4" y="{y:.0f}" font-size="12" opacity=".75">{escape(note)}</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def view_figure(view: View, machine: str) -> Figure:
+    """Return one view as a matplotlib figure, for PNG files.
+
+    Parameters
+    ----------
+    view : View
+    machine : str
+        Hash of the machine.
+    """
+    from matplotlib.patches import Rectangle
+
+    inches = 10.0
+    tall = inches * view.height / view.width
+    notes = "\n".join((*view.notes, f"n = {len(view.boxes)} parts   machine {machine[:12]}"))
+    figure = new_figure(inches, tall + 0.6 + 0.15 * len(view.notes), view.title, notes)
+    axes = figure.subplots()
+    axes.set(xlim=(0, view.width), ylim=(view.height, 0), aspect="equal")
+    axes.axis("off")
+    scale = 72 * inches / view.width * 0.94  # points a unit, margins taken off
+    for line in view.lines:
+        axes.plot(*zip(*line.points, strict=True), color=palette.GREY, linewidth=_width(line), zorder=1)
+    for box in view.boxes:
+        colour = _COLOURS.get(box.kind, palette.GREY)
+        face: Any = "none" if box.holds else _pale(colour)
+        axes.add_patch(Rectangle((box.x, box.y), box.w, box.h, facecolor=face, edgecolor=colour, zorder=2))
+        lines, size = _text(box, scale)
+        for i, text in enumerate(lines):
+            y = _baseline(box, i, len(lines), size / scale)
+            weight = "bold" if i == 0 else "normal"
+            axes.text(box.centre[0], y, text, fontsize=size, ha="center", va="baseline", weight=weight, zorder=3)
+    for line in view.lines:
+        if line.label:
+            x, y, angle = _label_place(line)
+            axes.text(
+                x, y, line.label, fontsize=7, rotation=-angle, ha="center", va="center", zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            )  # fmt: skip
+    return figure
+
+
+def machine_html(machine: Machine) -> str:
+    """Return how a machine shows itself in a notebook: its name, the system, and the other views to unfold."""
+    views = machine.views
+    unfold = "".join(
+        f"<details><summary>{escape(view.title)}</summary>{view_svg(view)}</details>"
+        for view in (views.sip, views.cube, views.pe)
+    )
+    return f"<div><code>{escape(repr(machine))}</code></div>{view_svg(views.system, width=560)}{unfold}"
+
+
+def _box_svg(box: Box, scale: float) -> str:
+    colour = _COLOURS.get(box.kind, palette.GREY)
+    opacity = 0 if box.holds else 0.25
+    x, y, w, h = (value * scale for value in (box.x, box.y, box.w, box.h))
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="3"'
+    parts = [
+        f"<g><title>{escape('; '.join((box.id, *box.detail)))}</title>",
+        f'<rect {place} fill="{colour}" fill-opacity="{opacity}" stroke="{colour}"/>',
+    ]
+    lines, size = _text(box, scale)
+    for i, text in enumerate(lines):
+        y = _baseline(box, i, len(lines), size / scale) * scale
+        weight = ' font-weight="600"' if i == 0 else ""
+        x = box.centre[0] * scale
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.1f}"{weight}>{escape(text)}</text>')
+    return "".join([*parts, "</g>"])
+
+
+def _line_svg(line: Line, scale: float) -> str:
+    points = " ".join(f"{x * scale:.1f},{y * scale:.1f}" for x, y in line.points)
+    rate = f", {line.bw_gbs:g} GB/s" if line.bw_gbs else ""
+    return (
+        f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-opacity=".45" '
+        f'stroke-width="{_width(line):g}"><title>{escape(f"{line.src} - {line.dst}{rate}")}</title></polyline>'
+    )
+
+
+def _line_label_svg(line: Line, scale: float) -> str:
+    x, y, angle = _label_place(line)
+    x, y = x * scale, y * scale
+    turn = f' transform="rotate({angle:.0f} {x:.1f} {y:.1f})"' if angle else ""
+    return f'<text x="{x:.1f}" y="{y - 4:.1f}" font-size="10"{turn}>{escape(line.label)}</text>'
+
+
+def _label_place(line: Line) -> tuple[float, float, float]:
+    """Return the middle of the longest piece of a line, and the angle [degrees] at which its label reads upwards."""
+    (ax, ay), (bx, by) = max(zip(line.points, line.points[1:], strict=False), key=lambda piece: dist(*piece))
+    return (ax + bx) / 2, (ay + by) / 2, -90.0 if abs(by - ay) > abs(bx - ax) else 0.0
+
+
+def _text(box: Box, scale: float) -> tuple[list[str], float]:
+    """Return the lines that fit into the box, and their size; without detail, or none, where it is too small."""
+    for lines in ([box.label, *box.detail], [box.label]):
+        across = box.w * scale * 0.94 / (_ADVANCE * max(1, *map(len, lines)))
+        down = box.h * scale * 0.92 / (_LEADING * len(lines))
+        size = min(_LARGEST, across, down)
+        if size >= _SMALLEST:
+            return lines, size
+    return [], _SMALLEST
+
+
+def _baseline(box: Box, i: int, n: int, size: float) -> float:
+    """Return y of line `i` of `n`: around the middle of the box, or below the north edge of one that holds others."""
+    first = box.y + size * _LEADING if box.holds else box.centre[1] - (n - 1) * size * _LEADING / 2 + 0.35 * size
+    return first + i * size * _LEADING
+
+
+def _width(line: Line) -> float:
+    return _LINE_WIDTH.get(line.kind, 1.2)
+
+
+def _pale(colour: str) -> tuple[float, float, float]:
+    """Return a quarter of the colour on white."""
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return 0.75 + red / 4, 0.75 + green / 4, 0.75 + blue / 4
