@@ -74,8 +74,8 @@ def _grid(topology: str, count: int, w: int | None, h: int | None) -> tuple[int,
     if topology in ("ring_1d", "fully_connected"):
         return count, 1
     if w is None:
-        w = isqrt(count) if h is None else count // h
-    if h is None:
+        w, h = (isqrt(count), isqrt(count)) if h is None else (count // h, h)
+    elif h is None:
         h = count // w
     if w * h != count:
         raise ConfigError(

@@ -9,7 +9,7 @@ from kernbench.topology.views.shapes import Box, Line, View, between, rate
 from kernbench.units import GIB
 
 # In pitches: sizes of what stands on the die, and how far the ports stand outside the outer routers.
-_ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.22, 0.56, 0.26, 0.4, 0.2
+_ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.2, 0.6, 0.26, 0.36, 0.2
 _MARGIN = 0.5
 
 
@@ -45,8 +45,9 @@ def cube_view(graph: Graph) -> View:
     slice_gib = f"HBM slice {cube.hbm.slice_bytes(len(layout.pes)) / GIB:g} GiB"
     for pe, at in enumerate(layout.pes):
         x, y = layout.position_mm(at)
-        # Towards the die's middle, where the rows between the PEs are free.
-        y += 0.34 * pitch * (1 if at[0] < layout.rows / 2 else -1)
+        # In the space between four routers, on the side of the die's middle.
+        x += 0.5 * pitch * (1 if at[1] < layout.cols / 2 else -1)
+        y += 0.36 * pitch * (1 if at[0] < layout.rows / 2 else -1)
         part = box(naming.pe(0, 0, pe), "pe", x, y, _PE_W * pitch, _PE_H * pitch, f"pe{pe}", slice_gib)
         attach(part, at, cube.pe.pe_dma.bw_gbs, "" if pe else rate(cube.pe.pe_dma.bw_gbs))
     for (side, conn), at in layout.ports.items():
@@ -59,12 +60,14 @@ def cube_view(graph: Graph) -> View:
         (naming.m_cpu(0, 0), "m_cpu", layout.m_cpu, m_cpu.pos_mm, "M_CPU", m_cpu.bw_gbs, f"{m_cpu.service_ns:g} ns"),
         (naming.sram(0, 0), "sram", layout.sram, sram.pos_mm, "SRAM", sram.bw_gbs, f"{sram.size_mib:g} MiB"),
     ):
-        part = box(node_id, kind, pos[0], pos[1], _SMALL * pitch, _PE_H * pitch, label, detail)
+        # The wire ends at pos; the box stands behind it.
+        behind = _PE_H * pitch / 2 * (-1 if pos[1] < layout.position_mm(at)[1] else 1)
+        part = box(node_id, kind, pos[0], pos[1] + behind, _SMALL * pitch, _PE_H * pitch, label, detail)
         attach(part, at, bw_gbs, rate(bw_gbs))
     ports = f"router to port {rate(cube.ucie.router_bw_gbs)}, port to port {rate(cube.ucie.bw_gbs)}"
+    hop = f"{cube.noc.router.overhead_ns:g} ns a router, {pitch * cube.propagation_ns_per_mm:g} ns of wire"
     notes = (
-        f"NoC: {rate(cube.noc.link_bw_gbs)} each way, {cube.noc.router.overhead_ns:g} ns a router, "
-        f"{pitch * cube.propagation_ns_per_mm:g} ns of wire a hop of {pitch:g} mm",
+        f"NoC: {rate(cube.noc.link_bw_gbs)} each way, {hop} a hop of {pitch:g} mm",
         f"UCIe: {ports}, {cube.ucie.port_ns:g} ns a port",
         f"HBM: {cube.hbm.channels} pseudo channels x {rate(cube.hbm.channel_bw_gbs)} a slice, at its PE's router",
     )

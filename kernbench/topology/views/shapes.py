@@ -25,6 +25,8 @@ class Box:
         Its name.
     detail : tuple of str
         Further lines: sizes, rates, costs.
+    holds : bool
+        Other boxes stand in it, so its label belongs at its north edge.
     """
 
     id: str
@@ -35,6 +37,7 @@ class Box:
     h: float
     label: str
     detail: tuple[str, ...] = ()
+    holds: bool = False
 
     @property
     def centre(self) -> Point:

@@ -29,11 +29,15 @@ def system_view(graph: Graph) -> View:
     boxes = [Box(naming.sip(s), "sip", x, y, _W, _H, f"SIP {s}", detail) for s, (x, y) in enumerate(places)]
     lines = [Line(host.id, switch.id, "host", between(host, switch), up.bw_gbs, rate(up.bw_gbs))]
     pcie_label = f"{rate(pcie_out.bw_gbs)}, {config.system.pcie.latency_ns:g} ns"
-    bus_y = _TOP - 0.8
+
+    def down(box: Box) -> tuple[Point, ...]:
+        if sips.topology == "fully_connected":
+            return between(switch, box)
+        bus, lane, entry = _TOP - 0.8, box.x - _GAP / 3, box.y + _H / 4
+        return (middle, switch.y + switch.h), (middle, bus), (lane, bus), (lane, entry), (box.x, entry)
+
     for s, box in enumerate(boxes):
-        lane, entry = box.x - _GAP / 3, box.y + _H / 4
-        points = ((middle, switch.y + switch.h), (middle, bus_y), (lane, bus_y), (lane, entry), (box.x, entry))
-        lines.append(Line(switch.id, box.id, "pcie", points, pcie_out.bw_gbs, "" if s else pcie_label))
+        lines.append(Line(switch.id, box.id, "pcie", down(box), pcie_out.bw_gbs, "" if s else pcie_label))
     labelled = False
     for s, box in enumerate(boxes):
         for other, side in sips.neighbours[s].items():
@@ -41,9 +45,8 @@ def system_view(graph: Graph) -> View:
                 continue
             link = graph.edge(naming.io_noc(s), naming.io_noc(other))
             label = "" if labelled else f"{rate(link.bw_gbs)}, {ns(link.latency_ps)}"
-            # The neighbour's side is seen from this SIP; a higher one to the west or north is over the wrap.
-            wraps = side in ("w", "n") and sips.topology != "fully_connected"
-            points = _around(box, boxes[other]) if wraps else between(box, boxes[other])
+            straight = not side or _beside(box, boxes[other])
+            points = between(box, boxes[other]) if straight else _around(box, boxes[other])
             lines.append(Line(box.id, boxes[other].id, "sip", points, link.bw_gbs, label))
             labelled = True
     title = f"System: {sips.count} SIP{'s' * (sips.count > 1)}"
@@ -70,11 +73,20 @@ def _places(graph: Graph) -> list[Point]:
     return places
 
 
+def _beside(a: Box, b: Box) -> bool:
+    return abs(a.x - b.x) + abs(a.y - b.y) < max(_W, _H) + 1.1 * _GAP
+
+
 def _around(a: Box, b: Box) -> tuple[Point, ...]:
-    """Return a line beside the row or column of two boxes, clear of the ones between them."""
+    """Return a line from `a` to a later SIP `b`, clear of those between them: under its row or beside its column."""
     (ax, ay), (bx, by) = a.centre, b.centre
+    under, beside = b.y + b.h + _GAP / 4, a.x + a.w + _GAP / 4
+    # Off the middle of a side, where the link to the next SIP ends.
     if a.y == b.y:
-        under = a.y + a.h + _GAP / 4
+        ax, bx = ax + a.w / 4, bx - b.w / 4
         return (ax, a.y + a.h), (ax, under), (bx, under), (bx, b.y + b.h)
-    beside = max(a.x + a.w, b.x + b.w) + _GAP / 4
-    return (a.x + a.w, ay), (beside, ay), (beside, by), (b.x + b.w, by)
+    if a.x == b.x:
+        ay, by = ay + a.h / 4, by - b.h / 4
+        return (a.x + a.w, ay), (beside, ay), (beside, by), (b.x + b.w, by)
+    west = a.x - _GAP / 1.5
+    return (a.x, ay), (west, ay), (west, under), (bx, under), (bx, b.y + b.h)

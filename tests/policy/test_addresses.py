@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.errors import AllocationError, ConfigError
+from kernbench.policy.address.allocator import AddressConfig
+from kernbench.policy.address.phyaddr import MAX_PES, RESOURCES, WINDOW_BYTES, Location, PhysAddr
+from kernbench.units import GIB, MIB
+from tests.topology.machines import default, machines
+
+SIP, CUBE, PE = st.integers(0, 255), st.integers(0, 15), st.integers(0, 63)
+SLICE = 6 * GIB
+
+
+@given(st.integers(0, (1 << 51) - 1))
+def test_encode_is_the_inverse_of_decode(value):
+    address = PhysAddr.decode(value)
+    assert address.encode() == value
+    assert PhysAddr.decode(int(address)) == address
+
+
+@given(st.integers(0, 15), st.integers(0, 15), st.integers(0, 31), st.integers(0, (1 << 38) - 1))
+def test_decode_is_the_inverse_of_encode(rack, sip, die, offset):
+    address = PhysAddr(rack, sip, die, offset)
+    assert PhysAddr.decode(address.encode()) == address
+    assert address.encode() == rack << 47 | sip << 43 | die << 38 | offset
+
+
+@given(SIP, CUBE, PE, st.data())
+def test_factories_name_what_locate_finds(sip, cube, pe, data):
+    def offset(limit):
+        return data.draw(st.integers(0, limit - 1))
+
+    tcm, small, large = offset(16 * MIB), offset(MIB), offset(4 * GIB)
+    assert PhysAddr.pe_tcm_addr(sip, cube, pe, tcm).locate() == Location(sip, cube, pe, "pe_tcm", tcm)
+    assert PhysAddr.pe_regfile_addr(sip, cube, pe, small).locate() == Location(sip, cube, pe, "pe_regfile", small)
+    assert PhysAddr.cube_sram_addr(sip, cube, large).locate() == Location(sip, cube, None, "sram", large)
+    hbm = offset(WINDOW_BYTES)
+    assert PhysAddr.hbm_addr(sip, cube, hbm).locate() == Location(sip, cube, None, "hbm_ctrl", hbm)
+    scratch = PhysAddr.pe_scratchpad_addr(sip, cube, pe, small, scratch_start=4 * MIB)
+    assert scratch.locate() == Location(sip, cube, pe, "pe_tcm", 4 * MIB + small)
+    ring = PhysAddr.pe_ipcq_addr(sip, cube, pe, small, heap_start=5 * MIB)
+    assert ring.locate() == Location(sip, cube, pe, "pe_tcm", 5 * MIB + small)
+    assert (scratch.rack, scratch.sip, scratch.die) == (sip // 16, sip % 16, cube)
+
+
+def test_hbm_slices_follow_each_other():
+    addresses = [PhysAddr.pe_hbm_addr(3, 5, pe, 7, slice_bytes=SLICE) for pe in range(8)]
+    assert [a.locate().offset for a in addresses] == [pe * SLICE + 7 for pe in range(8)]
+
+
+def test_ranges_of_the_resource_window_fill_it_without_overlap():
+    assert RESOURCES[0].start == 0
+    assert RESOURCES[-1].end == WINDOW_BYTES
+    assert len({r.name for r in RESOURCES}) == len(RESOURCES)
+    for resource, following in pairwise(RESOURCES):
+        per = MAX_PES if resource.per_pe else 1
+        assert resource.start + resource.size * per == resource.end <= following.start
+    gaps = [following.start - r.end for r, following in pairwise(RESOURCES)]
+    assert sum(gaps) == 0
+
+
+@given(SIP, st.integers(16, 31), st.integers(0, (1 << 38) - 1))
+def test_dies_above_the_cubes_are_io_chiplets_or_reserved(sip, die, offset):
+    found = PhysAddr(sip // 16, sip % 16, die, offset).locate()
+    assert found == Location(sip, None, None, "io" if die <= 20 else "reserved", offset)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PhysAddr(16, 0, 0, 0),
+        lambda: PhysAddr(0, 0, 32, 0),
+        lambda: PhysAddr.decode(1 << 51),
+        lambda: PhysAddr.decode(-1),
+        lambda: PhysAddr.hbm_addr(256, 0, 0),
+        lambda: PhysAddr.hbm_addr(0, 16, 0),
+        lambda: PhysAddr.hbm_addr(0, 0, WINDOW_BYTES),
+        lambda: PhysAddr.pe_tcm_addr(0, 0, 64, 0),
+        lambda: PhysAddr.pe_hbm_addr(0, 0, 0, SLICE, slice_bytes=SLICE),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_limit(make):
+    with pytest.raises(AllocationError, match=r"does not fit: expected 0 <= .* < 0x"):
+        make()
+
+
+@given(machines(), st.data())
+def test_a_machine_finds_each_of_its_bytes(machine, data):
+    config = AddressConfig.of(machine.config)
+    sip, cube = data.draw(st.integers(0, config.n_sips - 1)), data.draw(st.integers(0, config.cubes_per_sip - 1))
+    pe = data.draw(st.integers(0, config.pes_per_cube - 1))
+    at = data.draw(st.integers(0, config.slice_bytes - 1))
+    hbm = PhysAddr.pe_hbm_addr(sip, cube, pe, at, slice_bytes=config.slice_bytes)
+    assert config.locate(hbm.encode()) == Location(sip, cube, pe, "hbm_ctrl", at)
+    tcm, sram = config.tcm_bytes - 1, config.sram_bytes - 1
+    assert config.locate(PhysAddr.pe_tcm_addr(sip, cube, pe, tcm).encode()).offset == tcm
+    assert config.locate(PhysAddr.cube_sram_addr(sip, cube, sram).encode()).offset == sram
+    for absent in (
+        PhysAddr.pe_tcm_addr(sip, cube, pe, tcm + 1),
+        PhysAddr.cube_sram_addr(sip, cube, sram + 1),
+        PhysAddr.hbm_addr(sip, cube, config.slice_bytes * config.pes_per_cube),
+        PhysAddr.hbm_addr(sip, 15, 0),
+        PhysAddr.hbm_addr(config.n_sips, cube, 0),
+        PhysAddr.pe_regfile_addr(sip, cube, pe, 0),
+        PhysAddr(sip // 16, sip % 16, 16, 1 << 37),
+    ):
+        with pytest.raises(AllocationError, match="no memory of this machine"):
+            config.locate(absent.encode())
+
+
+def test_default_sizes():
+    config = AddressConfig.of(default().config)
+    assert (config.slice_bytes, config.scratch_start, config.heap_start, config.heap_bytes) == (
+        6 * GIB, 4 * MIB, 5 * MIB, 11 * MIB,
+    )  # fmt: skip
+
+
+def test_a_machine_larger_than_the_address_is_refused_with_all_its_fields():
+    sizes = {
+        "n_sips": 257, "cubes_per_sip": 17, "pes_per_cube": 65, "slice_bytes": 2 * GIB, "tcm_bytes": 257 * MIB,
+        "tile_buffer_bytes": 4 * MIB, "scratch_bytes": 254 * MIB, "sram_bytes": 5 * GIB,
+    }  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        AddressConfig(**sizes)
+    fields = ("sips.count", "cube_mesh", "pe_layout", "hbm.size_gib", "tcm.size_mb", "sram.size_mib", "scratch")
+    assert len(caught.value.faults) == len(fields)
+    for field, fault in zip(fields, caught.value.faults, strict=True):
+        assert field in fault

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+
+from kernbench.errors import ConfigError
+from kernbench.topology.mesh import SIDES, STEP
+from tests.topology.machines import default, machines
+
+
+def test_default_layout_is_the_reference_one():
+    layout = default().graph.layout
+    assert layout.pes == ((0, 0), (0, 1), (1, 4), (1, 5), (4, 0), (4, 1), (5, 4), (5, 5))
+    assert (layout.m_cpu, layout.sram) == ((0, 2), (3, 0))
+    assert len(layout.routers) == 32
+    assert not {(2, 2), (2, 3), (3, 2), (3, 3)} & set(layout.routers)
+    assert layout.position_mm((1, 4)) == (13.5, 4.5)
+    assert [layout.ports["e", i] for i in range(4)] == [(1, 5), (2, 5), (3, 5), (4, 5)]
+    assert [layout.ports["n", i] for i in range(4)] == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+def test_connections_crowd_on_the_last_router_of_a_short_side():
+    layout = default(**SMALL, **ONE_PE).graph.layout
+    assert [layout.ports["w", i] for i in range(4)] == [(1, 0)] * 4
+    assert [layout.ports["s", i] for i in range(4)] == [(1, 1), (1, 2), (1, 2), (1, 2)]
+
+
+def test_walk_takes_the_column_first_then_the_row_then_the_shortest_way():
+    layout = default().graph.layout
+    assert layout.walk((0, 0), (1, 2)) == ((0, 0), (0, 1), (0, 2), (1, 2))
+    # The stack is in the way of the column: the row first.
+    assert layout.walk((2, 1), (0, 3)) == ((2, 1), (1, 1), (0, 1), (0, 2), (0, 3))
+    # Both are blocked, and north is as short as south: N comes first.
+    walk = layout.walk((2, 1), (2, 4))
+    assert walk == ((2, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 4))
+    # A turn that is shorter to the south goes there.
+    assert layout.walk((3, 1), (3, 4))[1] == (4, 1)
+
+
+@settings(max_examples=40)
+@given(machines())
+def test_walks_follow_links_and_are_first_of_the_shortest_where_no_straight_one_is_free(machine):
+    layout = machine.graph.layout
+    present = set(layout.routers)
+    for src in layout.routers:
+        hops = _hops(present, src)
+        for dst in layout.routers:
+            walk = layout.walk(src, dst)
+            assert (walk[0], walk[-1]) == (src, dst)
+            assert set(walk) <= present
+            assert all(abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1 for a, b in pairwise(walk))
+            column_first, row_first = _elbow(src, dst, (src[0], dst[1])), _elbow(src, dst, (dst[0], src[1]))
+            if set(column_first) <= present:
+                assert walk == column_first
+            elif set(row_first) <= present:
+                assert walk == row_first
+            else:
+                assert walk == min(_shortest(present, src, dst, hops[dst]), key=_sides)
+
+
+SMALL = {
+    "cube__noc__rows": 2,
+    "cube__noc__cols": 3,
+    "cube__noc__removed": [],
+    "cube__m_cpu__pos_mm": [1.0, 1.0],
+    "cube__sram__pos_mm": [1.0, 1.0],
+}
+ONE_PE = {"cube__pe_layout__pe_routers": [[0, 0]]}
+FOUR_CORNERS = {"pe_per_corner": 2, "corners": ["NW", "SW", "NE", "SE"]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"cube__noc__removed": [[1, 5]], **ONE_PE}, r"removed takes away r1c5, .*connection 0 of side E"),
+        ({**SMALL, "cube__pe_layout": FOUR_CORNERS}, r"more than one PE at r0c0, r0c1.*pe_routers"),
+        ({**SMALL, "cube__pe_layout__pe_routers": [[0, 3]]}, r"pe_routers puts PEs at r0c3, where no router is"),
+        ({"cube__noc__removed": [[0, 1]]}, r"corners puts PEs at r0c1, where no router is; give .*pe_routers"),
+        ({"cube__noc__removed": [[1, 2], [2, 1], [2, 3], [3, 2]], **ONE_PE}, r"cuts the mesh in two: r2c2 cannot"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_refused_with_the_place_and_the_remedy(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        assert default(**overrides).graph
+
+
+def _elbow(src, dst, corner):
+    walk = [src]
+    for goal in (corner, dst):
+        while walk[-1] != goal:
+            at = walk[-1]
+            sign = [(g > x) - (g < x) for g, x in zip(goal, at, strict=True)]
+            walk.append((at[0] + sign[0], at[1] + sign[1]))
+    return tuple(walk)
+
+
+def _hops(present, src):
+    hops, queue = {src: 0}, deque([src])
+    while queue:
+        at = queue.popleft()
+        for step in STEP.values():
+            to = at[0] + step[0], at[1] + step[1]
+            if to in present and to not in hops:
+                hops[to] = hops[at] + 1
+                queue.append(to)
+    return hops
+
+
+def _shortest(present, src, dst, length):
+    """Yield every walk of `length` steps from `src` to `dst`."""
+    if length == 0:
+        if src == dst:
+            yield (src,)
+        return
+    for step in STEP.values():
+        to = src[0] + step[0], src[1] + step[1]
+        if to in present and abs(to[0] - dst[0]) + abs(to[1] - dst[1]) < length:
+            for rest in _shortest(present, to, dst, length - 1):
+                yield (src, *rest)
+
+
+def _sides(walk):
+    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(walk)]
+    return [SIDES.index(next(side for side in SIDES if STEP[side] == step)) for step in steps]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from kernbench.errors import ConfigError
+from tests.topology.machines import default
+
+
+def sips(**keys):
+    return default(system__sips=keys).graph.sips
+
+
+def test_ring_of_two_has_one_link_each_way():
+    assert sips(count=2, topology="ring_1d").neighbours == ({1: "e"}, {0: "e"})
+
+
+def test_ring_joins_the_last_to_the_first():
+    ring = sips(count=5, topology="ring_1d")
+    assert ring.neighbours[0] == {1: "e", 4: "w"}
+    assert ring.path(0, 3) == (0, 4, 3)
+    assert ring.path(1, 3) == (1, 2, 3)
+
+
+def test_ties_go_to_the_lower_next_sip():
+    assert sips(count=6, topology="ring_1d").path(0, 3) == (0, 1, 2, 3)
+    assert sips(count=6, topology="ring_1d").path(3, 0) == (3, 2, 1, 0)
+    assert sips(count=4, topology="mesh_2d_no_wrap").path(3, 0) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("topology", ["torus_2d", "mesh_2d"])
+def test_torus_wraps_both_axes_and_an_axis_of_two_is_one_link(topology):
+    torus = sips(count=6, topology=topology, w=3, h=2)
+    assert torus.neighbours[0] == {1: "e", 2: "w", 3: "n"}
+    assert torus.path(0, 5) == (0, 2, 5)
+
+
+def test_mesh_without_wrap_ends_at_its_edges():
+    mesh = sips(count=9, topology="mesh_2d_no_wrap")
+    assert mesh.neighbours[0] == {1: "e", 3: "s"}
+    assert mesh.neighbours[4] == {5: "e", 3: "w", 1: "n", 7: "s"}
+
+
+def test_fully_connected_needs_one_hop():
+    full = sips(count=5, topology="fully_connected")
+    assert all(full.path(a, b) == (a, b) for a in range(5) for b in range(5) if a != b)
+
+
+def test_one_sip_has_no_neighbour():
+    assert sips(count=1, topology="torus_2d").neighbours == ({},)
+
+
+def test_a_count_that_is_no_square_needs_w_and_h():
+    with pytest.raises(ConfigError, match=r"system\.sips.*w.*h"):
+        assert sips(count=6, topology="torus_2d")
