@@ -23,15 +23,15 @@ _COLOURS = {
     "pe_math": palette.SKY, "pe_fetch_store": palette.SKY, "pe_ipcq": palette.VERMILION,
 }  # fmt: skip
 _LINE_WIDTH = {"host": 3.0, "pcie": 2.0, "sip": 2.5, "ucie": 2.0}
-_LARGEST, _SMALLEST = 13.0, 5.5  # text [px]
-_ADVANCE, _LEADING = 0.58, 1.25  # width of a character and height of a line, in text sizes
+_LARGEST, _LINE_TEXT, _SMALLEST = 13.0, 10.0, 5.5  # text [px]
+_BOLD, _PLAIN, _LEADING = 0.68, 0.58, 1.25  # width of a character, and height of a line, in text sizes
 _STANDALONE = (
     "<style>svg{color:#222;background:#fff}"
     "@media(prefers-color-scheme:dark){svg{color:#ddd;background:#1e1e1e}}</style>"
 )
 
 
-def view_svg(view: View, *, width: int = 760, standalone: bool = False) -> str:
+def view_svg(view: View, *, width: int = 760, machine: str = "") -> str:
     """Return one view as SVG text in the colours of the page around it.
 
     Parameters
@@ -39,25 +39,27 @@ def view_svg(view: View, *, width: int = 760, standalone: bool = False) -> str:
     view : View
     width : int
         Width of the drawing [px].
-    standalone : bool
-        For a file of its own: bring text and ground colours for light and dark viewers along.
+    machine : str
+        Hash of the machine, for a file of its own: it names the machine and brings its colours along, for light and
+        dark viewers.
     """
     scale = width / view.width
-    head, foot = 24.0, 8 + 16.0 * len(view.notes)
+    notes = (*view.notes, f"machine {machine[:12]}") if machine else view.notes
+    head, foot = 24.0, 8 + 16.0 * len(notes)
     height = head + view.height * scale + foot
     shape = f'viewBox="0 0 {width} {height:.0f}" width="{width}" style="max-width:100%;height:auto"'
     look = f'role="img" aria-label="{escape(view.title)}" font-family="system-ui,sans-serif" fill="currentColor"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {shape} {look}>',
-        _STANDALONE if standalone else "",
+        _STANDALONE if machine else "",
         f'<text x="4" y="16" font-size="14" font-weight="600">{escape(view.title)}</text>',
         f'<g transform="translate(0 {head:g})" text-anchor="middle">',
         *(_line_svg(line, scale) for line in view.lines),
         *(_box_svg(box, scale) for box in view.boxes),
-        *(_line_label_svg(line, scale) for line in view.lines if line.label),
+        *(_line_label_svg(line, scale) for line in view.lines),
         "</g>",
     ]
-    for i, note in enumerate(view.notes):
+    for i, note in enumerate(notes):
         y = head + view.height * scale + 16 * (i + 1)
         parts.append(f'<text x="4" y="{y:.0f}" font-size="12" opacity=".75">{escape(note)}</text>')
     return "".join([*parts, "</svg>"])
@@ -88,16 +90,14 @@ def view_figure(view: View, machine: str) -> Figure:
         colour = _COLOURS.get(box.kind, palette.GREY)
         face: Any = "none" if box.holds else _pale(colour)
         axes.add_patch(Rectangle((box.x, box.y), box.w, box.h, facecolor=face, edgecolor=colour, zorder=2))
-        lines, size = _text(box, scale)
-        for i, text in enumerate(lines):
-            y = _baseline(box, i, len(lines), size / scale)
+        for i, (text, size, y) in enumerate(_text(box, scale)):
             weight = "bold" if i == 0 else "normal"
             axes.text(box.centre[0], y, text, fontsize=size, ha="center", va="baseline", weight=weight, zorder=3)
     for line in view.lines:
-        if line.label:
-            x, y, angle = _label_place(line)
+        if place := _label_place(line, scale):
+            x, y, angle, size = place
             axes.text(
-                x, y, line.label, fontsize=7, rotation=-angle, ha="center", va="center", zorder=4,
+                x, y, line.label, fontsize=0.8 * size, rotation=-angle, ha="center", va="center", zorder=4,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
     return figure
@@ -122,18 +122,16 @@ def _box_svg(box: Box, scale: float) -> str:
         f"<g><title>{escape('; '.join((box.id, *box.detail)))}</title>",
         f'<rect {place} fill="{colour}" fill-opacity="{opacity}" stroke="{colour}"/>',
     ]
-    lines, size = _text(box, scale)
-    for i, text in enumerate(lines):
-        y = _baseline(box, i, len(lines), size / scale) * scale
+    for i, (text, size, y) in enumerate(_text(box, scale)):
         weight = ' font-weight="600"' if i == 0 else ""
-        x = box.centre[0] * scale
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.1f}"{weight}>{escape(text)}</text>')
+        at = f'x="{box.centre[0] * scale:.1f}" y="{y * scale:.1f}" font-size="{size:.1f}"'
+        parts.append(f"<text {at}{weight}>{escape(text)}</text>")
     return "".join([*parts, "</g>"])
 
 
 def _line_svg(line: Line, scale: float) -> str:
     points = " ".join(f"{x * scale:.1f},{y * scale:.1f}" for x, y in line.points)
-    rate = f", {line.bw_gbs:g} GB/s" if line.bw_gbs else ""
+    rate = f", {line.bw_gbs:g} GB/s each way" if line.bw_gbs else ""
     return (
         f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-opacity=".45" '
         f'stroke-width="{_width(line):g}"><title>{escape(f"{line.src} - {line.dst}{rate}")}</title></polyline>'
@@ -141,33 +139,51 @@ def _line_svg(line: Line, scale: float) -> str:
 
 
 def _line_label_svg(line: Line, scale: float) -> str:
-    x, y, angle = _label_place(line)
+    place = _label_place(line, scale)
+    if place is None:
+        return ""
+    x, y, angle, size = place
     x, y = x * scale, y * scale
     turn = f' transform="rotate({angle:.0f} {x:.1f} {y:.1f})"' if angle else ""
-    return f'<text x="{x:.1f}" y="{y - 4:.1f}" font-size="10"{turn}>{escape(line.label)}</text>'
+    return f'<text x="{x:.1f}" y="{y - 4:.1f}" font-size="{size:.1f}"{turn}>{escape(line.label)}</text>'
 
 
-def _label_place(line: Line) -> tuple[float, float, float]:
-    """Return the middle of the longest piece of a line, and the angle [degrees] at which its label reads upwards."""
+def _label_place(line: Line, scale: float) -> tuple[float, float, float, float] | None:
+    """Return where a line's label stands: the middle of the longest piece, the angle [degrees], and the size.
+
+    None where the piece is too short for it; the tip of the line says it then.
+    """
     (ax, ay), (bx, by) = max(zip(line.points, line.points[1:], strict=False), key=lambda piece: dist(*piece))
-    return (ax + bx) / 2, (ay + by) / 2, -90.0 if abs(by - ay) > abs(bx - ax) else 0.0
+    upright = abs(by - ay) > abs(bx - ax)
+    room = max(abs(bx - ax), abs(by - ay)) * scale * 0.94
+    size = min(_LINE_TEXT, room / (_PLAIN * max(1, len(line.label))))
+    if not line.label or size < _SMALLEST:
+        return None
+    return (ax + bx) / 2, (ay + by) / 2, -90.0 if upright else 0.0, size
 
 
-def _text(box: Box, scale: float) -> tuple[list[str], float]:
-    """Return the lines that fit into the box, and their size; without detail, or none, where it is too small."""
-    for lines in ([box.label, *box.detail], [box.label]):
-        across = box.w * scale * 0.94 / (_ADVANCE * max(1, *map(len, lines)))
-        down = box.h * scale * 0.92 / (_LEADING * len(lines))
-        size = min(_LARGEST, across, down)
-        if size >= _SMALLEST:
-            return lines, size
-    return [], _SMALLEST
+def _text(box: Box, scale: float) -> list[tuple[str, float, float]]:
+    """Return the lines that fit into the box as (text, size in scaled units, y of the baseline in units).
 
-
-def _baseline(box: Box, i: int, n: int, size: float) -> float:
-    """Return y of line `i` of `n`: around the middle of the box, or below the north edge of one that holds others."""
-    first = box.y + size * _LEADING if box.holds else box.centre[1] - (n - 1) * size * _LEADING / 2 + 0.35 * size
-    return first + i * size * _LEADING
+    Without detail, or empty, where the box is too small to read it.
+    """
+    across, down = box.w * scale * 0.94, box.h * scale * 0.92
+    head = min(_LARGEST, across / (_BOLD * max(1, len(box.label))))
+    for detail in (box.detail, ()):
+        body = min([head, *(across / (_PLAIN * len(line)) for line in detail)])
+        sizes = [head, *(body for _ in detail)]
+        shrink = min(1.0, down / (_LEADING * sum(sizes)))
+        sizes = [size * shrink for size in sizes]
+        if min(sizes) >= _SMALLEST:
+            break
+    else:
+        return []
+    y = box.y if box.holds else box.centre[1] - _LEADING * sum(sizes) / scale / 2
+    lines = []
+    for text, size in zip((box.label, *detail), sizes, strict=True):
+        lines.append((text, size, y + size * (_LEADING + 0.7) / 2 / scale))
+        y += _LEADING * size / scale
+    return lines
 
 
 def _width(line: Line) -> float:

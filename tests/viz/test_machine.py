@@ -34,7 +34,7 @@ def test_a_label_that_does_not_fit_is_left_to_the_tip(view):
     tips = [element.text for element in root.iter(f"{SVG}title")]
     assert "r0c0" not in texts
     assert "a; hidden" in tips
-    assert "a - b, 256 GB/s" in tips
+    assert "a - b, 256 GB/s each way" in tips
 
 
 def test_text_stays_inside_its_box(view):
@@ -46,7 +46,9 @@ def test_text_stays_inside_its_box(view):
 def test_colours_follow_the_page_and_a_file_brings_its_own(view):
     assert "currentColor" in view_svg(view)
     assert "prefers-color-scheme" not in view_svg(view)
-    assert "prefers-color-scheme:dark" in view_svg(view, standalone=True)
+    file = view_svg(view, machine="0123456789abcdef")
+    assert "prefers-color-scheme:dark" in file
+    assert "machine 0123456789ab<" in file
 
 
 def test_a_picture_is_the_same_each_time_and_names_the_machine(view, tmp_path):
