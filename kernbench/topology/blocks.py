@@ -166,12 +166,9 @@ class Blocks:
             wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
             if side in linked:
                 wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs, side))
-        for node_id, at, bw_gbs, pos in (
-            (naming.m_cpu(0, 0), layout.m_cpu, cube.m_cpu.bw_gbs, cube.m_cpu.pos_mm),
-            (naming.sram(0, 0), layout.sram, cube.sram.bw_gbs, cube.sram.pos_mm),
-        ):
-            distance_mm = layout.distance_mm(at, (pos[0], pos[1]))
-            wires += _both_ways(_local(node_id), router(at), bw_gbs, distance_mm=distance_mm)
+        # What hangs on a router has no wire of its own length: pos_mm chooses the router, and is for drawings.
+        wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
+        wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
         for number, at in enumerate(layout.pes):
             wires += _both_ways(_local(naming.hbm(0, 0, number)), router(at), cube.hbm.bw_gbs)
             wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
@@ -187,11 +184,8 @@ def _local(node_id: str) -> str:
     return node_id.removeprefix("sip0.cube0.")
 
 
-def _both_ways(a: str, b: str, bw_gbs: float, *, distance_mm: float = 0.0, latency_ns: float = 0.0) -> list[_Wire]:
-    return [
-        _Wire(a, b, bw_gbs, distance_mm=distance_mm, latency_ns=latency_ns),
-        _Wire(b, a, bw_gbs, distance_mm=distance_mm, latency_ns=latency_ns),
-    ]
+def _both_ways(a: str, b: str, bw_gbs: float, *, latency_ns: float = 0.0) -> list[_Wire]:
+    return [_Wire(a, b, bw_gbs, latency_ns=latency_ns), _Wire(b, a, bw_gbs, latency_ns=latency_ns)]
 
 
 def _ranked(wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float) -> list[Edge]:

@@ -36,9 +36,8 @@ def test_links_carry_the_bandwidth_and_latency_of_the_file(graph):
         ("sip0.cube5.pe3.pe_dma", "sip0.cube5.r1c5"): (256, 1_000),
         ("sip0.cube5.r1c5", "sip0.cube5.hbm_ctrl.pe3"): (256, 0),
         ("sip0.cube5.r1c5", "sip0.cube5.pe3.pe_cpu"): (256, 0),
-        # Wires to what has a position of its own have a length: 0.5 mm and 1.5 mm.
-        ("sip0.cube5.r0c2", "sip0.cube5.m_cpu"): (256, 5),
-        ("sip0.cube5.sram", "sip0.cube5.r3c0"): (128, 1_015),
+        ("sip0.cube5.r0c2", "sip0.cube5.m_cpu"): (256, 0),
+        ("sip0.cube5.sram", "sip0.cube5.r3c0"): (128, 1_000),
     }
     for (src, dst), (bw_gbs, latency_ps) in links.items():
         edge = graph.edge(src, dst)
