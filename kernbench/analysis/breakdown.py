@@ -138,14 +138,18 @@ def _launch_gaps(records: Records) -> tuple[np.ndarray, np.ndarray]:
 
 def _sweep(intervals: list[tuple[np.ndarray, np.ndarray]], total: int) -> tuple[dict[str, int], dict[str, int]]:
     """Return exclusive and busy ps of each stage, given its intervals, over an axis of length `total`."""
-    ends = np.unique(np.concatenate([[0, total], *(side for pair in intervals for side in pair)]).astype(np.int64))
-    width = np.diff(ends)
+    low, high = (np.concatenate([pair[i] for pair in intervals]) for i in (0, 1))
+    stages = np.repeat(np.arange(len(intervals)), [len(pair[0]) for pair in intervals])
+    ends = np.concatenate([[0], low, high, [total]]).astype(np.int64)
+    step = np.concatenate([[0], np.ones(len(low)), -np.ones(len(high)), [0]]).astype(np.int8)
+    stage_of = np.concatenate([[-1], stages, stages, [-1]]).astype(np.int8)
+    order = np.argsort(ends, kind="stable")
+    step, stage_of = step[order], stage_of[order]
+    width = np.diff(ends[order])  # 0 between ends of one instant
     free = np.ones(len(width), bool)
     exclusive, busy = {}, {}
-    for stage, (low, high) in zip(ORDER, intervals, strict=False):
-        change = np.bincount(np.searchsorted(ends, low), minlength=len(ends))
-        change -= np.bincount(np.searchsorted(ends, high), minlength=len(ends))
-        active = np.cumsum(change)[:-1] > 0
+    for i, stage in enumerate(ORDER[: len(intervals)]):
+        active = np.cumsum(np.where(stage_of == i, step, 0), dtype=np.int32)[:-1] > 0
         busy[stage] = int(width[active].sum())
         exclusive[stage] = int(width[active & free].sum())
         free &= ~active

@@ -10,9 +10,7 @@ from kernbench.analysis.records import Records
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 
 
-def timeline(
-    records: Records, pe: tuple[int, int, int], window: tuple[int, int] | None = None
-) -> list[dict[str, Any]]:
+def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int] | None = None) -> list[dict[str, Any]]:
     """Return a row for each piece of work of one PE, in order of start.
 
     Parameters

@@ -1,0 +1,63 @@
+"""`kernbench list`: the names that other commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from kernbench.cli.options import echo_json, json_option
+
+
+def benches() -> dict[str, str]:
+    """Return every bench with its description."""
+    from kernbench.benches import registry
+
+    return {bench.name: bench.description for bench in registry.benches()}
+
+
+def milestones() -> dict[str, str]:
+    """Return every milestone with its description."""
+    from kernbench.studies import milestone
+
+    return milestone.names()
+
+
+def presets() -> dict[str, str]:
+    """Return every shipped machine with its size."""
+    from kernbench import config
+    from kernbench.topology.builder import resolve_topology
+
+    machines = {name: resolve_topology(f"preset:{name}").config for name in config.presets()}
+    return {name: f"{c.n_sips} SIPs, {c.n_pes} PEs" for name, c in machines.items()}
+
+
+def components() -> dict[str, str]:
+    """Return every component implementation with its class."""
+    from kernbench.registry import COMPONENTS
+
+    return {name: COMPONENTS.paths[name] for name in COMPONENTS.names()}
+
+
+KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "benches": benches,
+    "milestones": milestones,
+    "presets": presets,
+    "components": components,
+}
+
+
+@click.command("list", short_help="Names that other commands take: benches, milestones, presets, components.")
+@click.argument("kinds", nargs=-1, metavar="[KIND]...", type=click.Choice(list(KINDS)))
+@json_option
+def list_(kinds: tuple[str, ...], as_json: bool) -> None:
+    """List benches, milestones, presets and components (all four, or the KINDs named)."""
+    table = {kind: KINDS[kind]() for kind in kinds or KINDS}
+    if as_json:
+        echo_json(table)
+        return
+    for kind, entries in table.items():
+        click.echo(f"{kind}:")
+        width = max(map(len, entries), default=0)
+        for name, text in sorted(entries.items()):
+            click.echo(f"  {name:<{width}}  {text}".rstrip())

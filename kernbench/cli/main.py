@@ -1,0 +1,68 @@
+"""`kernbench`: the group of commands, and what errors look like."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from kernbench.cli.listing import list_
+from kernbench.cli.milestone import milestone
+from kernbench.cli.new import new
+from kernbench.cli.run import run
+from kernbench.cli.show import show
+from kernbench.cli.validate import validate
+from kernbench.errors import ConfigError, KernbenchError
+
+OK, FAILED, BAD_INPUT = 0, 1, 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="On an error, show the Python traceback as well.")
+@click.version_option(package_name="kernbench", message="kernbench %(version)s")
+def cli(debug: bool) -> None:
+    """Simulate AI accelerators: change the machine or the kernel, and see what it does to latency, and why.
+
+    Exit status: 0 all right, 1 a run failed, 2 a wrong command line or configuration.
+    """
+
+
+for command in (run, list_, milestone, show, validate, new):
+    cli.add_command(command)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status; errors are lines on stderr.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; by default those of the process.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = cli.main(args, prog_name="kernbench", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return BAD_INPUT
+    except ConfigError as error:
+        return _fail(error, args, error.faults, BAD_INPUT)
+    except (KernbenchError, OSError) as error:
+        return _fail(error, args, str(error).splitlines(), FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("error: interrupted", err=True)
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - whatever a bench raises
+        hint = "" if "--debug" in args else "; kernbench --debug ... shows where"
+        return _fail(error, args, [f"{type(error).__name__}: {error}{hint}"], FAILED)
+    return status if isinstance(status, int) else OK
+
+
+def _fail(error: Exception, args: list[str], lines: list[str], status: int) -> int:
+    if "--debug" in args:
+        traceback.print_exception(error)
+    for line in lines or [type(error).__name__]:
+        click.echo(f"error: {line}", err=True)
+    return status

@@ -1,0 +1,76 @@
+"""`kernbench milestone`: run a milestone notebook and write its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernbench.cli.options import machine_options
+
+
+@click.command(short_help="Run milestone notebooks and write their reports.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "every", is_flag=True, help="Run every milestone.")
+@machine_options
+@click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
+@click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the report. Default: milestones/output/NAME.",
+)
+@click.option(
+    "--param",
+    "parameters",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a parameter of the notebook; VALUE is YAML, e.g. --param 'shapes=[[64, 64, 64]]'. May be repeated.",
+)
+def milestone(
+    names: tuple[str, ...],
+    every: bool,
+    topology: str | None,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    rerender: bool,
+    output: Path | None,
+    parameters: tuple[str, ...],
+) -> None:
+    """Run milestones by NAME (see `kernbench list milestones`) and write JSON, CSV and figures.
+
+    Each is a notebook, executed with the full parameters of milestones/NAME.yaml; finished points of an interrupted
+    run are kept.
+    """
+    from kernbench.studies import milestone as milestones
+
+    if every == bool(names):
+        raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
+    chosen = tuple(milestones.names()) if every else names
+    if output and len(chosen) > 1:
+        raise click.UsageError("--output is one folder: give one NAME with it")
+    values = dict(_parameter(text) for text in parameters)
+    for name in chosen:
+        report = milestones.run(
+            name,
+            topology=topology,
+            overrides=overrides,
+            workers=workers,
+            rerender=rerender,
+            output=output,
+            parameters=values,
+        )
+        click.echo(f"{name}: wrote {report}")
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    import yaml
+
+    key, equals, value = text.partition("=")
+    if not (equals and key):
+        raise click.BadParameter(f"{text!r} must be KEY=VALUE", param_hint="--param")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise click.BadParameter(f"{text!r}: VALUE is no YAML: {error}", param_hint="--param") from error

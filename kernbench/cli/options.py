@@ -1,0 +1,45 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from kernbench.topology.builder import Machine
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+topology_option = click.option(
+    "--topology",
+    metavar="FILE|preset:NAME",
+    help="Machine to use. Default: the nearest topology.yaml upward, else the packaged one.",
+)
+set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a value of the machine file, e.g. --set sip.cube_mesh.w=2. May be repeated.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def machine_options(command: Command) -> Command:
+    """Add --topology and --set."""
+    return topology_option(set_option(command))
+
+
+def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
+    """Return the machine that the options mean; what is wrong with them is a ConfigError."""
+    from kernbench.topology.builder import resolve_topology
+
+    return resolve_topology(source, overrides)
+
+
+def echo_json(value: Any) -> None:
+    """Print `value` as JSON on stdout."""
+    click.echo(json.dumps(value, indent=2))

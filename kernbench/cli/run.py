@@ -1,0 +1,79 @@
+"""`kernbench run`: one bench on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from functools import partial
+
+import click
+
+from kernbench.cli.options import echo_json, json_option, load_machine, machine_options
+
+
+@click.command(short_help="Run a bench on a machine; print latency and where the time went.")
+@click.option("--bench", required=True, metavar="NAME", help="What to run: a name of `kernbench list`, or pkg.mod:run.")
+@machine_options
+@click.option("--device", default="all", metavar="all|sip:N", help="Device that is current at first. Default: all.")
+@click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")
+@click.option(
+    "--mode",
+    type=click.Choice(["exact"]),
+    default="exact",
+    help="How transfers are simulated. exact: every flit on every link.",
+)
+@click.option(
+    "--log",
+    type=click.Choice(["off", "operation", "tile"]),
+    default="operation",
+    show_default=True,
+    help="What to record: nothing, operations, or every stage of every tile (shows overlap best).",
+)
+@json_option
+def run(
+    bench: str,
+    topology: str | None,
+    overrides: tuple[str, ...],
+    device: str,
+    verify_data: bool,
+    mode: str,
+    log: str,
+    as_json: bool,
+) -> int:
+    """Run a bench and print what it comes to: latency, where the time went, what was busiest.
+
+    Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
+    """
+    from kernbench.benches.registry import resolve
+    from kernbench.runtime_api.bench_runner import run_bench
+    from kernbench.runtime_api.types import resolve_device
+    from kernbench.sim_engine.engine import GraphEngine
+
+    machine = load_machine(topology, overrides)
+    try:
+        selector = resolve_device(device, machine.config.n_sips)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--device") from error
+    chosen = resolve(bench)
+    engine = partial(GraphEngine, enable_data=verify_data, mode=mode, log=log)
+    # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
+    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with aside:
+        outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, engine_factory=engine)
+    if as_json:
+        echo_json(
+            {
+                "bench": outcome.name,
+                "completion": outcome.completion,
+                "correctness": outcome.correctness,
+                "error": str(outcome.error) if outcome.error else None,
+                "result": outcome.result.to_dict(),
+            }
+        )
+    else:
+        click.echo(repr(outcome.result))
+        click.echo(f"\n{outcome.name}: {outcome.completion}, numbers {outcome.correctness}")
+    if outcome.error:
+        for line in str(outcome.error).splitlines():
+            click.echo(f"error: {line}", err=True)
+    return 0 if outcome.ok else 1

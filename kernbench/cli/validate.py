@@ -1,0 +1,57 @@
+"""`kernbench validate`: every fault of a file, at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernbench.cli.options import echo_json, json_option
+from kernbench.errors import ConfigError
+
+
+@click.command(short_help="Check machine and ccl files: every fault at once.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--schema", is_flag=True, help="Print the JSON schema of machine files, for editors, and stop.")
+@json_option
+def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
+    """Check machine and ccl files; print one line for each fault of each FILE.
+
+    Exit status 2 if any file has a fault.
+    """
+    from kernbench import config
+
+    if schema:
+        echo_json(config.json_schema())
+        return 0
+    if not files:
+        raise click.UsageError("give at least one FILE, or --schema")
+    reports = [_check(path) for path in files]
+    if as_json:
+        echo_json(reports)
+    else:
+        for report in reports:
+            for fault in report["faults"]:
+                click.echo(f"error: {fault}", err=True)
+            if not report["faults"]:
+                click.echo(f"{report['file']}: valid, {report['summary']}")
+    return 2 if any(report["faults"] for report in reports) else 0
+
+
+def _check(path: Path) -> dict[str, Any]:
+    from kernbench import config
+
+    report: dict[str, Any] = {"file": str(path), "faults": [], "summary": ""}
+    try:
+        if path.name.startswith("ccl"):
+            config.read_ccl(path)
+            report["summary"] = "ccl file"
+        else:
+            machine = config.read_machine(path)
+            report["summary"] = f"{machine.n_sips} SIPs, {machine.n_pes} PEs, machine {machine.hash[:12]}"
+    except ConfigError as error:
+        report["faults"] = error.faults
+    except OSError as error:
+        report["faults"] = [f"{path}: {error.strerror}"]
+    return report
