@@ -11,6 +11,11 @@ GIB = 1 << 30
 FLIT_BYTES = 256
 
 
+def flits(nbytes: int) -> int:
+    """Return how many flits carry `nbytes`: one up to 256 bytes, whole ones above."""
+    return max(1, -(-nbytes // FLIT_BYTES))
+
+
 def ns_to_ps(ns: float) -> int:
     """Return `ns` as the nearest whole number of picoseconds.
 

@@ -24,7 +24,7 @@ from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
-MODES = ("exact",)
+MODES = ("exact", "fast")
 _SLICE = 4096
 
 
@@ -38,7 +38,7 @@ class GraphEngine:
     enable_data
         Move and compute values, too. Times are the same with and without.
     mode
-        "exact": every flit on every link.
+        "exact": every flit on every link. "fast": messages whole, which `certified` says to be exact or not.
     log
         Level of the op log: "off", "operation" or "tile".
     trace
@@ -49,6 +49,8 @@ class GraphEngine:
         The engine's shortcuts; no result depends on them.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
+    hot
+        In "fast": names of links, and ids of memories, whose traffic moves flit by flit all the same.
     """
 
     def __init__(
@@ -63,12 +65,22 @@ class GraphEngine:
         run_ahead: bool = True,
         lazy: bool = True,
         tie_seed: int | None = None,
+        hot: frozenset[str] = frozenset(),
     ) -> None:
         if mode not in MODES:
             raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join(MODES)}")
         self.machine, self.data, self.mode = topology, enable_data, mode
         self.env = Clock()
-        self.fabric = Fabric(topology.graph, self.env, run_ahead=run_ahead, lazy=lazy, trace=trace, tie_seed=tie_seed)
+        self.fabric = Fabric(
+            topology.graph,
+            self.env,
+            run_ahead=run_ahead,
+            lazy=lazy,
+            trace=trace,
+            tie_seed=tie_seed,
+            whole=mode == "fast",
+            hot=hot,
+        )
         self.log = OpLog(log)
         self.memory = MemoryStore()
         self.addresses = AddressConfig.of(topology.config)
@@ -244,6 +256,11 @@ class GraphEngine:
         for observer in self.observers:
             observer.tick(tick)
         return tick
+
+    @property
+    def certified(self) -> bool | None:
+        """Return whether whole messages are known to equal the flits; None where every flit was moved."""
+        return None if self.mode == "exact" else not self.fabric.flagged
 
     @property
     def complete(self) -> bool:

@@ -1,10 +1,19 @@
-"""All links of a machine, and the messages that cross them flit by flit.
+"""All links of a machine, and the messages that cross them, flit by flit or whole.
 
 A message of n bytes is one flit of n bytes (n <= 256) or ceil(n / 256) whole flits. A flit that reaches a link
 at t leaves it at max(t, free) + bytes / bandwidth and reaches the next one a latency later: done in order of
 arrival, that arithmetic is a FIFO server, and needs one event per flit and link at most. Two shortcuts skip
 events that cannot change the order: a flit goes on inline while nothing else is due before it (`run_ahead`),
 and of a train only the next flit is in the heap (`lazy`). Switching them off changes no result.
+
+With `whole`, q flits of one message move as one: with h and t the arrivals of its first and last flit, and d
+the time of one flit,
+
+    start = max(h, free)    end = max(start + q d, t + d)    next h = start + d + latency    next t = end + latency
+
+which equals the flits' own arithmetic whenever no head reaches a link before the last flit of the message
+before it. Every link checks that; those where it failed are in `flagged`, and routes over links (or to
+memories) in `hot` go flit by flit.
 """
 
 from __future__ import annotations
@@ -17,17 +26,13 @@ from kernbench.policy.routing import Router, reverse
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
 from kernbench.sim_engine.link import Link, Route
+from kernbench.sim_engine.movers import flit_mover, message_mover
 from kernbench.topology.graph import Graph
-from kernbench.units import FLIT_BYTES
+from kernbench.units import FLIT_BYTES, flits
 
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
 _HOP_BITS = 10
 _COUNT_BITS = 34
-
-
-def flits(nbytes: int) -> int:
-    """Return how many flits carry `nbytes`: one up to 256 bytes, whole ones above."""
-    return max(1, -(-nbytes // FLIT_BYTES))
 
 
 class Hop(NamedTuple):
@@ -56,6 +61,8 @@ class Fabric:
         Keep every hop of every flit in `hops`.
     tie_seed
         Permute the ranks by which simultaneous arrivals are ordered, to see how much they decide.
+    whole
+        Move messages whole, save on routes over a link, or to a memory, named in `hot`.
     """
 
     def __init__(
@@ -67,8 +74,12 @@ class Fabric:
         lazy: bool = True,
         trace: bool = False,
         tie_seed: int | None = None,
+        whole: bool = False,
+        hot: frozenset[str] = frozenset(),
     ) -> None:
         self.graph, self.clock, self.lazy = graph, clock, lazy
+        self.whole, self.hot = whole, hot
+        self.flagged: dict[str, int] = {}
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
         self.reservations = 0
@@ -77,7 +88,8 @@ class Fabric:
         self._tie_seed = tie_seed
         self._counts: dict[int, int] = {}
         self._parts: dict[str, Any] = {}
-        self._feed, self._hop = _mover(self, clock, run_ahead)
+        self._feed, self._hop = flit_mover(self, clock, run_ahead)
+        self._message = message_mover(self, clock, run_ahead)
 
     def link(self, src: str, dst: str) -> Link:
         """Return the link from `src` to `dst`, its latency as the node behind it says."""
@@ -116,7 +128,8 @@ class Fabric:
     def _make(self, path: tuple[str, ...]) -> Route:
         links = tuple(self.link(a, b) for a, b in zip(path, path[1:], strict=False))
         hooks = tuple(getattr(self._part(link.dst), "on_head", None) for link in links)
-        return Route(links, self.graph.index(path[0]), hooks if any(hooks) else None)
+        by_flit = not self.whole or any(hooks) or not self.hot.isdisjoint((path[0], path[-1], *(x.name for x in links)))
+        return Route(links, self.graph.index(path[0]), hooks if any(hooks) else None, by_flit)
 
     def key(self, route: Route) -> int:
         """Return a new transaction key: the source's place in the machine, then its own count."""
@@ -142,6 +155,9 @@ class Fabric:
             route.flits += count
         else:
             route.small[size] = route.small.get(size, 0) + count
+        if not route.by_flit:
+            self._message([route.links, 0, count, size, key, self.clock._now, True, fn, arg, each])
+            return
         if route.hooks is not None or self.hops is not None:
             for left in range(count - 1, -1, -1):
                 self._observed([route, 0, size, key, fn if each or not left else None, arg])
@@ -151,6 +167,8 @@ class Fabric:
         d = first.flit_ps if size == FLIT_BYTES else first.time(size)
         start = first.free
         now = self.clock._now
+        if now < first.last:
+            self.flag(first)
         if start < now:
             start = now
         first.free = start + count * d
@@ -171,6 +189,10 @@ class Fabric:
                 flit = [links, 1, size, key, fn if each or not left else None, arg]
                 heappush(heap, (t, priority, key + 1, (self._hop, flit)))
                 t += d
+
+    def flag(self, link: Link) -> None:
+        """Note that a head has reached `link` before the last flit of the message before it."""
+        self.flagged[link.name] = self.flagged.get(link.name, 0) + 1
 
     def _observed(self, flit: list[Any]) -> None:
         """Move a flit over one link, with hop records and with parts that see every head."""
@@ -196,70 +218,3 @@ class Fabric:
     def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
         """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""
         heappush(self.clock.heap, (t, ARRIVAL, key, (fn, arg)))
-
-
-def _mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callback]:
-    """Return the engine's two hot functions, closed over what they touch."""
-    heap = clock.heap
-
-    def hop(flit: list[Any]) -> None:
-        """A flit [links, k, size, key, fn, arg] has reached link k."""
-        links, k, size, key, fn, arg = flit
-        first, last = k, len(links)
-        t = clock._now
-        while True:
-            link = links[k]
-            start = link.free
-            if start < t:
-                start = t
-            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
-            link.free = start
-            t = start + link.lat
-            k += 1
-            if k == last:
-                if fn is not None:
-                    heappush(heap, (t, link.priority, key + k, (fn, arg)))
-                break
-            if run_ahead and (not heap or t < heap[0][0]):
-                continue
-            flit[1] = k
-            heappush(heap, (t, link.priority, key + k, (hop, flit)))
-            break
-        fabric.reservations += k - first
-
-    def feed(train: list[Any]) -> None:
-        """The next flit of a train [links, size, key, d, left, fn, arg, each] has reached the second link."""
-        links, size, key, d, left, fn, arg, each = train
-        t = clock._now
-        link = links[1]
-        flit_ps = link.flit_ps if size == FLIT_BYTES else link.time(size)
-        lat, priority, short = link.lat, link.priority, len(links) == 2
-        until = heap[0][0] if heap else None
-        done = 0
-        while True:
-            start = link.free
-            if start < t:
-                start = t
-            start += flit_ps
-            link.free = start
-            done += 1
-            left -= 1
-            out = start + lat
-            if short:
-                if each or not left:
-                    if fn is not None:
-                        heappush(heap, (out, priority, key + 2, (fn, arg)))
-                        until = heap[0][0]
-            else:
-                heappush(heap, (out, priority, key + 2, (hop, [links, 2, size, key, fn if each or not left else None, arg])))
-                until = heap[0][0]
-            if not left:
-                break
-            t += d
-            if not run_ahead or (until is not None and until <= t):
-                train[4] = left
-                heappush(heap, (t, links[0].priority, key + 1, (feed, train)))
-                break
-        fabric.reservations += done
-
-    return feed, hop

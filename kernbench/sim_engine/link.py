@@ -10,16 +10,20 @@ from kernbench.units import FLIT_BYTES, serialization_ps
 
 
 class Link:
-    """A directed link. `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals."""
+    """A directed link.
 
-    __slots__ = ("bw_gbs", "dst", "flit_ps", "free", "lat", "name", "priority", "src", "times")
+    `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals; `last` is when the
+    last flit of the latest message reaches it, and `last_from` the priority of the link that flit came over.
+    """
+
+    __slots__ = ("bw_gbs", "dst", "flit_ps", "free", "last", "last_from", "lat", "name", "priority", "src", "times")
 
     def __init__(self, edge: Edge, extra_ps: int, rank: int) -> None:
         self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
         self.bw_gbs = edge.bw_gbs
         self.lat = edge.latency_ps + extra_ps
         self.priority = ARRIVAL + rank
-        self.free = 0
+        self.free = self.last = self.last_from = 0
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 
@@ -34,15 +38,16 @@ class Link:
 class Route:
     """The links from one node to another, and what has been sent over them.
 
-    `node` is the source's place in the machine, `hooks` the parts that want to see every head (or None).
+    `node` is the source's place in the machine, `hooks` the parts that want to see every head (or None),
+    `by_flit` whether its messages move flit by flit.
     `flits` counts whole flits, `small` messages of at most one flit by size: from these every link's bytes
     and busy time follow, so that nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("flits", "hooks", "links", "nbytes", "node", "reply", "small")
+    __slots__ = ("by_flit", "flits", "hooks", "links", "nbytes", "node", "reply", "small")
 
-    def __init__(self, links: tuple[Link, ...], node: int, hooks: tuple[Any, ...] | None = None) -> None:
-        self.links, self.node, self.hooks = links, node, hooks
+    def __init__(self, links: tuple[Link, ...], node: int, hooks: tuple[Any, ...] | None, by_flit: bool) -> None:
+        self.links, self.node, self.hooks, self.by_flit = links, node, hooks, by_flit
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.small: dict[int, int] = {}

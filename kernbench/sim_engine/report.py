@@ -69,7 +69,7 @@ def collect(engine: GraphEngine) -> Records:
         component_busy_ps=busy,
         makespan_ps=engine.env.now,
         launches=tuple(launches),
-        certified=None,
+        certified=engine.certified,
         mode=engine.mode,
         machine=engine.machine.hash,
         complete=engine.complete,

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.fabric import flits
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
-from kernbench.units import FLIT_BYTES, ns_to_ps, serialization_ps
+from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
 READ, WRITE = 0, 1
 

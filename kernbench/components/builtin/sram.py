@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.fabric import flits
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+from kernbench.units import flits
 
 
 class Sram:

@@ -1,0 +1,153 @@
+"""The engine's hot functions: what moves flits and whole messages from link to link.
+
+Closures over the heap and the clock, since attribute look-ups would be a third of their cost.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+from typing import TYPE_CHECKING, Any
+
+from kernbench.sim_engine.clock import Callback, Clock
+from kernbench.units import FLIT_BYTES
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.fabric import Fabric
+
+
+def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callback]:
+    """Return `feed`, which takes a train over its second link, and `hop`, which takes a flit over the others."""
+    heap = clock.heap
+    check = fabric.whole
+
+    def hop(flit: list[Any]) -> None:
+        """A flit [links, k, size, key, fn, arg] has reached link k."""
+        links, k, size, key, fn, arg = flit
+        first, count = k, len(links)
+        t = clock._now
+        while True:
+            link = links[k]
+            if check:
+                _note(fabric, link, t, t, links[k - 1].priority)
+            start = link.free
+            if start < t:
+                start = t
+            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
+            link.free = start
+            t = start + link.lat
+            k += 1
+            if k == count:
+                if fn is not None:
+                    heappush(heap, (t, link.priority, key + k, (fn, arg)))
+                break
+            if run_ahead and (not heap or t < heap[0][0]):
+                continue
+            flit[1] = k
+            heappush(heap, (t, link.priority, key + k, (hop, flit)))
+            break
+        fabric.reservations += k - first
+
+    def feed(train: list[Any]) -> None:
+        """The next flit of a train [links, size, key, d, left, fn, arg, each] has reached the second link."""
+        links, size, key, d, left, fn, arg, each = train
+        t = clock._now
+        link = links[1]
+        flit_ps = link.flit_ps if size == FLIT_BYTES else link.time(size)
+        lat, priority, ends = link.lat, link.priority, len(links) == 2
+        until = heap[0][0] if heap else None
+        done = 0
+        while True:
+            if check:
+                _note(fabric, link, t, t, links[0].priority)
+            start = link.free
+            if start < t:
+                start = t
+            start += flit_ps
+            link.free = start
+            done += 1
+            left -= 1
+            tell = fn if each or not left else None
+            if not ends:
+                heappush(heap, (start + lat, priority, key + 2, (hop, [links, 2, size, key, tell, arg])))
+                until = heap[0][0]
+            elif tell is not None:
+                heappush(heap, (start + lat, priority, key + 2, (tell, arg)))
+                until = heap[0][0]
+            if not left:
+                break
+            t += d
+            if not run_ahead or (until is not None and until <= t):
+                train[4] = left
+                heappush(heap, (t, links[0].priority, key + 1, (feed, train)))
+                break
+        fabric.reservations += done
+
+    return feed, hop
+
+
+def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
+    """Return the function that takes q flits of one message over their links.
+
+    The last link is reserved with the one before it: should anything else reach it earlier, the check says so.
+    """
+    heap = clock.heap
+
+    def move(unit: list[Any]) -> None:
+        """A message [links, k, q, size, key, tail, even, fn, arg, each] has its first flit at link k."""
+        links, k, q, size, key, tail, even, fn, arg, each = unit
+        first, count = k, len(links)
+        t = clock._now
+        while True:
+            link = links[k]
+            _note(fabric, link, t, tail, links[k - 1].priority if k else 0)
+            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
+            start = link.free
+            if start < t:
+                start = t
+            end = start + q * d
+            if end < tail + d:
+                even = even and start == t
+                end = tail + d
+            else:
+                even = True
+            link.free = end
+            t = start + d + link.lat
+            tail = end + link.lat
+            k += 1
+            if k == count:
+                if each:
+                    if not even:
+                        fabric.flag(link)
+                    step = (tail - t) // (q - 1) if q > 1 else 0
+                    arrivals = [t, step, q, link.priority, key + k, fn, arg]
+                    heappush(heap, (t, link.priority, key + k, (unfold, arrivals)))
+                elif fn is not None:
+                    heappush(heap, (tail, link.priority, key + k, (fn, arg)))
+                break
+            if k == count - 1 or (run_ahead and (not heap or t < heap[0][0])):
+                continue
+            unit[1], unit[5], unit[6] = k, tail, even
+            heappush(heap, (t, link.priority, key + k, (move, unit)))
+            break
+        fabric.reservations += k - first
+
+    def unfold(arrivals: list[Any]) -> None:
+        """The next flit of a message [t, step, left, priority, key, fn, arg] has reached its end."""
+        t, step, left, priority, key, fn, arg = arrivals
+        if left > 1:
+            t += step
+            arrivals[0], arrivals[2] = t, left - 1
+            heappush(heap, (t, priority, key, (unfold, arrivals)))
+        fn(arg)
+
+    return move
+
+
+def _note(fabric: Fabric, link: Any, head: int, tail: int, came_over: int) -> None:
+    """Check that a message's head reaches `link` in order, and keep its tail."""
+    last = link.last
+    if head < last or (head == last and came_over < link.last_from):
+        fabric.flag(link)
+    if tail >= last:
+        link.last = tail
+        link.last_from = came_over
