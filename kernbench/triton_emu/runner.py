@@ -1,0 +1,61 @@
+"""Runs one program of a kernel, and says where it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from kernbench.components.command import Backend
+from kernbench.errors import KernbenchError, KernelError
+from kernbench.triton_emu.tl_context import TLContext
+
+
+def run_program(
+    kernel: Callable[..., Any],
+    args: Sequence[Any],
+    backend: Backend,
+    program_id: tuple[int, int],
+    num_programs: tuple[int, int],
+) -> None:
+    """Run `kernel(*args, tl=...)` as one program.
+
+    Parameters
+    ----------
+    kernel : callable
+        A Python function that takes its arguments and `tl`.
+    args : sequence
+        Passed as they are; tensors as `handles.Pointer`.
+    backend : Backend
+        What runs its commands.
+    program_id, num_programs : tuple of int
+        (PE in its cube, cube), and how many there are of each.
+
+    Raises
+    ------
+    KernelError
+        If the kernel fails: with its file, line and program; the kernel's own error is the cause.
+    """
+    tl = TLContext(backend, program_id, num_programs)
+    try:
+        kernel(*args, tl=tl)
+    except KernelError as error:
+        raise type(error)(f"{_where(kernel, error.__traceback__, program_id)}: {error}") from error
+    except KernbenchError:
+        raise
+    except Exception as error:
+        text = f"{_where(kernel, error.__traceback__, program_id)}: {type(error).__name__}: {error}"
+        raise KernelError(text) from error
+    finally:
+        tl._open = False
+
+
+def _where(kernel: Callable[..., Any], traceback: TracebackType | None, program_id: tuple[int, int]) -> str:
+    """Return the place in the kernel, or in what it calls, that called the language last."""
+    name = getattr(kernel, "__name__", repr(kernel))
+    place = ""
+    frame = traceback.tb_next if traceback is not None else None
+    while frame is not None and not frame.tb_frame.f_globals.get("__name__", "").startswith("kernbench.triton_emu."):
+        place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}: "
+        frame = frame.tb_next
+    return f"{place}kernel {name}, program {program_id}"

@@ -1,0 +1,137 @@
+"""`tl`: what a kernel gets beside its arguments. Triton's names mean what Triton means; a few are our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernbench import dtypes
+from kernbench.components.command import Backend
+from kernbench.errors import KernelError
+from kernbench.triton_emu.handles import Pointer, PointerTile, Tile, nearest
+from kernbench.triton_emu.matrix_ops import MatrixOps
+
+
+class ProgramIndex(int):
+    """An integer known to the program, with the one method that Triton's kernels use on it."""
+
+    def to(self, _dtype: object) -> int:
+        """Return the integer: it has no width."""
+        return int(self)
+
+
+class TLContext(MatrixOps):
+    """The language of one program.
+
+    Commands are issued in program order and do not wait; the program waits in `wait`, where Python reads a value,
+    and at its end. What is made of `arange`, `program_id` and numbers alone is folded: no command, no time.
+
+    Parameters
+    ----------
+    backend : Backend
+        What runs the commands: a PE, or the harness of `testing`.
+    program_id : tuple of int
+        The PE in its cube, and the cube.
+    num_programs : tuple of int
+        PEs per cube, and cubes, of the launch.
+
+    Examples
+    --------
+    >>> from kernbench.triton_emu.testing import MockBackend
+    >>> tl = TLContext(MockBackend(), (3, 1), (8, 16))
+    >>> tl.program_id(0) * 4 + tl.arange(0, 4)[:, None] < 14
+    <constant 4x1 bool: [[ True], [ True], [False], [False]]>
+    """
+
+    float64 = dtypes.float64
+    float32 = dtypes.float32
+    float16 = dtypes.float16
+    bfloat16 = dtypes.bfloat16
+    float8_e4m3fn = float8e4nv = dtypes.float8_e4m3fn
+    float8_e5m2 = float8e5 = dtypes.float8_e5m2
+    int8 = dtypes.int8
+    uint8 = dtypes.uint8
+    int16 = dtypes.int16
+    int32 = dtypes.int32
+    int64 = dtypes.int64
+    int1 = dtypes.bool_
+
+    static_range = range
+    range = range
+
+    def __init__(self, backend: Backend, program_id: tuple[int, int], num_programs: tuple[int, int]) -> None:
+        super().__init__(backend, program_id, num_programs)
+
+    def program_id(self, axis: int) -> int:
+        """Return the PE in its cube (axis 0) or the cube (axis 1)."""
+        return ProgramIndex(self._ids[self._grid_axis("program_id", axis)])
+
+    def num_programs(self, axis: int) -> int:
+        """Return the number of PEs per cube (axis 0) or of cubes (axis 1)."""
+        return ProgramIndex(self._counts[self._grid_axis("num_programs", axis)])
+
+    @staticmethod
+    def constexpr(value: Any) -> Any:
+        """Return `value`: every Python value is known when the kernel runs. Also an annotation."""
+        return value
+
+    @staticmethod
+    def static_assert(condition: Any, message: str = "") -> None:
+        """Raise a KernelError unless `condition` holds."""
+        if not condition:
+            raise KernelError(f"static_assert failed: {message}" if message else "static_assert failed")
+
+    @staticmethod
+    def static_print(*values: Any, sep: str = " ", end: str = "\n") -> None:
+        """Print now, as Python does."""
+        print(*values, sep=sep, end=end)
+
+    def device_print(self, prefix: str, *args: Any) -> None:
+        """Print each value when it is complete; costs nothing and waits for nothing."""
+        for arg in args or ("",):
+            self._print_when_complete(f"pid {self._ids} {prefix}", arg)
+
+    def _print_when_complete(self, prefix: str, arg: Any) -> None:
+        if not isinstance(arg, Tile) or arg._constant or not self._data:
+            print(prefix, arg._value.array if isinstance(arg, Tile) and arg._constant else arg)
+            return
+        value, shape = arg._value, arg.shape
+
+        def show(_t: int = 0) -> None:
+            assert value.array is not None
+            print(prefix, value.array.reshape(shape))
+
+        if value.done_ps is None:
+            value.waiters.append(show)
+        else:
+            show()
+
+    @staticmethod
+    def multiple_of(x: Any, _values: Any) -> Any:
+        """Return x: a hint without effect."""
+        return x
+
+    @staticmethod
+    def max_contiguous(x: Any, _values: Any) -> Any:
+        """Return x: a hint without effect."""
+        return x
+
+    @staticmethod
+    def assume(_condition: Any) -> None:
+        """Take note of nothing: a hint without effect."""
+
+    @staticmethod
+    def debug_barrier() -> None:
+        """Do nothing: a program is one thread."""
+
+    @staticmethod
+    def _grid_axis(name: str, axis: int) -> int:
+        if axis not in (0, 1):
+            raise KernelError(f"{name}: axis {axis!r} does not exist; 0 is the PE in its cube, 1 the cube")
+        return axis
+
+    def __getattr__(self, name: str) -> Any:
+        known = [n for n in dir(type(self)) if not n.startswith("_")]
+        raise AttributeError(f"tl has no {name!r}; {nearest(name, known)}", name=name)
+
+
+__all__ = ["Pointer", "PointerTile", "ProgramIndex", "TLContext", "Tile"]
