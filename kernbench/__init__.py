@@ -1,0 +1,48 @@
+"""kernbench: simulate AI accelerators from a notebook.
+
+    import kernbench as kb
+    machine = kb.load()
+    with kb.session(machine, data=True) as torch:
+        ...
+    torch.result
+
+Names are imported when first used, so that `import kernbench` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.benches.run import run
+    from kernbench.policy.placement.dp import DPPolicy
+    from kernbench.runtime_api.context import session
+    from kernbench.topology.builder import resolve_topology as load
+
+    read = Result.load
+
+__all__ = ["DPPolicy", "load", "read", "run", "session"]
+
+_WHERE = {
+    "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
+    "load": "kernbench.topology.builder:resolve_topology",
+    "read": "kernbench.analysis.result:Result.load",
+    "run": "kernbench.benches.run:run",
+    "session": "kernbench.runtime_api.context:session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'kernbench' has no attribute {name!r}; known: {', '.join(__all__)}")
+    from importlib import import_module
+    from operator import attrgetter
+
+    module, _, attribute = _WHERE[name].partition(":")
+    globals()[name] = value = attrgetter(attribute)(import_module(module))
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

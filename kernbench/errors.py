@@ -10,6 +10,7 @@ KernbenchError
 +-- DeadlockError            nothing can go on; every waiter is named
 |   +-- IpcqDeadlock
 +-- CollectiveMismatchError  ranks disagree about a collective call
++-- VerificationError        a bench's values are not what numpy says they are
 """
 
 from __future__ import annotations
@@ -57,3 +58,7 @@ class IpcqDeadlock(DeadlockError):
 
 class CollectiveMismatchError(KernbenchError):
     """Ranks of one group disagree about the collective they call."""
+
+
+class VerificationError(KernbenchError):
+    """A bench computed something else than its reference."""

@@ -1,0 +1,1 @@
+"""Benches: programs for the host, each a function `run(torch)`."""

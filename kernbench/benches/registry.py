@@ -1,0 +1,137 @@
+"""Benches by name: `@bench` enters one, `resolve` finds it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+Run = Callable[["RuntimeContext"], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A named bench; calling it runs it.
+
+    Attributes
+    ----------
+    name, description : str
+        For `kernbench list`.
+    run : callable
+        `run(torch)`.
+    is_milestone : bool
+        Whether it regenerates a report on machines of its own, and so may ask nothing of the one it is given.
+    """
+
+    name: str
+    description: str
+    run: Run
+    is_milestone: bool = False
+
+    def __call__(self, torch: RuntimeContext) -> object:
+        """Run the bench."""
+        return self.run(torch)
+
+
+_benches: dict[str, Bench] = {}
+
+
+def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[Run], Run]:
+    """Register the decorated function `run(torch)` as a bench.
+
+    Parameters
+    ----------
+    name : str
+        In kebab-case; `_` is read as `-`.
+    description : str
+        One line, for `kernbench list`.
+    milestone : bool
+        Whether it regenerates a milestone's report.
+
+    Raises
+    ------
+    ConfigError
+        If another function has the name.
+
+    Examples
+    --------
+    >>> @bench("my-bench", "Adds two vectors")
+    ... def run(torch): ...
+    >>> resolve("my_bench").description
+    'Adds two vectors'
+    """
+    key = _kebab(name)
+
+    def register(run: Run) -> Run:
+        known = _benches.get(key)
+        if known is not None and _where(known.run) != _where(run):
+            raise ConfigError(f"bench {key!r} is taken by {_where(known.run)}; give {_where(run)} another name")
+        _benches[key] = Bench(key, description, run, milestone)
+        return run
+
+    return register
+
+
+def resolve(name: str) -> Bench:
+    """Return the bench of that name, or at the dotted path "pkg.mod:run".
+
+    Raises
+    ------
+    ConfigError
+        If there is none; the message lists the known ones.
+    """
+    if ":" in name:
+        return _imported(name)
+    _load()
+    key = _kebab(name)
+    if key not in _benches:
+        near = get_close_matches(key, _benches, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"bench {name!r} is unknown; {hint}known: {', '.join(sorted(_benches))}, or a path pkg.mod:run"
+        )
+    return _benches[key]
+
+
+def benches() -> list[Bench]:
+    """Return every known bench, by name."""
+    _load()
+    return [_benches[name] for name in sorted(_benches)]
+
+
+def _load() -> None:
+    """Import the benches of the package, which enter themselves."""
+    import kernbench.benches as package
+
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+
+def _imported(path: str) -> Bench:
+    module, _, attribute = path.partition(":")
+    try:
+        run = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"bench {path!r} cannot be imported: {error}") from error
+    if isinstance(run, Bench):
+        return run
+    if not callable(run):
+        raise ConfigError(f"bench {path!r} is {run!r}, expected a function run(torch)")
+    registered = next((b for b in _benches.values() if b.run is run), None)
+    return registered or Bench(_kebab(path), (run.__doc__ or "").strip().partition("\n")[0], run)
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _where(run: Run) -> str:
+    return f"{run.__module__}:{getattr(run, '__qualname__', run)}"

@@ -1,0 +1,1 @@
+"""The host's side: a torch-like namespace over one simulated machine."""

@@ -1,0 +1,95 @@
+"""Run one bench on one machine, from a fresh engine to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.analysis.result import Result
+from kernbench.errors import KernbenchError, VerificationError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import Machine, resolve_topology
+
+OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
+PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """What came of a bench.
+
+    Attributes
+    ----------
+    name : str
+        The bench.
+    completion : str
+        "OK"; "FAILED": it ended with `error`; "NO_REQUESTS": it asked nothing of the machine.
+    correctness : str
+        "PASSED", "FAILED", or "NOT_CHECKED": without data, or the bench compared nothing.
+    result : Result
+        Times; of a bench that failed, up to there.
+    error : KernbenchError or None
+        Why it failed.
+    """
+
+    name: str
+    completion: str
+    correctness: str
+    result: Result
+    error: KernbenchError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran to its end and no number was wrong."""
+        return self.completion == OK and self.correctness != WRONG
+
+
+def run_bench(
+    *,
+    topology: Machine | str | Path | Mapping[str, Any] | None,
+    bench_fn: Callable[[RuntimeContext], object],
+    device: DeviceSelector | str | None = None,
+    engine_factory: Callable[[Machine], GraphEngine] = GraphEngine,
+) -> BenchResult:
+    """Run `bench_fn(torch)` once and say what came of it.
+
+    Parameters
+    ----------
+    topology : Machine, path, mapping or None
+        As for `kb.load`.
+    bench_fn : callable
+        A bench, or any function of the namespace. One that is registered as a milestone may ask nothing of this
+        machine: its study makes its own.
+    device : DeviceSelector or str, optional
+        "all" or "sip:N": the device that is current at first.
+    engine_factory : callable
+        Makes the engine of a machine; one with data on lets benches check their numbers.
+
+    Raises
+    ------
+    Exception
+        Whatever the bench raises that is no KernbenchError: a bug in it, not an outcome.
+    """
+    machine = resolve_topology(topology)
+    selector = resolve_device(device, machine.config.n_sips)
+    engine = engine_factory(machine)
+    name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
+    torch = RuntimeContext(engine, selector, correlation_id=name)
+    error: KernbenchError | None = None
+    try:
+        with torch:
+            bench_fn(torch)
+    except KernbenchError as caught:
+        error = caught
+    completion = OK if error is None or isinstance(error, VerificationError) else FAILED
+    correctness = PASSED if torch.checks and completion == OK else NOT_CHECKED
+    if isinstance(error, VerificationError):
+        correctness = WRONG
+    if completion == OK and not torch.requests and not getattr(bench_fn, "is_milestone", False):
+        completion = NO_REQUESTS
+        error = KernbenchError(f"{name}: NO_REQUESTS: the bench launched nothing and copied nothing; launch a kernel")
+    return BenchResult(name, completion, correctness, torch.result, error)

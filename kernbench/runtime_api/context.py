@@ -1,0 +1,169 @@
+"""`torch`: the namespace that a program for one simulated machine is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kernbench.analysis.result import Result
+from kernbench.runtime_api.accelerator import Accelerator, Ahbm
+from kernbench.runtime_api.creation import Creation
+from kernbench.runtime_api.device_tensor import launch
+from kernbench.runtime_api.host import Host
+from kernbench.runtime_api.names import TypeNames
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import Machine, resolve_topology
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class RuntimeContext(TypeNames, Creation):
+    """One simulated machine under torch's names; a context manager, used as `torch`.
+
+    The with-block's end waits for everything that was queued, then frees every tensor; `result` stays. After an
+    exception nothing is waited for, and the result is marked incomplete.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        The machine.
+    target_device : DeviceSelector or str, optional
+        "all" (default; device 0 is current at first) or "sip:N".
+    correlation_id : str
+        What the run is called in its result.
+    spec : mapping, optional
+        The machine as its file reads; default: the engine's.
+
+    Attributes
+    ----------
+    ahbm : Ahbm
+        The device module.
+    accelerator : Accelerator
+        torch's general names for it.
+    checks : int
+        How many results the program has compared with a reference; whoever compares one adds it.
+    """
+
+    def __init__(
+        self,
+        engine: GraphEngine,
+        target_device: DeviceSelector | str | None = None,
+        correlation_id: str = "run",
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
+        self.correlation_id = correlation_id
+        self.spec = engine.machine.spec if spec is None else spec
+        super().__init__(Host(engine, self.target_device))
+        self.ahbm = Ahbm(self._host)
+        self.accelerator = Accelerator(self._host)
+        self.checks = 0
+        self._broken = False
+        self._final: Result | None = None
+
+    def launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
+        """Queue `kernel` on every PE of the current device that holds a part of a tensor argument.
+
+        Returns at once; host reads and `synchronize` wait. Each PE runs `kernel(*args, tl=tl)`; it gets a tensor as
+        a typed pointer to its first element, anything else as it is. The tensors' memory is kept until the end.
+
+        Parameters
+        ----------
+        name : str
+            What the launch is called in the result.
+        kernel : callable
+            The program of one PE.
+        *args
+            Tensors on the current device, and values.
+        """
+        launch(self._host, self._host.current, name, kernel, args)
+
+    @property
+    def requests(self) -> int:
+        """Launches and copies asked for so far."""
+        return self._host.requests
+
+    @property
+    def result(self) -> Result:
+        """What the run came to; survives the with-block."""
+        return self._final or self._summary()
+
+    def _summary(self) -> Result:
+        records = self.engine.records()
+        if self._broken:
+            records = replace(records, complete=False)
+        return Result(records, self.correlation_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self.engine.failure is None:
+                self._host.synchronize()
+        except BaseException:
+            error = self.engine.failure
+            self._broken = True
+            raise
+        finally:
+            self._broken = self._broken or kind is not None
+            self._final = self._summary()
+            self._host.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        known = [n for n in dir(self) if not n.startswith("_")]
+        near = get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+        raise AttributeError(f"torch, as simulated here, has no {name!r}; {hint}")
+
+    def __repr__(self) -> str:
+        state = "open" if self._host.is_open else "closed"
+        return f"<torch on {self.engine.machine!r}, {state}, {self.engine.now_ns:,.2f} ns>"
+
+
+def session(
+    machine: Machine | str | Path | Mapping[str, Any] | None = None,
+    data: bool = False,
+    mode: str = "exact",
+    log: str = "operation",
+    device: DeviceSelector | str | None = None,
+) -> RuntimeContext:
+    """Return the torch-like namespace of a fresh machine, for a with-block.
+
+    Parameters
+    ----------
+    machine : Machine, str, Path, mapping, optional
+        As for `kb.load`.
+    data : bool
+        Whether values are moved and computed. Times are the same; without, values read from a device are NaN (or
+        0 where the type has none).
+    mode : str
+        "exact": every flit on every link.
+    log : str
+        What the result can tell: "off", "operation" or "tile".
+    device : DeviceSelector or str, optional
+        "all" or "sip:N": the device that is current at first.
+
+    Examples
+    --------
+    >>> with session("preset:small", data=True) as torch:
+    ...     a = torch.ones(4, 4, dtype=torch.float16, device="ahbm")
+    ...     a.numpy().sum()
+    np.float16(16.0)
+    """
+    if mode == "auto":
+        raise ValueError(
+            'mode = "auto" repeats a run where that is needed, and what is typed into a session cannot be repeated; '
+            'use a bench (kernbench run --bench NAME) or a study (kernbench milestone NAME), or mode = "exact"'
+        )
+    engine = GraphEngine(resolve_topology(machine), data, mode=mode, log=log)
+    return RuntimeContext(engine, device)

@@ -1,0 +1,327 @@
+"""Tensors in the memory of a device: shards on PEs behind one range of virtual memory."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.dtypes import DType
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api import device_kernels
+from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.layout import Layout, TensorShard
+from kernbench.runtime_api.memory import TensorHandle
+from kernbench.runtime_api.tensor import Size, Tensor, row_major
+from kernbench.runtime_api.types import Device
+from kernbench.triton_emu.handles import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.host import Host
+
+
+class DeviceTensor(Tensor):
+    """Part or all of the memory behind a handle.
+
+    A part must be one run of bytes, so that a kernel can reach it from one pointer and tell its PEs apart: whole
+    shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
+    reads the elements, not where they lie; a kernel gets the same pointer, as in torch.
+
+    Attributes
+    ----------
+    name : str
+        Its name, for messages.
+    shards : tuple of TensorShard
+        Its parts and the PEs that hold them; `index` counts in the shape in which the tensor was placed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        handle: TensorHandle,
+        layout: Layout,
+        offset: int = 0,
+        shape: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+    ) -> None:
+        self._host = host
+        self._handle = handle
+        self._layout = layout
+        self._offset = offset
+        self.device = Device("ahbm", handle.sip)
+        self.dtype = layout.dtype
+        self.shape = Size(layout.shape if shape is None else shape)
+        self._stride = row_major(self.shape) if stride is None else tuple(stride)
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        return self._handle.name
+
+    @property
+    def shards(self) -> tuple[TensorShard, ...]:
+        """Its parts and the PEs that hold them."""
+        return self._layout.shards
+
+    def data_ptr(self) -> int:
+        """Return the virtual address of the first element."""
+        return self._handle.va + self._offset
+
+    # -- values
+
+    def numpy(self) -> np.ndarray:
+        """Read the values: waits for what was queued before, and costs the time of the copy to the host.
+
+        In a session without data there are none: floats are NaN, the rest 0.
+        """
+        pieces = self._layout.read_pieces
+        data = self._host.read(self._handle, pieces)
+        if data is None:
+            unknown = np.nan if self.dtype.is_floating_point else 0
+            return np.full(self.shape, unknown, self.dtype.numpy)
+        return np.ascontiguousarray(self._seen(self._layout.gather(data)))
+
+    def copy_(self, src: Tensor) -> Tensor:
+        """Take over the values of `src`, broadcast to this shape and rounded to this type.
+
+        The values are those that `src` has now; the host goes on, the copy takes its turn on the device. Between
+        tensors that lie alike on one device the PEs copy their parts; any other way goes through the host.
+        """
+        if isinstance(src, DeviceTensor) and self._lies_like(src):
+            self._run("copy_", device_kernels.copy, src, src._parts())
+            return self
+        self._write(src.numpy())
+        return self
+
+    def fill_(self, value: float) -> Tensor:
+        """Set every element; the PEs write their parts."""
+        self._run("fill_", device_kernels.fill, value, self._parts())
+        return self
+
+    def clone(self) -> Tensor:
+        """Return a copy that lies on the same PEs; they make it."""
+        return self._like(self.dtype).copy_(self)
+
+    def contiguous(self) -> Tensor:
+        """Return the tensor, or a copy of it in row-major order, made by way of the host.
+
+        Raises
+        ------
+        RuntimeError
+            If the tensor was reshaped and then transposed, so that its parts are no blocks of it any more.
+        """
+        if self.is_contiguous():
+            return self
+        order = sorted(range(self.dim()), key=lambda d: (-self._stride[d], self.shape[d] == 1))
+        if tuple(self.shape[d] for d in order) != self._layout.shape:
+            raise RuntimeError(
+                f"{self.name}: a tensor that was reshaped and then transposed has no placement; copy it: "
+                '.cpu().contiguous().to("ahbm", dp=...)'
+            )
+        copy = self._host.deploy_like(self._layout.permuted(np.argsort(order).tolist()), self.device)
+        copy._write(self.numpy())
+        return copy
+
+    def _to(self, device: Device, dtype: DType, dp: DPPolicy | None, name: str | None) -> Tensor:
+        if device.type == "cpu":
+            if dp is not None:
+                raise ValueError('dp places a tensor on a device; say .to("ahbm", dp=...)')
+            return HostTensor(self._host, self.numpy().astype(dtype.numpy, copy=False))
+        if device == self.device and dtype is self.dtype and dp is None:
+            return self
+        if dp is not None:
+            return self._host.deploy(self.shape, dtype, device, dp, name).copy_(self)
+        return self._like(dtype, name, device).copy_(self)
+
+    def _write(self, values: np.ndarray) -> None:
+        """Queue a copy of `values` to the device; they are taken as they are now."""
+        if np.broadcast_shapes(values.shape, self.shape) != self.shape:
+            raise RuntimeError(f"{self.name}: values of shape {values.shape} do not fit shape {tuple(self.shape)}")
+        data = self._bytes(values) if self._host.engine.data else None
+        self._host.write(self._handle, self._layout.write_pieces, data)
+
+    def _poke(self, values: np.ndarray) -> None:
+        """Set the contents of new memory, at no cost in simulated time."""
+        self._host.engine.memory.poke(self._layout.write_pieces, self._bytes(values))
+
+    def _bytes(self, values: np.ndarray) -> np.ndarray:
+        base = np.empty(self._layout.shape, self.dtype.numpy)
+        self._seen(base)[...] = values
+        return self._layout.scatter(base)
+
+    def _seen(self, base: np.ndarray) -> np.ndarray:
+        """Return `base`, an array as the tensor was placed, with this tensor's shape and strides."""
+        steps = [n * self.dtype.itemsize for n in self._stride]
+        return np.lib.stride_tricks.as_strided(base.reshape(-1), tuple(self.shape), steps)
+
+    def _lies_like(self, other: DeviceTensor) -> bool:
+        def place(t: DeviceTensor) -> list[tuple[int, ...]]:
+            return [(s.cube, s.pe, s.offset, s.nbytes) for s in t.shards]
+
+        same = (self.device, self.dtype, self.shape) == (other.device, other.dtype, other.shape)
+        return same and self._stride == other._stride and place(self) == place(other)
+
+    def _parts(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Return (first element, elements) of every PE's parts, by (cube, pe)."""
+        item = self.dtype.itemsize
+        parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for s in self.shards:
+            parts.setdefault((s.cube, s.pe), []).append((s.offset // item, s.nbytes // item))
+        return parts
+
+    def _run(self, name: str, kernel: Any, *args: Any) -> None:
+        if self.shards:
+            launch(self._host, self._handle.sip, name, kernel, (self, *args))
+
+    # -- views
+
+    def _like(self, dtype: DType, name: str | None = None, device: Device | None = None) -> DeviceTensor:
+        """Return a new tensor on the same PEs (of another device), with this one's shape and strides."""
+        twin = self._host.deploy_like(self._layout.of(dtype), device or self.device, name)
+        return DeviceTensor(self._host, twin._handle, twin._layout, 0, self.shape, self._stride)
+
+    def _restrided(self, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+        return DeviceTensor(self._host, self._handle, self._layout, self._offset, shape, stride)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        box, shape, dropped = self._box(key)
+        if not self.is_contiguous():
+            raise IndexError(f"{self.name}: index a device tensor before transposing it, or copy it: .contiguous()")
+        if tuple(self.shape) == self._layout.shape:
+            cut = self._layout.cut(box)
+            if cut is None:
+                raise IndexError(self._unaligned(box))
+            offset, layout = cut
+            layout = layout.without(dropped)
+        else:
+            first, size = self._consecutive(box)
+            flat = self._layout.flat()
+            cut = None if flat is None else flat.cut((slice(first, first + size),))
+            if cut is None:
+                raise IndexError(
+                    f"{self.name}: its parts are not in row-major order, so a reshaped view has no blocks to take; "
+                    "index it before reshaping"
+                )
+            offset, layout = cut
+        return DeviceTensor(self._host, self._handle, layout, self._offset + offset, shape)
+
+    def _box(self, key: Any) -> tuple[tuple[slice, ...], list[int], set[int]]:
+        """Return what `key` selects: a slice for every dim, the shape of the view, and the dims that it drops."""
+        keys = list(key) if isinstance(key, tuple) else [key]
+        taken = sum(k is not None and k is not Ellipsis for k in keys)
+        if taken > self.dim():
+            raise IndexError(f"too many indices for tensor of dimension {self.dim()}")
+        at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+        keys[at : at + 1] = [slice(None)] * (self.dim() - taken)
+        box: list[slice] = []
+        shape: list[int] = []
+        dropped: set[int] = set()
+        for k in keys:
+            dim = len(box)
+            if k is None:
+                shape.append(1)
+            elif isinstance(k, slice):
+                start, stop, step = k.indices(self.shape[dim])
+                if step != 1:
+                    raise IndexError(f"{self.name}: step {step} in dim {dim}: a part of a device tensor has step 1")
+                box.append(slice(start, max(start, stop)))
+                shape.append(max(start, stop) - start)
+            elif hasattr(k, "__index__") and not isinstance(k, bool):
+                index, size = k.__index__(), self.shape[dim]
+                if not -size <= index < size:
+                    raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
+                box.append(slice(index % size, index % size + 1))
+                dropped.add(dim)
+            else:
+                raise IndexError(
+                    f"{self.name}: index {k!r} of type {type(k).__name__}: a device tensor takes integers, slices, "
+                    "None and ...; read it first: .cpu()[...]"
+                )
+        return tuple(box), shape, dropped
+
+    def _consecutive(self, box: tuple[slice, ...]) -> tuple[int, int]:
+        row = Layout(
+            self.shape, self.dtype, [TensorShard(0, 0, 0, 0, 0, self.nbytes, tuple(slice(0, n) for n in self.shape))]
+        )
+        cut = row.cut(box)
+        if cut is None:
+            raise IndexError(self._unaligned(box))
+        return cut[0] // self.dtype.itemsize, cut[1].nbytes // self.dtype.itemsize
+
+    def _unaligned(self, box: tuple[slice, ...]) -> str:
+        asked = ", ".join(f"{b.start}:{b.stop}" for b in box)
+        edges = "; ".join(f"dim {i} at {_some(n)}" for i, n in enumerate(self._layout.boundaries()))
+        return (
+            f"{self.name}[{asked}] is not one run of bytes of this tensor of shape {self._layout.shape}: "
+            f"shards meet in {edges}; cut there, or read it first: .cpu()[...]"
+        )
+
+    # -- display
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name}, shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}', {self._where()})"
+
+    def _repr_html_(self) -> str:
+        """Show what it is and which PE holds which part; values would cost a read."""
+        rows = "".join(
+            f"<tr><td>cube{s.cube}.pe{s.pe}</td><td>[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]</td>"
+            f"<td>{s.nbytes:,} B</td></tr>"
+            for s in self.shards[:16]
+        )
+        more = len(self.shards) - 16
+        rest = f"<tr><td colspan=3>... and {more} more</td></tr>" if more > 0 else ""
+        return (
+            f"<table><caption>{html.escape(repr(self))}</caption>"
+            f"<tr><th>PE</th><th>part</th><th>bytes</th></tr>{rows}{rest}</table>"
+        )
+
+    def _where(self) -> str:
+        pes = {(s.cube, s.pe) for s in self.shards}
+        cubes = {cube for cube, _ in pes}
+        return f"{len(self.shards)} shards on {len(pes)} PEs of {len(cubes)} cubes"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"{shown}, ... {numbers[-1]}" if len(numbers) > 8 else shown
+
+
+def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
+    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`.
+
+    Raises
+    ------
+    RuntimeError
+        If a tensor is not on that device, or none is among the arguments.
+    TypeError
+        If an argument is an array.
+    """
+    tensors = []
+    values = []
+    for i, arg in enumerate(args):
+        where = f"launch of {name!r}: argument {i}"
+        if isinstance(arg, np.ndarray) and arg.ndim:
+            raise TypeError(f'{where} is a numpy array; a kernel takes device tensors: torch.from_numpy(a).to("ahbm")')
+        if not isinstance(arg, Tensor):
+            values.append(arg)
+            continue
+        if not isinstance(arg, DeviceTensor):
+            raise RuntimeError(
+                f'{where} is a tensor on the host, {tuple(arg.shape)}; expected one on a device: .to("ahbm")'
+            )
+        if arg.device.index != sip:
+            raise RuntimeError(
+                f"{where}, tensor {arg.name!r}, is on {arg.device}, but the current device is ahbm:{sip}; choose with "
+                'torch.ahbm.set_device(...), or move it: .to("ahbm")'
+            )
+        tensors.append(arg)
+        values.append(Pointer(arg.data_ptr(), arg.dtype))
+    targets = sorted({(s.cube, s.pe) for tensor in tensors for s in tensor.shards})
+    if not targets:
+        raise RuntimeError(
+            f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
+            'are: create one with device="ahbm"'
+        )
+    host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])

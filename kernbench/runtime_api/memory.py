@@ -1,0 +1,148 @@
+"""The memory of all devices, as the host hands it out to tensors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+from kernbench.config import MachineConfig
+from kernbench.dtypes import DType
+from kernbench.errors import AllocationError
+from kernbench.policy.address.allocator import ALIGNMENT, Allocators
+from kernbench.policy.address.va_allocator import VirtualAllocator
+from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
+from kernbench.runtime_api.layout import Layout, TensorShard
+
+
+class TensorHandle:
+    """The memory of one device tensor.
+
+    It is freed when nothing needs it any more: no tensor, no view, and no pending operation. References decide
+    that, so a handle is never part of a cycle.
+
+    Attributes
+    ----------
+    name : str
+        The tensor's name, for messages about addresses.
+    sip, va, nbytes : int
+        Its device and its range of virtual memory.
+    layout : Layout
+        Its shards.
+    """
+
+    __slots__ = ("__weakref__", "_release", "layout", "name", "nbytes", "sip", "va")
+
+    def __init__(self, name: str, sip: int, va: int, layout: Layout, release: Callable[[], None]) -> None:
+        self.name, self.sip, self.va, self.layout = name, sip, va, layout
+        self.nbytes = sum(part.nbytes for part in layout.parts)
+        self._release = weakref.finalize(self, release)
+        self._release.atexit = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the memory is still the tensor's."""
+        return self._release.alive
+
+    def release(self) -> None:
+        """Free the memory now; a second call does nothing."""
+        self._release()
+
+
+class DeviceMemory:
+    """Virtual and physical memory of every SIP.
+
+    Parameters
+    ----------
+    config : MachineConfig
+        Sizes.
+    allocators : Allocators
+        Physical memory of each PE, shared with whatever else reserves space in it.
+    unmap : callable
+        `unmap(sip, va, nbytes)` is called before a range is given back.
+
+    Attributes
+    ----------
+    allocated, peak : list of int
+        Bytes held by tensors on each SIP, now and at most; copies of replicated parts count.
+    """
+
+    def __init__(self, config: MachineConfig, allocators: Allocators, unmap: Callable[[int, int, int], None]) -> None:
+        self._config = config
+        self._unmap = unmap
+        self._virtual = VirtualAllocator()
+        self._allocators = allocators
+        self.allocated = [0] * config.n_sips
+        self.peak = [0] * config.n_sips
+
+    def place(self, name: str, sip: int, shape: Sequence[int], dtype: DType, dp: DPPolicy) -> TensorHandle:
+        """Return memory for a tensor, in HBM, spread as `dp` says.
+
+        Raises
+        ------
+        AllocationError
+            If a PE has no room for its part; nothing is held then.
+        PlacementError
+            If `dp` does not fit the tensor or the machine.
+        """
+        specs = resolve_dp_policy(
+            dp,
+            shape=shape,
+            itemsize=dtype.itemsize,
+            num_pe=self._config.pes_per_cube,
+            num_cubes=self._config.cubes_per_sip,
+            target_sip=sip,
+        )
+        return self._hold(name, sip, shape, dtype, specs)
+
+    def place_like(self, name: str, sip: int, layout: Layout) -> TensorHandle:
+        """Return memory of its own for a tensor whose parts lie on the same PEs as those of `layout`."""
+        return self._hold(name, sip, layout.shape, layout.dtype, layout.shards)
+
+    def _hold(
+        self, name: str, sip: int, shape: Sequence[int], dtype: DType, parts: Sequence[ShardSpec | TensorShard]
+    ) -> TensorHandle:
+        held: list[tuple[int, int, int]] = []
+        try:
+            shards = self._shards(sip, parts, held)
+        except AllocationError:
+            self._free(sip, held)
+            raise
+        nbytes = max((s.offset + s.nbytes for s in parts), default=0)
+        va = self._virtual.alloc(nbytes)
+        size = sum(s.nbytes for s in parts)
+        self.allocated[sip] += size
+        self.peak[sip] = max(self.peak[sip], self.allocated[sip])
+
+        def release() -> None:
+            if nbytes:
+                self._unmap(sip, va, nbytes)
+            self._virtual.free(va)
+            self._free(sip, held)
+            self.allocated[sip] -= size
+
+        return TensorHandle(name, sip, va, Layout(shape, dtype, shards), release)
+
+    def _shards(
+        self, sip: int, parts: Sequence[ShardSpec | TensorShard], held: list[tuple[int, int, int]]
+    ) -> list[TensorShard]:
+        """Allocate one block for each PE's part; append what is held as (cube, pe, address)."""
+        by_pe: dict[tuple[int, int], list[ShardSpec | TensorShard]] = {}
+        for spec in parts:
+            by_pe.setdefault((spec.cube, spec.pe), []).append(spec)
+        shards = []
+        for (cube, pe), own in by_pe.items():
+            starts, size = [], 0
+            for spec in own:
+                starts.append(size)
+                size += -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
+            base = self._allocators.pe(sip, cube, pe).alloc_hbm(size)
+            held.append((cube, pe, base))
+            shards += [
+                TensorShard(sip, cube, pe, base + start, s.offset, s.nbytes, s.index)
+                for s, start in zip(own, starts, strict=True)
+            ]
+        return shards
+
+    def _free(self, sip: int, held: list[tuple[int, int, int]]) -> None:
+        for cube, pe, address in held:
+            self._allocators.pe(sip, cube, pe).free(address)

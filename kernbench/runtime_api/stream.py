@@ -1,0 +1,132 @@
+"""Streams: operations of a device that run one after the other, while the host goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from kernbench.runtime_api.types import Device
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+
+class Stream:
+    """An in-order queue of operations on one device; it never blocks the program that fills it.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        What runs the operations.
+    device : Device
+        Whose stream it is.
+    """
+
+    def __init__(self, engine: GraphEngine, device: Device) -> None:
+        self._engine = engine
+        self.device = device
+        self._last: simpy.Event | None = None
+
+    def submit(self, start: Callable[[], simpy.Event]) -> simpy.Event:
+        """Call `start` when all earlier operations are complete; return the event of its own completion.
+
+        The event has the value of the one that `start` returns. What `start` refers to is kept until then.
+        """
+        done = simpy.Event(self._engine.env)
+
+        def finished(event: simpy.Event, keep: object = start) -> None:
+            done.succeed(event.value)
+
+        def begin(_: Any = None) -> None:
+            _then(start(), finished)
+
+        before, self._last = self._last, done
+        if before is None or before.callbacks is None:
+            begin()
+        else:
+            before.callbacks.append(begin)
+        return done
+
+    def wait(self, event: simpy.Event) -> Any:
+        """Run the clock until `event` of this stream has happened; return its value."""
+        value = self._engine.wait(event)
+        if event is self._last:
+            self._last = None
+        return value
+
+    def synchronize(self) -> None:
+        """Run the clock until every operation is complete."""
+        if self._last is not None:
+            self.wait(self._last)
+
+    def query(self) -> bool:
+        """Return whether every operation is complete."""
+        return self._last is None or self._last.callbacks is None
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self.device}, {'idle' if self.query() else 'busy'}>"
+
+
+class Event:
+    """A mark in a stream: `record` puts it behind what is queued, `elapsed_time` compares two.
+
+    Parameters
+    ----------
+    current_stream : callable
+        Returns the stream that `record` uses when it is given none.
+    enable_timing : bool
+        Whether the event tells the time.
+    """
+
+    def __init__(self, current_stream: Callable[[], Stream], enable_timing: bool = False) -> None:
+        self._current_stream = current_stream
+        self._timing = enable_timing
+        self._stream: Stream | None = None
+        self._done: simpy.Event | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the point behind everything that `stream` (the current device's) holds now."""
+        self._stream = stream or self._current_stream()
+        engine = self._stream._engine
+        self._done = self._stream.submit(lambda: engine.env.timeout(0, engine.now_ns))
+
+    def query(self) -> bool:
+        """Return whether the mark has been reached (True also before `record`)."""
+        return self._done is None or self._done.callbacks is None
+
+    def synchronize(self) -> None:
+        """Run the clock until the mark has been reached."""
+        if self._stream is not None and self._done is not None and not self.query():
+            self._stream.wait(self._done)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the simulated time from this mark to `end_event` [ms].
+
+        Raises
+        ------
+        RuntimeError
+            If one of them does not tell the time, or has not been reached.
+        """
+        if not (self._timing and end_event._timing):
+            raise RuntimeError("both events need enable_timing=True before elapsed_time can tell anything")
+        if self._done is None or end_event._done is None:
+            raise RuntimeError("both events must be recorded before calculating elapsed time")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError(
+                "both events must be completed before calculating elapsed time; call torch.ahbm.synchronize() first"
+            )
+        return float(end_event._done.value - self._done.value) / 1e6
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self._done is None else "reached" if self.query() else "pending"
+        return f"<Event, {state}>"
+
+
+def _then(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
+    """Call `callback(event)` when `event` has happened, at once if that was before."""
+    if event.callbacks is None:
+        callback(event)
+    else:
+        event.callbacks.append(callback)

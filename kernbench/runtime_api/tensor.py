@@ -1,0 +1,304 @@
+"""`torch.Tensor`: what tensors of the host and of a device have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.dtypes import DType, as_dtype
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.layout import TensorShard
+from kernbench.runtime_api.memory import TensorHandle
+from kernbench.runtime_api.types import Device, DeviceLike
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.runtime_api.host import Host
+
+__all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
+
+
+class Size(tuple[int, ...]):
+    """A shape, printed as torch prints it."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return prod(self)
+
+    def __repr__(self) -> str:
+        return f"torch.Size([{', '.join(map(str, self))}])"
+
+
+class Tensor(ABC):
+    """An array on the host ("cpu") or in the memory of a device ("ahbm").
+
+    Names and meaning are torch's. Reading values of a device tensor (`numpy`, `item`, `tolist`, `cpu`) waits for
+    what was queued before it and costs simulated time; torch asks for `cpu()` first, here `numpy()` alone will do.
+    There are no operators yet: work on a device is a kernel launch.
+
+    Attributes
+    ----------
+    shape : Size
+        Elements along each dim.
+    dtype : DType
+        Type of the elements.
+    device : Device
+        Where it is; of a device tensor always with an index.
+    """
+
+    shape: Size
+    dtype: DType
+    device: Device
+    _stride: tuple[int, ...]
+    _host: Host
+
+    # -- shape
+
+    def size(self, dim: int | None = None) -> Size | int:
+        """Return the shape, or the elements along `dim`."""
+        return self.shape if dim is None else self.shape[self._dim(dim)]
+
+    def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
+        """Return the elements from one index to the next, along each dim or along `dim`."""
+        return self._stride if dim is None else self._stride[self._dim(dim)]
+
+    def dim(self) -> int:
+        """Return the number of dims."""
+        return len(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return prod(self.shape)
+
+    def element_size(self) -> int:
+        """Return the bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, copies not counted."""
+        return self.numel() * self.dtype.itemsize
+
+    def is_contiguous(self) -> bool:
+        """Return whether the elements follow each other in row-major order."""
+        return self._stride == row_major(self.shape) or self.numel() <= 1
+
+    @property
+    def data(self) -> Tensor:
+        """The same elements as a tensor of its own."""
+        return self._restrided(self.shape, self._stride)
+
+    def view(self, *shape: int | Sequence[int]) -> Tensor:
+        """Return the same elements in another shape; one size may be -1."""
+        sizes = self._sizes(shape)
+        if not self.is_contiguous():
+            raise RuntimeError(
+                f"view: shape {tuple(self.shape)} with stride {self._stride} cannot be seen as {sizes} without a "
+                "copy; use .reshape(...) instead"
+            )
+        return self._restrided(sizes, row_major(sizes))
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """Return the elements in another shape, as a view where no copy is needed."""
+        return self.contiguous().view(*shape)
+
+    def transpose(self, dim0: int, dim1: int) -> Tensor:
+        """Return a view with two dims exchanged."""
+        order = list(range(self.dim()))
+        a, b = self._dim(dim0), self._dim(dim1)
+        order[a], order[b] = order[b], order[a]
+        return self._permuted(order)
+
+    def t(self) -> Tensor:
+        """Return a view of a matrix with its dims exchanged; fewer dims stay as they are."""
+        if self.dim() > 2:
+            raise RuntimeError(f"t() expects a tensor with <= 2 dims, but self is {self.dim()}D; use transpose")
+        return self._permuted(reversed(range(self.dim())))
+
+    @property
+    def T(self) -> Tensor:
+        """A view with all dims in reverse order."""
+        return self._permuted(reversed(range(self.dim())))
+
+    @abstractmethod
+    def __getitem__(self, key: Any) -> Tensor: ...
+
+    @abstractmethod
+    def contiguous(self) -> Tensor:
+        """Return the tensor, or a copy of it in row-major order."""
+
+    @abstractmethod
+    def _restrided(self, shape: Sequence[int], stride: Sequence[int]) -> Tensor: ...
+
+    # -- values
+
+    @abstractmethod
+    def numpy(self) -> np.ndarray:
+        """Return the values as an array: shared with a host tensor, read from a device tensor."""
+
+    @abstractmethod
+    def data_ptr(self) -> int:
+        """Return the address of the first element: virtual on a device."""
+
+    @abstractmethod
+    def clone(self) -> Tensor:
+        """Return a copy that lies in the same way on the same device."""
+
+    @abstractmethod
+    def copy_(self, src: Tensor) -> Tensor:
+        """Take over the values of `src`, broadcast to this shape and rounded to this type."""
+
+    @abstractmethod
+    def fill_(self, value: float) -> Tensor:
+        """Set every element."""
+
+    def zero_(self) -> Tensor:
+        """Set every element to zero."""
+        return self.fill_(0)
+
+    def cpu(self) -> Tensor:
+        """Return the tensor on the host."""
+        return self.to("cpu")
+
+    def to(
+        self,
+        *args: DeviceLike | DType | Tensor,
+        device: DeviceLike | None = None,
+        dtype: DType | str | None = None,
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """Return the tensor on another device or in another type; itself where nothing changes.
+
+        Parameters
+        ----------
+        *args : device, dtype or Tensor
+            As in torch: `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(other)`.
+        device, dtype : optional
+            The same by name.
+        dp : DPPolicy, optional
+            Where the parts go; implies the current device where none is named. Default: PE 0 of cube 0, or of a
+            device tensor the PEs where it is.
+        name : str, optional
+            Name of the new tensor.
+        """
+        for arg in args:
+            if isinstance(arg, Tensor):
+                device, dtype = arg.device, arg.dtype
+            elif isinstance(arg, DType):
+                dtype = arg
+            elif isinstance(arg, str) and arg.partition(":")[0] not in ("ahbm", "cpu"):
+                dtype = as_dtype(arg)
+            else:
+                device = arg
+        if device is None and dp is not None:
+            device = "ahbm"
+        target = self.device if device is None else self._host.place(device)
+        return self._to(target, self.dtype if dtype is None else as_dtype(dtype), dp, name)
+
+    @abstractmethod
+    def _to(self, device: Device, dtype: DType, dp: DPPolicy | None, name: str | None) -> Tensor: ...
+
+    def item(self) -> bool | int | float:
+        """Return the only value as a Python number."""
+        if self.numel() != 1:
+            raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
+        value: bool | int | float = self.numpy().reshape(-1).astype(self.dtype.carrier)[0].item()
+        return value
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists of Python numbers."""
+        return self.numpy().astype(self.dtype.carrier).tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        return array.astype(dtype) if dtype is not None else array.copy() if copy else array
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def _dim(self, dim: int) -> int:
+        n = max(self.dim(), 1)
+        if not -n <= dim < n:
+            raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
+        return dim % n
+
+    def _permuted(self, order: Iterator[int] | Sequence[int]) -> Tensor:
+        dims = list(order)
+        return self._restrided([self.shape[d] for d in dims], [self._stride[d] for d in dims])
+
+    def _sizes(self, shape: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+        sizes = list(as_shape(shape))
+        known = prod(n for n in sizes if n != -1)
+        if sizes.count(-1) == 1 and known and self.numel() % known == 0:
+            sizes[sizes.index(-1)] = self.numel() // known
+        if prod(sizes) != self.numel() or min(sizes, default=0) < 0:
+            raise RuntimeError(f"shape {sizes} is invalid for input of size {self.numel()}")
+        return tuple(sizes)
+
+
+def deploy_tensor(
+    context: RuntimeContext,
+    shape: Sequence[int],
+    dtype: DType | str,
+    *,
+    dp: DPPolicy,
+    device: DeviceLike = "ahbm",
+    name: str | None = None,
+) -> Tensor:
+    """Return a tensor on a device with memory allocated and mapped, its contents undefined.
+
+    Parameters
+    ----------
+    context : RuntimeContext
+        The session.
+    shape : sequence of int
+        Its shape.
+    dtype : DType or str
+        Type of its elements.
+    dp : DPPolicy
+        Where its parts go.
+    device : str, int or Device
+        Which SIP.
+    name : str, optional
+        For messages.
+    """
+    return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a row-major array, in elements."""
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+def as_shape(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+    """Return the shape that `*size` means: integers, or one sequence of them."""
+    if len(size) == 1 and isinstance(size[0], Sequence):
+        size = size[0]
+    try:
+        return tuple(int(n.__index__()) for n in size)  # type: ignore[union-attr]
+    except AttributeError:
+        raise TypeError(f"shape = {size!r} must be integers, or one tuple of integers") from None

@@ -1,0 +1,119 @@
+"""What names a device: `torch.device`, and the `--device` of a run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+TYPES = ("ahbm", "cpu")
+
+
+class Device:
+    """`torch.device`: a type ("ahbm" or "cpu") and perhaps an index. "ahbm:1" is SIP 1.
+
+    Parameters
+    ----------
+    type : str, int or Device
+        "ahbm", "ahbm:1", "cpu"; an integer is the index of an ahbm device.
+    index : int, optional
+        Which one; left out, it means the current device of the caller.
+
+    Examples
+    --------
+    >>> Device("ahbm:1")
+    device(type='ahbm', index=1)
+    >>> str(Device(0)), str(Device("cpu"))
+    ('ahbm:0', 'cpu')
+    """
+
+    __slots__ = ("index", "type")
+    type: str
+    index: int | None
+
+    def __init__(self, type: str | int | Device, index: int | None = None) -> None:
+        if isinstance(type, Device):
+            type, index = type.type, type.index if index is None else index
+        elif isinstance(type, int) and not isinstance(type, bool):
+            type, index = "ahbm", type
+        elif not isinstance(type, str):
+            raise TypeError(f"device = {type!r} must be a string, an index or a torch.device")
+        name, _, number = type.partition(":")
+        if name not in TYPES or (":" in type and (not number.isdecimal() or index is not None)):
+            raise RuntimeError(f"device = {type!r} is no device; expected one of: ahbm, ahbm:<index>, cpu")
+        if number:
+            index = int(number)
+        if index is not None and index < 0:
+            raise RuntimeError(f"device index = {index} must be >= 0")
+        object.__setattr__(self, "type", name)
+        object.__setattr__(self, "index", index)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a device cannot be changed: {name} = {value!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __repr__(self) -> str:
+        index = "" if self.index is None else f", index={self.index}"
+        return f"device(type={self.type!r}{index})"
+
+
+DeviceLike = str | int | Device
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSelector:
+    """Which device a run begins on: SIP `sip`, or with None ("all") the first.
+
+    Every SIP of the machine stays reachable either way; "all" says that the program uses them.
+    """
+
+    sip: int | None = None
+
+    @property
+    def first(self) -> int:
+        """The device that is current when the program begins."""
+        return self.sip or 0
+
+    def __str__(self) -> str:
+        return "all" if self.sip is None else f"sip:{self.sip}"
+
+
+def resolve_device(device: str | DeviceSelector | None, n_sips: int | None = None) -> DeviceSelector:
+    """Return what `device` selects: "all" (or None), or "sip:N".
+
+    Parameters
+    ----------
+    device : str, DeviceSelector or None
+        As given to `--device`.
+    n_sips : int, optional
+        SIPs of the machine, to check N against.
+
+    Raises
+    ------
+    ValueError
+        If it selects nothing.
+
+    Examples
+    --------
+    >>> resolve_device("sip:1")
+    DeviceSelector(sip=1)
+    """
+    if isinstance(device, DeviceSelector):
+        selector = device
+    elif device is None or device == "all":
+        selector = DeviceSelector()
+    elif match := re.fullmatch(r"sip:(\d+)", device):
+        selector = DeviceSelector(int(match[1]))
+    else:
+        raise ValueError(f"device = {device!r} selects nothing; expected all or sip:N")
+    if n_sips is not None and selector.first >= n_sips:
+        raise ValueError(f"device = {selector}: the machine has {n_sips} SIPs, sip:0 to sip:{n_sips - 1}")
+    return selector
