@@ -164,14 +164,16 @@ class MemoryOps(VectorOps):
     def _access(self, name: str, pointers: PointerTile, mask: Any) -> Access:
         """Return which elements are meant. Blocks for offsets and mask where they are computed values."""
         offsets = pointers.offsets
-        if mask is None:
-            if offsets._access is None:
-                offsets._access = Access.of(offsets._array(), None)
-            return offsets._access
-        mask = self._constant(mask)
-        if broadcast(name, offsets.shape, mask.shape) != offsets.shape:
-            raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
-        return Access.of(offsets._array(), np.broadcast_to(mask._array() != 0, offsets.shape))
+        if mask is not None:
+            mask = self._constant(mask)
+            if broadcast(name, offsets.shape, mask.shape) != offsets.shape:
+                raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
+            wanted = mask._array() != 0
+            if not wanted.all():
+                return Access.of(offsets._array(), np.broadcast_to(wanted, offsets.shape))
+        if offsets._access is None:
+            offsets._access = Access.of(offsets._array(), None)
+        return offsets._access
 
     def _load_tile(self, pointers: PointerTile, mask: Any, other: Any, dtype: DTypeLike | None) -> Tile:
         dt = pointers.dtype if dtype is None else as_dtype(dtype)

@@ -24,15 +24,14 @@ class Access:
 
     @classmethod
     def of(cls, offsets: np.ndarray, mask: np.ndarray | None) -> Access:
-        """Return how `offsets` (elements, any shape) are accessed where `mask` (same shape, or None: all) is set.
+        """Return how `offsets` (elements, any shape) are accessed where `mask` (same shape; None: everywhere) is set.
 
         >>> Access.of(np.array([4, 5, 9, 5]), None).runs
         ((4, 2, 3), (9, 1, 1))
         """
         wanted = offsets.astype(np.int64, copy=False).reshape(-1)
-        flat = None
-        if mask is not None and not mask.all():
-            flat = mask.reshape(-1)
+        flat = None if mask is None else mask.reshape(-1)
+        if flat is not None:
             wanted = wanted[flat]
         if not wanted.size:
             return cls((), 0, None, flat)

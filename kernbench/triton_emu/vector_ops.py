@@ -225,16 +225,16 @@ class VectorOps(Program):
 
     def cast(self, x: Any, dtype: DTypeLike) -> Tile:
         """Return x in another type: to nearest even, towards zero for integers, not zero for bool."""
-        x, dt = self._constant(x), as_dtype(dtype)
-        if x.dtype == dt:
-            return x
+        tile, dt = self._constant(x), as_dtype(dtype)
+        if tile.dtype == dt:
+            return tile
         function: Function = (lambda a: a != 0) if dt is bool_ else (lambda a: a)
-        return self._vector("cast", _SIMPLE, function, (x,), x.shape, dt, x.dtype)
+        return self._vector("cast", _SIMPLE, function, (tile,), tile.shape, dt, tile.dtype)
 
     def cdiv(self, x: Any, div: Any) -> Any:
         """Return x / div rounded up, of integers."""
         if isinstance(x, Tile) or isinstance(div, Tile):
-            return self._binary("floordiv", self._binary("add", x, div - 1), div)
+            return self._binary("floordiv", self._binary("add", x, self._binary("sub", div, 1)), div)
         return -(-x // div)
 
     def _mixed(self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Any]) -> Tile:
