@@ -166,8 +166,9 @@ class Records:
 
     def pes(self) -> list[tuple[int, int, int]]:
         """Return the PEs that did work, as sorted (sip, cube, pe)."""
-        found = np.unique(self.location, axis=0)
-        return [(int(s), int(c), int(p)) for s, c, p in found if p >= 0]
+        used = np.flatnonzero(np.bincount(self.command + 1)) - 1
+        found = {(c.sip, c.cube, c.pe) for i in used if i >= 0 and (c := self.commands[i]).pe >= 0}
+        return sorted(found)
 
     def where(self, mask: np.ndarray) -> Records:
         """Return the rows that `mask` (bool, or indices) selects; tables and totals stay those of the run."""
