@@ -16,9 +16,11 @@ STAGES: dict[str, tuple[str, ...]] = {
     "store_tcm": ("store_tcm",),
     "dma_in": ("dma_in", "load"),
     "dma_out": ("dma_out", "store"),
+    "composite": ("composite",),  # only of one whose tiles were not logged
     "host": ("h2d", "d2h", "map"),
 }
 PE_KINDS = tuple(kind for stage, kinds in STAGES.items() if stage != "host" for kind in kinds)
+ENGINE_KINDS = tuple(kind for kind in PE_KINDS if kind != "composite")
 LAUNCH, WAIT = "launch", "wait"
 ORDER = (*STAGES, LAUNCH, WAIT)
 
@@ -61,7 +63,8 @@ def breakdown(
     """Return busy and exclusive time of every stage.
 
     "launch" is the part of a launch before the first and after the last work of its PEs: messages through the CPUs.
-    "wait" is time in which nothing listed is busy. Host copies count for every PE that is looked at.
+    "composite" is the time of composites whose tiles were not logged and so cannot be told apart. "wait" is time in
+    which nothing listed is busy. Host copies count for every PE that is looked at.
 
     Parameters
     ----------
@@ -85,6 +88,8 @@ def breakdown(
     intervals = []
     for stage, kinds in STAGES.items():
         chosen = np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in kinds])
+        if stage == "composite":
+            chosen &= ~_has_tiles(records)
         if stage == "host":
             low, high = records.start_ps[chosen], records.end_ps[chosen]
             intervals.append(_on_every_lane(low, high, len(pes), start, end))
@@ -104,6 +109,14 @@ def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
     index = {pe: i for i, pe in enumerate(pes)}
     table = np.array([index.get((c.sip, c.cube, c.pe), -1) for c in records.commands] + [-1], np.int64)
     rows: np.ndarray = table[records.command]
+    return rows
+
+
+def _has_tiles(records: Records) -> np.ndarray:
+    """Return for every row whether the tiles of its command were logged."""
+    tiled = np.zeros(len(records.commands) + 1, bool)
+    tiled[records.command[records.tile >= 0]] = True
+    rows: np.ndarray = tiled[records.command]
     return rows
 
 

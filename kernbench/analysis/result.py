@@ -13,7 +13,7 @@ from kernbench.analysis.records import Launch, Records
 
 LABELS = {
     "gemm": "matrix", "math": "vector", "fetch": "fetch", "store_tcm": "store", "dma_in": "dma in",
-    "dma_out": "dma out", "host": "host copies", "launch": "launch", "wait": "wait",
+    "dma_out": "dma out", "composite": "composite", "host": "host copies", "launch": "launch", "wait": "wait",
 }  # fmt: skip
 
 

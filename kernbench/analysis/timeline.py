@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.analysis.breakdown import PE_KINDS, STAGES
+from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES
 from kernbench.analysis.records import Records
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
@@ -21,7 +21,7 @@ def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int]
     window : (start_ps, end_ps), optional
         Only work that overlaps it.
     """
-    rows = records.of_pe(*pe).of_kind(*PE_KINDS)
+    rows = records.of_pe(*pe).of_kind(*ENGINE_KINDS)
     if window:
         rows = rows.within(*window)
     table = [

@@ -33,10 +33,11 @@ def presets() -> dict[str, str]:
 
 
 def components() -> dict[str, str]:
-    """Return every component implementation with its class."""
+    """Return every component implementation with what its class says of itself."""
     from kernbench.registry import COMPONENTS
 
-    return {name: COMPONENTS.paths[name] for name in COMPONENTS.names()}
+    docs = {name: COMPONENTS.resolve(name).__doc__ or "" for name in COMPONENTS.names}
+    return {name: doc.strip().partition("\n")[0] for name, doc in docs.items()}
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {

@@ -25,9 +25,9 @@ from kernbench.cli.options import echo_json, json_option, load_machine, machine_
 @click.option(
     "--log",
     type=click.Choice(["off", "operation", "tile"]),
-    default="operation",
+    default="tile",
     show_default=True,
-    help="What to record: nothing, operations, or every stage of every tile (shows overlap best).",
+    help="What to record: nothing, operations, or every stage of every tile (tells where a composite spends its time).",
 )
 @json_option
 def run(

@@ -5,17 +5,21 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from kernbench.analysis.breakdown import ORDER
+import numpy as np
+
+from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
 from kernbench.analysis.result import LABELS
+from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kernbench.analysis.records import Records
     from kernbench.analysis.result import Busy, Result
 
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
-_WIDTH = 640
+_WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 
 
 def result_html(result: Result) -> str:
@@ -28,6 +32,7 @@ def result_html(result: Result) -> str:
         f'<div style="border-left:3px solid {colour};padding-left:6px">{escape(result.certificate)}</div>',
         stage_bar_svg(result.breakdown.exclusive_ns()),
         _stage_table(result),
+        _last_timeline(result.records),
     ]
     if result.launches:
         rows = [[x.name, _ns(x.start_ps / 1000), _ns((x.end_ps - x.start_ps) / 1000)] for x in result.launches[:10]]
@@ -62,6 +67,50 @@ def stage_bar_svg(exclusive_ns: Mapping[str, float]) -> str:
         f'aria-label="exclusive time by stage">{"".join(pieces)}</svg>'
     )
     return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
+
+
+def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
+    """Return what the engines of one PE did when, a lane per stage; work closer than half a pixel flows together."""
+    start, end = pe_window(records, pe)
+    rows = records.of_pe(*pe)
+    scale = (_WIDTH - _LABELS) / max(1, end - start)
+    lanes: list[str] = []
+    for stage in STAGES:
+        ids = [i for i, kind in enumerate(rows.kinds) if kind in STAGES[stage]]
+        chosen = np.isin(rows.kind, ids)
+        if stage == "host" or not chosen.any():
+            continue
+        order = np.argsort(rows.start_ps[chosen], kind="stable")
+        low = _LABELS + (rows.start_ps[chosen][order] - start) * scale
+        high = np.maximum.accumulate(_LABELS + (rows.end_ps[chosen][order] - start) * scale)
+        breaks = np.flatnonzero(low[1:] > high[:-1] + 0.5)
+        low, high = low[np.concatenate([[0], breaks + 1])], high[np.concatenate([breaks, [-1]])]
+        y = len(lanes) * _LANE
+        boxes = "".join(
+            f"M{a:.1f} {y + 2}h{max(b - a, 0.3):.1f}v{_LANE - 4}H{a:.1f}z" for a, b in zip(low, high, strict=True)
+        )
+        lanes.append(
+            f'<text x="0" y="{y + 12}" font-size="11" fill="currentColor">{LABELS[stage]}</text>'
+            f'<path d="{boxes}" fill="{palette.STAGES[stage]}"/>'
+        )
+    height = len(lanes) * _LANE
+    ends = (
+        f'<text x="{_LABELS}" y="{height + 12}" font-size="11" fill="currentColor">{_ns(start / 1000)} ns</text>'
+        f'<text x="{_WIDTH}" y="{height + 12}" font-size="11" fill="currentColor" text-anchor="end">'
+        f"{_ns(end / 1000)} ns</text>"
+    )
+    view = f'viewBox="0 0 {_WIDTH} {height + 16}" width="100%" role="img" aria-label="timeline of one PE"'
+    return f"<svg {view}>{''.join(lanes)}{ends}</svg>"
+
+
+def _last_timeline(records: Records) -> str:
+    """Return the timeline of the PE that finished last, the first of several."""
+    work = records.of_kind(*PE_KINDS)
+    if not len(work):
+        return ""
+    last = min(map(tuple, work.location[work.end_ps == work.end_ps.max()].tolist()))
+    where = "sip{}.cube{}.pe{}".format(*last)
+    return f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>{timeline_svg(records, last)}"
 
 
 def _stage_table(result: Result) -> str:

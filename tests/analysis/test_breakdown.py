@@ -8,7 +8,9 @@ from kernbench.analysis.records import Launch, Records
 from tests.analysis.synthetic import records_of
 
 ROW = st.tuples(
-    st.sampled_from([kind for kinds in STAGES.values() for kind in kinds if kind not in ("h2d", "d2h", "map")]),
+    st.sampled_from(
+        [kind for kinds in STAGES.values() for kind in kinds if kind not in ("composite", "h2d", "d2h", "map")]
+    ),
     st.integers(0, 40),
     st.integers(0, 15),
     st.integers(0, 2),
@@ -33,7 +35,7 @@ def test_an_instant_belongs_to_the_first_busy_stage():
     rows = [("dma_in", 0, 10, 0, {}), ("gemm", 5, 8, 0, {}), ("fetch", 4, 6, 0, {}), ("store", 12, 14, 0, {})]
     got = breakdown(records_of(rows))
     assert got.exclusive_ps == {
-        "gemm": 3000, "math": 0, "fetch": 1000, "store_tcm": 0, "dma_in": 6000, "dma_out": 2000,
+        "gemm": 3000, "math": 0, "fetch": 1000, "store_tcm": 0, "dma_in": 6000, "dma_out": 2000, "composite": 0,
         "host": 0, "launch": 0, "wait": 2000,
     }  # fmt: skip
     assert got.busy_ps["dma_in"] == 10_000
@@ -69,6 +71,14 @@ def test_a_launch_is_what_surrounds_the_work_of_its_pes():
     got = breakdown(records_of(rows, launches=(Launch("k", 2000, 36_000),), makespan_ps=40_000))
     assert got.exclusive_ps["launch"] == 8000 + 6000
     assert got.exclusive_ps["wait"] == 2000 + 5000 + 4000
+
+
+def test_a_composite_counts_as_one_only_where_its_tiles_are_not_known():
+    whole = [("composite", 0, 10, 0, {}), ("load", 2, 4, 0, {})]
+    assert breakdown(records_of(whole)).exclusive_ps["composite"] == 8000
+    tiles = [*whole, ("gemm", 5, 6, 0, {"tile": 0})]
+    got = breakdown(records_of(tiles))
+    assert (got.exclusive_ps["composite"], got.exclusive_ps["gemm"], got.exclusive_ps["wait"]) == (0, 1000, 7000)
 
 
 def test_a_launch_that_did_no_work_is_all_launch():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.analysis.roofline import Roofs, point
+from kernbench.analysis.timeline import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
 from tests.analysis.synthetic import records_of
 
@@ -57,3 +58,15 @@ def test_roofline(records):
     assert run.nbytes == 8192 + 2048
     assert run.intensity == pytest.approx(3 * 65536 / 10240)
     assert run.gflops <= roofs.attainable_gflops(run.intensity, "hbm")
+
+
+def test_the_timeline_has_a_row_for_each_piece_of_work_of_one_pe(records):
+    table = timeline(records, (0, 0, 0))
+    assert [(row["stage"], row["start_ns"]) for row in table] == [
+        ("dma_in", 0),
+        ("gemm", 50),
+        ("gemm", 66),
+        ("dma_out", 86),
+    ]
+    assert [row["start_ns"] for row in timeline(records, (0, 0, 0), (60_000, 67_000))] == [50, 66]
+    assert timeline(records, (0, 0, 1)) == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -7,10 +8,8 @@ import pytest
 
 from kernbench.analysis.records import Launch
 from kernbench.analysis.result import Result
-from kernbench.viz.html import stage_bar_svg
+from kernbench.viz.html import stage_bar_svg, timeline_svg
 from tests.analysis.synthetic import records_of
-
-VOID = {"rect", "br"}
 
 
 class Balanced(HTMLParser):
@@ -60,3 +59,22 @@ def test_the_bar_fills_its_width_in_proportion():
 
 def test_an_empty_run_has_an_empty_bar():
     assert "<rect" not in stage_bar_svg({"gemm": 0.0})
+
+
+def test_a_timeline_has_a_lane_per_stage_and_joins_what_an_eye_cannot_part():
+    rows = [
+        ("dma_in", 0, 16, 0, {}),
+        *(("gemm", 100 + i, 101 + i, 0, {}) for i in range(50)),
+        ("gemm", 500, 600, 0, {}),
+    ]
+    svg = timeline_svg(records_of(rows), (0, 0, 0))
+    lanes = re.findall(r'<path d="([^"]*)"', svg)
+    assert [lane.count("M") for lane in lanes] == [2, 1]  # gemm: 50 joined ones, and the late one; then dma in
+    first, second = re.findall(r"M([\d.]+) 2h([\d.]+)", lanes[0])
+    assert float(first[0]) == pytest.approx(64 + 576 * 100 / 600, abs=0.1)
+    assert float(second[1]) == pytest.approx(576 * 100 / 600, abs=0.1)
+
+
+def test_the_timeline_shown_is_that_of_the_pe_that_finished_last():
+    rows = [("gemm", 0, 5, 0, {}), ("gemm", 0, 9, 1, {}), ("gemm", 1, 9, 2, {})]
+    assert "sip0.cube0.pe1, which finished last" in Result(records_of(rows))._repr_html_()
