@@ -187,7 +187,7 @@ class Tile:
             array = self._value.array
             assert array is not None
             return self._tl._fold(array.reshape(shape), self.dtype)
-        return Tile(self._tl, self._value, shape=shape, base=self._base or self)
+        return Tile(self._tl, self._value, shape=shape, base=self if self._base is None else self._base)
 
     def _array(self) -> np.ndarray:
         """Return the values in the carrier type, waiting for them."""

@@ -166,7 +166,7 @@ class MemoryOps(VectorOps):
         offsets = pointers.offsets
         if mask is not None:
             mask = self._constant(mask)
-            if broadcast(name, offsets.shape, mask.shape) != offsets.shape:
+            if broadcast(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:
                 raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
             wanted = mask._array() != 0
             if not wanted.all():
@@ -182,7 +182,7 @@ class MemoryOps(VectorOps):
             raise KernelError("load: other= is for masked-off elements; give a mask too")
         access = self._access("load", pointers, mask)
         fill = self._constant(0 if other is None else other)
-        if broadcast("load", shape, fill.shape) != shape:
+        if broadcast("load: other", shape, fill.shape) != shape:
             raise KernelError(f"load: other {fill!r} does not broadcast to {pointers!r}")
         filling = access.mask is not None
         if filling and not fill._constant:
