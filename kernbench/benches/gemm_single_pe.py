@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from kernbench.benches.registry import bench
 from kernbench.benches.support import check_product, operand
+from kernbench.kernels.gemm import gemm
 from kernbench.runtime_api.context import RuntimeContext
-
-if TYPE_CHECKING:
-    from kernbench.triton_emu.tl_context import TLContext
 
 M, K, N = 32, 128, 32
 
 
-def gemm(a: Any, b: Any, out: Any, M: int, K: int, N: int, *, tl: TLContext) -> None:
-    """Stream `a` from HBM; have `b` in TCM first."""
-    tl.composite("gemm", tl.ref(a, shape=(M, K)), tl.load(b, shape=(K, N)), out)
-
-
-@bench("gemm-single-pe", f"{M} x {K} x {N} (M x K x N) in f16 on one PE, b loaded first")
+@bench("gemm-single-pe", f"{M} x {K} x {N} (M x K x N) in f16 on one PE, both operands streamed")
 def run(torch: RuntimeContext) -> None:
     """Everything lies in the HBM slice of PE 0 of cube 0."""
     a, a_values = operand(torch, "a", (M, K), torch.float16)

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from kernbench.benches.registry import bench
 from kernbench.benches.support import check_product, env_int, operand
-from kernbench.errors import ConfigError
+from kernbench.kernels.gemm import column_gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-
-if TYPE_CHECKING:
-    from kernbench.triton_emu.tl_context import TLContext
 
 M, K, N = 128, 256, 128
 GPT3_D_MODEL = 12288
 
 
-def project(x: Any, w: Any, out: Any, M: int, K: int, n: int, *, tl: TLContext) -> None:
-    """Multiply x (its copy near this PE, loaded) by this PE's `n` columns of `w` (streamed)."""
-    pe = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    tl.composite("gemm", tl.load(x, shape=(M, K)), tl.ref(w + pe * K * n, shape=(K, n)), out + pe * M * n)
-
-
-def project_all(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: int) -> None:
+def project(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: int) -> None:
     """Compute q, k and v of `n` columns each: weights and results cut by columns, the input copied to every PE.
 
-    Each weight exists once in the machine, beside the PE that uses it.
+    Each weight is in the machine once, in the slice of the PE that uses it. A PE loads the input and streams its
+    columns.
     """
-    if n % (cubes * pes):
-        raise ConfigError(
-            f"{n} columns over {cubes} cubes x {pes} PEs: must be a multiple of {cubes * pes}; change the width, or "
-            "use fewer PEs"
-        )
     columns = DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
     copies = DPPolicy(cube="replicate", pe="replicate", num_cubes=cubes, num_pes=pes)
     x, x_values = operand(torch, "x", (m, k), torch.float16, copies)
@@ -40,7 +25,7 @@ def project_all(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: 
     for name in "qkv":
         w, w_values = operand(torch, f"w{name}", (k, n), torch.float16, columns)
         out = torch.empty(m, n, dtype=torch.float16, dp=columns, name=name)
-        torch.launch(f"{name}-projection", project, x, w, out, m, k, n // (cubes * pes))
+        torch.launch(f"{name}-projection", column_gemm, x, w, out, m, k, n, "load_ref")
         results.append((f"{name} = x @ w{name}", out, w_values))
     for title, out, w_values in results:
         check_product(torch, title, out, x_values, w_values)
@@ -49,13 +34,13 @@ def project_all(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: 
 @bench("qkv-gemm", f"q, k and v of {M} x {K} x {N} (M x K x N) each in f16 on one PE")
 def qkv_gemm(torch: RuntimeContext) -> None:
     """Everything lies in the HBM slice of PE 0 of cube 0."""
-    project_all(torch, M, K, N, cubes=1, pes=1)
+    project(torch, M, K, N, cubes=1, pes=1)
 
 
 @bench("qkv-gemm-multi-pe", f"q, k and v of {M} x {K} x {N} (M x K x N) each in f16, columns over the PEs of a cube")
 def qkv_gemm_multi_pe(torch: RuntimeContext) -> None:
-    """The input is in every PE's slice, weights and results are cut by columns."""
-    project_all(torch, M, K, N, cubes=1, pes=torch.engine.machine.config.pes_per_cube)
+    """Each PE of cube 0 has the input, and its columns of weights and results, in its HBM slice."""
+    project(torch, M, K, N, cubes=1, pes=torch.engine.machine.config.pes_per_cube)
 
 
 @bench("gpt3-qkv", "q, k and v of GPT-3 (GPT3_D_MODEL, default 12288) in f16, columns over all PEs of a SIP")
@@ -63,4 +48,4 @@ def gpt3_qkv(torch: RuntimeContext) -> None:
     """One layer's projections for GPT3_QKV_TOKENS tokens (default 1: a decode step, bound by the weights' bytes)."""
     config = torch.engine.machine.config
     d_model, tokens = env_int("GPT3_D_MODEL", GPT3_D_MODEL), env_int("GPT3_QKV_TOKENS", 1)
-    project_all(torch, tokens, d_model, d_model, cubes=config.cubes_per_sip, pes=config.pes_per_cube)
+    project(torch, tokens, d_model, d_model, cubes=config.cubes_per_sip, pes=config.pes_per_cube)

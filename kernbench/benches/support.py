@@ -96,4 +96,4 @@ def env_choice(name: str, default: str, known: Sequence[str]) -> str:
 
 
 def _eps(dtype: DType) -> float:
-    return float(ml_dtypes.finfo(dtype.numpy).eps)
+    return float(ml_dtypes.finfo(dtype.numpy).eps)  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ class Ahbm:
 
     def device_count(self) -> int:
         """Return the number of SIPs."""
-        return self._host.config.n_sips
+        return self._host.n_devices
 
     def current_device(self) -> int:
         """Return the index of the calling rank's device."""
@@ -62,7 +62,7 @@ class Accelerator:
 
     def device_count(self) -> int:
         """Return the number of SIPs."""
-        return self._host.config.n_sips
+        return self._host.n_devices
 
     def current_accelerator(self, check_available: bool = False) -> Device:
         """Return the type of device that this machine has."""

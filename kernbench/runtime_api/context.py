@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kernbench.analysis.result import Result
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
-from kernbench.runtime_api.device_tensor import launch
 from kernbench.runtime_api.host import Host
+from kernbench.runtime_api.launch import launch
 from kernbench.runtime_api.names import TypeNames
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
@@ -110,12 +110,8 @@ class RuntimeContext(TypeNames, Creation):
         try:
             if error is None and self.engine.failure is None:
                 self._host.synchronize()
-        except BaseException:
-            error = self.engine.failure
-            self._broken = True
-            raise
         finally:
-            self._broken = self._broken or kind is not None
+            self._broken = error is not None
             self._final = self._summary()
             self._host.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from kernbench.dtypes import DType
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api import device_kernels
 from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.layout import Layout, TensorShard
+from kernbench.runtime_api.indexing import parse
+from kernbench.runtime_api.layout import Layout, TensorShard, strided
 from kernbench.runtime_api.memory import TensorHandle
 from kernbench.runtime_api.tensor import Size, Tensor, row_major
 from kernbench.runtime_api.types import Device
@@ -64,6 +65,16 @@ class DeviceTensor(Tensor):
     def shards(self) -> tuple[TensorShard, ...]:
         """Its parts and the PEs that hold them."""
         return self._layout.shards
+
+    @property
+    def pes(self) -> list[tuple[int, int]]:
+        """The PEs that hold them, as sorted (cube, pe)."""
+        return sorted({(s.cube, s.pe) for s in self.shards})
+
+    @property
+    def pointer(self) -> Pointer:
+        """What a kernel gets for it."""
+        return Pointer(self.data_ptr(), self.dtype)
 
     def data_ptr(self) -> int:
         """Return the virtual address of the first element."""
@@ -153,8 +164,7 @@ class DeviceTensor(Tensor):
 
     def _seen(self, base: np.ndarray) -> np.ndarray:
         """Return `base`, an array as the tensor was placed, with this tensor's shape and strides."""
-        steps = [n * self.dtype.itemsize for n in self._stride]
-        return np.lib.stride_tricks.as_strided(base.reshape(-1), tuple(self.shape), steps)
+        return strided(base.reshape(-1), self.shape, self._stride)
 
     def _lies_like(self, other: DeviceTensor) -> bool:
         def place(t: DeviceTensor) -> list[tuple[int, ...]]:
@@ -173,7 +183,9 @@ class DeviceTensor(Tensor):
 
     def _run(self, name: str, kernel: Any, *args: Any) -> None:
         if self.shards:
-            launch(self._host, self._handle.sip, name, kernel, (self, *args))
+            pointers = (x.pointer if isinstance(x, DeviceTensor) else x for x in (self, *args))
+            handles = [x._handle for x in (self, *args) if isinstance(x, DeviceTensor)]
+            self._host.launch(self._handle.sip, self.pes, kernel, tuple(pointers), name, handles)
 
     # -- views
 
@@ -186,7 +198,7 @@ class DeviceTensor(Tensor):
         return DeviceTensor(self._host, self._handle, self._layout, self._offset, shape, stride)
 
     def __getitem__(self, key: Any) -> Tensor:
-        box, shape, dropped = self._box(key)
+        box, shape, dropped = parse(key, self.shape)
         if not self.is_contiguous():
             raise IndexError(f"{self.name}: index a device tensor before transposing it, or copy it: .contiguous()")
         if tuple(self.shape) == self._layout.shape:
@@ -206,40 +218,6 @@ class DeviceTensor(Tensor):
                 )
             offset, layout = cut
         return DeviceTensor(self._host, self._handle, layout, self._offset + offset, shape)
-
-    def _box(self, key: Any) -> tuple[tuple[slice, ...], list[int], set[int]]:
-        """Return what `key` selects: a slice for every dim, the shape of the view, and the dims that it drops."""
-        keys = list(key) if isinstance(key, tuple) else [key]
-        taken = sum(k is not None and k is not Ellipsis for k in keys)
-        if taken > self.dim():
-            raise IndexError(f"too many indices for tensor of dimension {self.dim()}")
-        at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
-        keys[at : at + 1] = [slice(None)] * (self.dim() - taken)
-        box: list[slice] = []
-        shape: list[int] = []
-        dropped: set[int] = set()
-        for k in keys:
-            dim = len(box)
-            if k is None:
-                shape.append(1)
-            elif isinstance(k, slice):
-                start, stop, step = k.indices(self.shape[dim])
-                if step != 1:
-                    raise IndexError(f"{self.name}: step {step} in dim {dim}: a part of a device tensor has step 1")
-                box.append(slice(start, max(start, stop)))
-                shape.append(max(start, stop) - start)
-            elif hasattr(k, "__index__") and not isinstance(k, bool):
-                index, size = k.__index__(), self.shape[dim]
-                if not -size <= index < size:
-                    raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
-                box.append(slice(index % size, index % size + 1))
-                dropped.add(dim)
-            else:
-                raise IndexError(
-                    f"{self.name}: index {k!r} of type {type(k).__name__}: a device tensor takes integers, slices, "
-                    "None and ...; read it first: .cpu()[...]"
-                )
-        return tuple(box), shape, dropped
 
     def _consecutive(self, box: tuple[slice, ...]) -> tuple[int, int]:
         row = Layout(
@@ -261,7 +239,8 @@ class DeviceTensor(Tensor):
     # -- display
 
     def __repr__(self) -> str:
-        return f"Tensor({self.name}, shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}', {self._where()})"
+        what = f"shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}'"
+        return f"Tensor({self.name}, {what}, {self._where()})"
 
     def _repr_html_(self) -> str:
         """Show what it is and which PE holds which part; values would cost a read."""
@@ -278,50 +257,12 @@ class DeviceTensor(Tensor):
         )
 
     def _where(self) -> str:
-        pes = {(s.cube, s.pe) for s in self.shards}
-        cubes = {cube for cube, _ in pes}
-        return f"{len(self.shards)} shards on {len(pes)} PEs of {len(cubes)} cubes"
+        pes = self.pes
+        counts = (len(self.shards), "shard"), (len(pes), "PE"), (len({cube for cube, _ in pes}), "cube")
+        shards, on, of = (f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+        return f"{shards} on {on} of {of}"
 
 
 def _some(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown}, ... {numbers[-1]}" if len(numbers) > 8 else shown
-
-
-def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
-    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`.
-
-    Raises
-    ------
-    RuntimeError
-        If a tensor is not on that device, or none is among the arguments.
-    TypeError
-        If an argument is an array.
-    """
-    tensors = []
-    values = []
-    for i, arg in enumerate(args):
-        where = f"launch of {name!r}: argument {i}"
-        if isinstance(arg, np.ndarray) and arg.ndim:
-            raise TypeError(f'{where} is a numpy array; a kernel takes device tensors: torch.from_numpy(a).to("ahbm")')
-        if not isinstance(arg, Tensor):
-            values.append(arg)
-            continue
-        if not isinstance(arg, DeviceTensor):
-            raise RuntimeError(
-                f'{where} is a tensor on the host, {tuple(arg.shape)}; expected one on a device: .to("ahbm")'
-            )
-        if arg.device.index != sip:
-            raise RuntimeError(
-                f"{where}, tensor {arg.name!r}, is on {arg.device}, but the current device is ahbm:{sip}; choose with "
-                'torch.ahbm.set_device(...), or move it: .to("ahbm")'
-            )
-        tensors.append(arg)
-        values.append(Pointer(arg.data_ptr(), arg.dtype))
-    targets = sorted({(s.cube, s.pe) for tensor in tensors for s in tensor.shards})
-    if not targets:
-        raise RuntimeError(
-            f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
-            'are: create one with device="ahbm"'
-        )
-    host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])

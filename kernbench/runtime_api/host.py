@@ -53,6 +53,8 @@ class Host:
 
     Attributes
     ----------
+    n_devices : int
+        SIPs of the machine.
     pes : list of (cube, pe)
         Every PE of a SIP.
     requests : int
@@ -64,6 +66,7 @@ class Host:
     def __init__(self, engine: GraphEngine, selector: DeviceSelector) -> None:
         self.engine = engine
         self.config = engine.machine.config
+        self.n_devices: int = self.config.n_sips
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
@@ -103,9 +106,9 @@ class Host:
         if found.type == "cpu":
             return Device("cpu")
         index = self.current if found.index is None else found.index
-        if index >= self.config.n_sips:
+        if index >= self.n_devices:
             raise RuntimeError(
-                f"device = {found}: the machine has {self.config.n_sips} SIPs, ahbm:0 to ahbm:{self.config.n_sips - 1}"
+                f"device = {found}: the machine has {self.n_devices} SIPs, ahbm:0 to ahbm:{self.n_devices - 1}"
             )
         return Device("ahbm", index)
 
@@ -113,7 +116,7 @@ class Host:
         """Return `device` as `device` does, for a new tensor; with KERNBENCH_DEBUG=1 warn if nobody chose it."""
         rank = self._rank()
         found = Device(device)
-        unchosen = found.type != "cpu" and found.index is None and not rank.chosen and self.config.n_sips > 1
+        unchosen = found.type != "cpu" and found.index is None and not rank.chosen and self.n_devices > 1
         if unchosen and os.environ.get("KERNBENCH_DEBUG") == "1":
             rank.chosen = True  # said once
             warnings.warn(

@@ -9,6 +9,7 @@ import numpy as np
 
 from kernbench.dtypes import DType, as_dtype
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.layout import strided
 from kernbench.runtime_api.tensor import Size, Tensor
 from kernbench.runtime_api.types import Device
 
@@ -71,8 +72,7 @@ class HostTensor(Tensor):
         return self._host.deploy(self.shape, dtype, device, dp, name).copy_(self)
 
     def _restrided(self, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
-        steps = [n * self.dtype.itemsize for n in stride]
-        return HostTensor(self._host, np.lib.stride_tricks.as_strided(self._array, tuple(shape), steps))
+        return HostTensor(self._host, strided(self._array, shape, stride))
 
     def __getitem__(self, key: Any) -> Tensor:
         keys = key if isinstance(key, tuple) else (key,)

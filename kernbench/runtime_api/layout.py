@@ -168,6 +168,14 @@ class Layout:
         ]
 
 
+def strided(array: np.ndarray, shape: Sequence[int], stride: Sequence[int]) -> np.ndarray:
+    """Return the elements of `array`, from the first on, with another shape and strides (in elements)."""
+    # as_strided does not know the 8-bit floats: their bits pass as integers.
+    bits = array.view(f"u{array.itemsize}")
+    steps = [n * array.itemsize for n in stride]
+    return np.lib.stride_tricks.as_strided(bits, tuple(shape), steps).view(array.dtype)
+
+
 def _run(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, int] | None:
     """Return (first element, elements) of `box` in a row-major array of `shape`; None if it is not one run."""
     first, size, whole = 0, 1, True

@@ -40,7 +40,9 @@ class Stream:
             done.succeed(event.value)
 
         def begin(_: Any = None) -> None:
-            _then(start(), finished)
+            event = start()
+            assert event.callbacks is not None, "what has just been started is not complete"
+            event.callbacks.append(finished)
 
         before, self._last = self._last, done
         if before is None or before.callbacks is None:
@@ -117,16 +119,13 @@ class Event:
             raise RuntimeError(
                 "both events must be completed before calculating elapsed time; call torch.ahbm.synchronize() first"
             )
-        return float(end_event._done.value - self._done.value) / 1e6
+        return (self._at(end_event._done) - self._at(self._done)) / 1e6
+
+    @staticmethod
+    def _at(done: simpy.Event) -> float:
+        now_ns: Any = done.value
+        return float(now_ns)
 
     def __repr__(self) -> str:
         state = "not recorded" if self._done is None else "reached" if self.query() else "pending"
         return f"<Event, {state}>"
-
-
-def _then(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> None:
-    """Call `callback(event)` when `event` has happened, at once if that was before."""
-    if event.callbacks is None:
-        callback(event)
-    else:
-        event.callbacks.append(callback)

@@ -33,20 +33,17 @@ class Device:
 
     def __init__(self, type: str | int | Device, index: int | None = None) -> None:
         if isinstance(type, Device):
-            type, index = type.type, type.index if index is None else index
+            name, number = type.type, type.index if index is None else index
         elif isinstance(type, int) and not isinstance(type, bool):
-            type, index = "ahbm", type
-        elif not isinstance(type, str):
+            name, number = "ahbm", type
+        elif isinstance(type, str):
+            name, number = _parsed(type, index)
+        else:
             raise TypeError(f"device = {type!r} must be a string, an index or a torch.device")
-        name, _, number = type.partition(":")
-        if name not in TYPES or (":" in type and (not number.isdecimal() or index is not None)):
-            raise RuntimeError(f"device = {type!r} is no device; expected one of: ahbm, ahbm:<index>, cpu")
-        if number:
-            index = int(number)
-        if index is not None and index < 0:
-            raise RuntimeError(f"device index = {index} must be >= 0")
+        if number is not None and number < 0:
+            raise RuntimeError(f"device index = {number} must be >= 0")
         object.__setattr__(self, "type", name)
-        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "index", number)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a device cannot be changed: {name} = {value!r}")
@@ -63,6 +60,13 @@ class Device:
     def __repr__(self) -> str:
         index = "" if self.index is None else f", index={self.index}"
         return f"device(type={self.type!r}{index})"
+
+
+def _parsed(text: str, index: int | None) -> tuple[str, int | None]:
+    match = re.fullmatch(rf"({'|'.join(TYPES)})(?::(\d+))?", text)
+    if match is None or (match[2] and index is not None):
+        raise RuntimeError(f"device = {text!r} is no device; expected one of: ahbm, ahbm:<index>, cpu")
+    return match[1], int(match[2]) if match[2] else index
 
 
 DeviceLike = str | int | Device
