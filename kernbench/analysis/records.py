@@ -196,9 +196,19 @@ class Records:
         """Return busy ps of every component, the counted one where the engine kept it."""
         busy = self.component_busy_ps
         if busy is None:
-            busy = np.zeros(len(self.components), np.int64)
-            np.add.at(busy, self.component, self.end_ps - self.start_ps)
+            busy = self._covered()
         return dict(zip(self.components, busy.tolist(), strict=True))
+
+    def _covered(self) -> np.ndarray:
+        """Return for each component the time [ps] that any of its rows covers."""
+        busy = np.zeros(len(self.components), np.int64)
+        # One axis with the components one behind the other, so that one pass serves all.
+        shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
+        order = np.argsort(self.start_ps + shift, kind="stable")
+        low, high = (self.start_ps + shift)[order], np.maximum.accumulate((self.end_ps + shift)[order])
+        before = np.concatenate([[0], high[:-1]])
+        np.add.at(busy, self.component[order], np.maximum(0, high - np.maximum(low, before)))
+        return busy
 
     def digest(self) -> str:
         """Return a sha256 of all times: equal for equal runs, whatever the order of rows and of ids."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
 from kernbench.analysis.result import LABELS
+from kernbench.analysis.timeline import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
 
@@ -75,10 +76,10 @@ def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
     rows = records.of_pe(*pe)
     scale = (_WIDTH - _LABELS) / max(1, end - start)
     lanes: list[str] = []
-    for stage in STAGES:
+    for stage in (*LANES, "composite"):
         ids = [i for i, kind in enumerate(rows.kinds) if kind in STAGES[stage]]
         chosen = np.isin(rows.kind, ids)
-        if stage == "host" or not chosen.any():
+        if not chosen.any():
             continue
         order = np.argsort(rows.start_ps[chosen], kind="stable")
         low = _LABELS + (rows.start_ps[chosen][order] - start) * scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.result import LABELS
+from kernbench.analysis.timeline import LANES
 from kernbench.viz import palette
 from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")  # the way of a tile
 
 
 def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Figure:
@@ -49,7 +48,7 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
 
 
 def _gantt(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    lanes = [stage for stage in _LANES if any(row["stage"] == stage for row in rows)]
+    lanes = [stage for stage in LANES if any(row["stage"] == stage for row in rows)]
     for y, stage in enumerate(lanes):
         boxes = sorted((row for row in rows if row["stage"] == stage), key=lambda row: row["start_ns"])
         tracks = _tracks(boxes)

@@ -74,6 +74,12 @@ def test_counted_busy_time_wins_over_rows(records):
     assert list(counted.busy_by_component().values()) == list(range(len(records.components)))
 
 
+def test_overlapping_rows_of_a_component_are_busy_once():
+    rows = [("load", 0, 10, 0, {}), ("load", 4, 6, 0, {}), ("dma_in", 8, 12, 0, {}), ("store", 20, 21, 0, {})]
+    rows += [("load", 3, 4, 1, {})]
+    assert records_of(rows).busy_by_component() == {"sip0.cube0.pe0.pe_dma": 13_000, "sip0.cube0.pe1.pe_dma": 1000}
+
+
 def test_no_rows_at_all():
     records = Records.empty(machine="abc")
     assert (len(records), records.pes(), list(records)) == (0, [], [])

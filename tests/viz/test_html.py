@@ -69,8 +69,8 @@ def test_a_timeline_has_a_lane_per_stage_and_joins_what_an_eye_cannot_part():
     ]
     svg = timeline_svg(records_of(rows), (0, 0, 0))
     lanes = re.findall(r'<path d="([^"]*)"', svg)
-    assert [lane.count("M") for lane in lanes] == [2, 1]  # gemm: 50 joined ones, and the late one; then dma in
-    first, second = re.findall(r"M([\d.]+) 2h([\d.]+)", lanes[0])
+    assert [lane.count("M") for lane in lanes] == [1, 2]  # matrix: 50 joined ones, and the late one
+    first, second = re.findall(r"M([\d.]+) 18h([\d.]+)", lanes[1])
     assert float(first[0]) == pytest.approx(64 + 576 * 100 / 600, abs=0.1)
     assert float(second[1]) == pytest.approx(576 * 100 / 600, abs=0.1)
 
