@@ -13,8 +13,7 @@ from kernbench.topology.graph import Graph
 from kernbench.topology.mesh import OPPOSITE, At
 from kernbench.topology.naming import Place
 
-_IN_PE = ("pe_cpu", "pe_dma")
-_IN_CUBE = (*_IN_PE, "router", "hbm_ctrl", "m_cpu", "sram")
+_IN_CUBE = ("pe_cpu", "pe_dma", "router", "hbm_ctrl", "m_cpu", "sram")
 _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
 
 
@@ -142,5 +141,4 @@ def _connection(a: Place, b: Place) -> int:
     """Return the UCIe connection of a route, before it wraps: the initiating PE's, else the target PE's."""
     if "m_cpu" in (a.kind, b.kind):
         return 0
-    pes = (a.pe, b.pe) if a.kind in _IN_PE else (b.pe, a.pe)
-    return next((pe for pe in pes if pe is not None), 0)
+    return next((pe for pe in (a.pe, b.pe) if pe is not None), 0)

@@ -108,6 +108,22 @@ def test_a_route_over_several_sips_passes_through_their_io_nocs():
     assert [node for node in path if node.endswith("io.noc")] == [f"sip{n}.io.noc" for n in (0, 1, 2, 3)]
 
 
+@pytest.mark.parametrize(
+    ("src", "dst", "connection"),
+    [
+        ("sip0.cube4.pe6.pe_dma", "sip0.cube0.hbm_ctrl.pe1", 2),
+        ("sip0.cube4.pe7.pe_dma", "sip0.cube0.sram", 3),
+        ("host", "sip0.cube0.hbm_ctrl.pe6", 2),
+        ("sip0.io.io_cpu", "sip0.cube0.pe7.pe_cpu", 3),
+        ("host", "sip0.cube0.sram", 0),
+        ("sip0.cube4.m_cpu", "sip0.cube0.hbm_ctrl.pe5", 0),
+        ("sip0.cube4.pe5.pe_dma", "sip0.cube0.m_cpu", 0),
+    ],
+)
+def test_the_asking_pe_chooses_the_connection_else_the_target_and_an_m_cpu_has_0(router, src, dst, connection):
+    assert {naming.parse(node).conn for node in router.path(src, dst) if "ucie" in node} == {connection}
+
+
 def test_a_route_is_found_once(router):
     assert router.path(PE0, "sip1.cube3.sram") is router.path(PE0, "sip1.cube3.sram")
     assert router.path(PE0, PE0) == (PE0,)
