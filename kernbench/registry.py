@@ -1,0 +1,87 @@
+"""Names for things that are imported on first use; a dotted path `pkg.mod:attr` is accepted wherever a name is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from kernbench.errors import ConfigError
+
+_BUILTIN = "kernbench.components.builtin"
+
+
+class Registry:
+    """Names of one kind of thing.
+
+    Parameters
+    ----------
+    kind : str
+        What the names are of, for messages.
+    paths : mapping of str to str
+        `pkg.mod:attr` of each name.
+    """
+
+    def __init__(self, kind: str, paths: Mapping[str, str]) -> None:
+        self.kind = kind
+        self._paths = dict(paths)
+        self._found: dict[str, Any] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The registered names, sorted."""
+        return sorted(self._paths)
+
+    def fault(self, name: str) -> str | None:
+        """Return what is wrong with `name` as a name or dotted path, or None; imports nothing."""
+        if name in self._paths or (":" in name and all(part for part in name.split(":", 1))):
+            return None
+        near = get_close_matches(name, self._paths, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"is no {self.kind}; {hint}known: {', '.join(self.names)}; or a dotted path pkg.mod:Class"
+
+    def resolve(self, name: str) -> Any:
+        """Return what `name`, or the dotted path, stands for.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such name, module or attribute.
+        """
+        if name in self._found:
+            return self._found[name]
+        if (fault := self.fault(name)) is not None:
+            raise ConfigError(f"{name!r} {fault}")
+        module, _, attribute = self._paths.get(name, name).partition(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{self.kind} {name!r}: {error}; expected an importable pkg.mod:Class") from error
+        self._found[name] = found
+        return found
+
+
+COMPONENTS = Registry(
+    "component",
+    {
+        "router": f"{_BUILTIN}.transit:Router",
+        "switch": f"{_BUILTIN}.transit:Switch",
+        "ucie": f"{_BUILTIN}.transit:Ucie",
+        "pcie_ep": f"{_BUILTIN}.transit:PcieEp",
+        "io_noc": f"{_BUILTIN}.transit:IoNoc",
+        "io_cpu": f"{_BUILTIN}.io_cpu:IoCpu",
+        "m_cpu": f"{_BUILTIN}.m_cpu:MCpu",
+        "hbm_ctrl": f"{_BUILTIN}.hbm_ctrl:HbmCtrl",
+        "sram": f"{_BUILTIN}.sram:Sram",
+        "pe_cpu": f"{_BUILTIN}.pe_cpu:PeCpu",
+        "pe_scheduler": f"{_BUILTIN}.pe_scheduler:PeScheduler",
+        "pe_dma": f"{_BUILTIN}.pe_dma:PeDma",
+        "pe_fetch_store": f"{_BUILTIN}.pe_fetch_store:PeFetchStore",
+        "pe_gemm": f"{_BUILTIN}.pe_gemm:PeGemm",
+        "pe_math": f"{_BUILTIN}.pe_math:PeMath",
+        "pe_tcm": f"{_BUILTIN}.pe_tcm:PeTcm",
+        "pe_mmu": f"{_BUILTIN}.pe_mmu:PeMmu",
+    },
+)
+RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_program"})

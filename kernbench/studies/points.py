@@ -1,0 +1,94 @@
+"""Run the points of a study on all cores; what is finished is kept on disk, so that a run can go on later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import kernbench
+
+Row = dict[str, Any]
+FINISHED = "points.jsonl"
+
+
+@cache
+def code_version() -> str:
+    """Return the hash of the package's sources and data files: results of other code are not reused."""
+    root = Path(kernbench.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml"}):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()[:12]
+
+
+def key_of(point: Mapping[str, Any]) -> str:
+    """Return what a finished point is found by: its parameters and the code's version."""
+    text = json.dumps([code_version(), point], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def run_points(
+    fn: Callable[[Row], Row], points: Sequence[Row], *, folder: Path | None = None, workers: int = 1
+) -> list[Row]:
+    """Return `fn(point)` for each of `points`, in their order.
+
+    Parameters
+    ----------
+    fn
+        A function of a module, from plain parameters to a plain row; the same row for the same point, always.
+    points
+        Plain (JSON) parameters.
+    folder
+        Where finished points are written at once (`points.jsonl`) and found again.
+    workers
+        Processes; 1 stays in this one.
+    """
+    store = folder / FINISHED if folder is not None else None
+    finished = _finished(store)
+    keys = [key_of(point) for point in points]
+    missing = {key: point for key, point in zip(keys, points, strict=True) if key not in finished}
+    if store is not None:
+        store.parent.mkdir(parents=True, exist_ok=True)
+    for key, row in _run(fn, missing, workers):
+        finished[key] = row
+        if store is not None:
+            with store.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, "row": row}) + "\n")
+    return [finished[key] for key in keys]
+
+
+def _run(fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int) -> Iterator[tuple[str, Row]]:
+    if workers <= 1 or len(points) <= 1:
+        for key, point in points.items():
+            yield key, fn(point)
+        return
+    # Kernels of notebooks have threads, which a forked child would inherit half alive.
+    with ProcessPoolExecutor(min(workers, len(points)), mp_context=get_context("spawn")) as pool:
+        futures: dict[Future[Row], str] = {pool.submit(fn, point): key for key, point in points.items()}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _finished(store: Path | None) -> dict[str, Row]:
+    """Return the rows of `store` by key; a line that an interrupt cut short is no row."""
+    rows: dict[str, Row] = {}
+    if store is None or not store.is_file():
+        return rows
+    for line in store.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+            rows[entry["key"]] = entry["row"]
+        except (ValueError, KeyError, TypeError):
+            continue
+    return rows
