@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kernbench.dtypes import as_dtype
 from kernbench.units import FLIT_BYTES
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
 
 _RATE_KEY = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16",
@@ -30,7 +33,7 @@ class IdealGemm:
     issued_utilization: float
 
 
-def macs_per_ns(machine: Any, dtype: object) -> float:
+def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
     """Return the rate of one matrix engine for `dtype`.
 
     Raises
@@ -40,14 +43,13 @@ def macs_per_ns(machine: Any, dtype: object) -> float:
     """
     gemm = machine.cube.pe.pe_gemm
     key = _RATE_KEY.get(as_dtype(dtype).name)
-    rate = _field(gemm.macs_per_cycle, key) if key else None
-    if rate is None:
+    if key is None:
         raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
-    return float(rate * gemm.clock_ghz)
+    return float(getattr(gemm.macs_per_cycle, key) * gemm.clock_ghz)
 
 
 def ideal_gemm(
-    machine: Any,
+    machine: MachineConfig,
     mkn: tuple[int, int, int],
     *,
     dtype: object = "f16",
@@ -126,33 +128,29 @@ def _last(size: int, by: int) -> int:
     return size - (max(1, -(-size // by)) - 1) * by
 
 
-def _channels_gbs(machine: Any) -> float:
+def _channels_gbs(machine: MachineConfig) -> float:
     hbm = machine.cube.hbm
     return float(hbm.channels * hbm.channel_bw_gbs * hbm.efficiency)
 
 
-def _links_ns(machine: Any, nbytes: float) -> float:
+def _links_ns(machine: MachineConfig, nbytes: float) -> float:
     """Return the two links between PE_DMA and its slice: a router's overhead and a flit's time on each."""
     flit = min(FLIT_BYTES, nbytes)
     links = (machine.cube.pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs)
     return float(machine.cube.noc.router.overhead_ns + sum(flit / bw for bw in links))
 
 
-def _burst_ns(machine: Any) -> float:
+def _burst_ns(machine: MachineConfig) -> float:
     hbm = machine.cube.hbm
     return float(hbm.access_ns + hbm.burst_bytes / (hbm.channel_bw_gbs * hbm.efficiency))
 
 
-def _read_ns(machine: Any, nbytes: float, dma_gbs: float) -> float:
+def _read_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
     if not nbytes:
         return 0.0
     stream = max(0.0, nbytes - FLIT_BYTES) / dma_gbs
     return _links_ns(machine, 0) + _burst_ns(machine) + _links_ns(machine, nbytes) + stream
 
 
-def _write_ns(machine: Any, nbytes: float, dma_gbs: float) -> float:
+def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
     return _read_ns(machine, nbytes, dma_gbs) - _links_ns(machine, 0) + _links_ns(machine, 16)  # acknowledgement
-
-
-def _field(table: Any, key: str) -> Any:
-    return table.get(key) if isinstance(table, dict) else getattr(table, key, None)

@@ -10,7 +10,7 @@ from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
 def machine(**changes):
     """The numbers of the default machine that the ideal model reads."""
     hbm = Bag(channels=8, channel_bw_gbs=32, burst_bytes=256, access_ns=0, efficiency=1.0, bw_gbs=256)
-    gemm = Bag(clock_ghz=1.0, macs_per_cycle={"f16": 4096, "i8": 4096, "f32": 1024}, tile=Bag(m=32, k=64, n=32))
+    gemm = Bag(clock_ghz=1.0, macs_per_cycle=Bag(f16=4096, i8=4096, f32=1024), tile=Bag(m=32, k=64, n=32))
     pe = Bag(
         pe_gemm=gemm,
         pe_dma=Bag(bw_gbs=256),
