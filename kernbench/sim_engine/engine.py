@@ -45,8 +45,9 @@ class GraphEngine:
         Keep every hop of every flit in `fabric.hops`.
     observers
         Who hears of launches and progress.
-    run_ahead, lazy
-        The engine's shortcuts; no result depends on them.
+    run_ahead, lazy, by_rounds
+        The engine's shortcuts (`by_rounds`: an HBM read over idle channels as rounds of bursts); no result
+        depends on them.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
     hot
@@ -64,12 +65,14 @@ class GraphEngine:
         observers: Sequence[Observer] = (),
         run_ahead: bool = True,
         lazy: bool = True,
+        by_rounds: bool = True,
         tie_seed: int | None = None,
         hot: frozenset[str] = frozenset(),
     ) -> None:
         if mode not in MODES:
             raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join(MODES)}")
         self.machine, self.data, self.mode = topology, enable_data, mode
+        self.by_rounds = by_rounds
         self.env = Clock()
         self.fabric = Fabric(
             topology.graph,

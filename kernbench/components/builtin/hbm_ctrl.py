@@ -9,7 +9,7 @@ bank conflicts are not modelled: `efficiency` and `access_ns` stand for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
@@ -31,6 +31,8 @@ class HbmCtrl:
         self.access_ps = ns_to_ps(hbm.access_ns)
         self.free = [0] * self.n
         self.direction = [READ] * self.n
+        self._all_read = [READ] * self.n
+        self.by_rounds = engine.by_rounds
         self._served_ps = 0
 
     @property
@@ -40,11 +42,19 @@ class HbmCtrl:
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
-        now = self.engine.env._now
+        q = flits(txn.nbytes)
         lines = txn.lines if txn.lines is not None else self._lines(txn)
+        groups = self._rounds(lines, q) or self._singly(lines, q)
+        groups.reverse()
+        txn.pending = groups
+        txn.back.nbytes += txn.nbytes
+        self.fabric.call_at(groups[-1][0], txn.key, self._release, txn)
+
+    def _singly(self, lines: Sequence[int], q: int) -> list[tuple[int, int]]:
+        """Serve bursts one by one; return (time, flits) of every time at which flits are ready."""
+        now, access = self.engine.env._now, self.access_ps
         done = sorted((self._burst(line, now, READ), line) for line in lines)
-        access = self.access_ps
-        q, m = flits(txn.nbytes), len(done)
+        m = len(done)
         groups: list[tuple[int, int]] = []
         for j in range(q):
             t = done[-(-(j + 1) * m // q) - 1][0] + access
@@ -52,12 +62,30 @@ class HbmCtrl:
                 groups[-1] = (t, groups[-1][1] + 1)
             else:
                 groups.append((t, 1))
-        groups.reverse()
-        txn.pending = groups
-        txn.back.nbytes += txn.nbytes
-        self.fabric.call_at(groups[-1][0], txn.key, self._release, txn)
+        return groups
+
+    def _rounds(self, lines: Sequence[int], q: int) -> list[tuple[int, int]] | None:
+        """Return the same for consecutive lines when all channels are free alike, by the round; else None."""
+        n, m, free = self.n, len(lines), self.free
+        if m % n or m != q or not self.by_rounds or not isinstance(lines, range):
+            return None
+        start = max(free)
+        now = self.engine.env._now
+        if start <= now:
+            start = now
+        elif min(free) != start:
+            return None
+        if self.direction != self._all_read:
+            return None
+        burst = self.burst_ps
+        end = start + m // n * burst
+        self.free = [end] * n
+        self._served_ps += m * burst
+        access = self.access_ps
+        return [(t + access, n) for t in range(start + burst, end + 1, burst)]
 
     def _lines(self, txn: Transaction) -> range:
+        """Return the lines that a transaction without a list of its own touches."""
         first = txn.offset >> self.line_bits
         return range(first, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
 
