@@ -16,7 +16,7 @@ def pe_view(graph: Graph) -> View:
     config, layout = graph.blocks.config, graph.layout
     cube, pe = config.cube, config.cube.pe
     gemm, math, tcm, ipcq, dma = pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_ipcq, pe.pe_dma
-    f16 = gemm.macs_per_cycle.get("f16")
+    f16 = gemm.macs_per_cycle.f16
     size = f"{gemm.tile.m} x {gemm.tile.k} x {gemm.tile.n}"
     slice_gib = cube.hbm.slice_bytes(len(layout.pes)) / GIB
     channels = f"{cube.hbm.channels} x {rate(cube.hbm.channel_bw_gbs)}"
