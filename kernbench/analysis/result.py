@@ -8,13 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
 from kernbench.analysis.records import Launch, Records
 
 LABELS = {
     "gemm": "matrix", "math": "vector", "fetch": "fetch", "store_tcm": "store", "dma_in": "dma in",
-    "dma_out": "dma out", "composite": "composite", "host": "host copies", "launch": "launch", "wait": "wait",
+    "dma_out": "dma out", "composite": "composite", "host": "host", "launch": "launch", "wait": "wait",
 }  # fmt: skip
+
+_SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map")  # from an order to its completion, not work
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,13 @@ class Result:
         return breakdown(self.records)
 
     def busiest_components(self, n: int = 5) -> list[Busy]:
-        """Return the `n` components that worked longest."""
-        busy = self.records.busy_by_component().items()
-        return self._top([Busy(name, ps / 1000, self._share(ps)) for name, ps in busy], n)
+        """Return the `n` components that worked longest; who only waits for others' work is left out."""
+        records = self.records
+        waiting = np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in _SPANS])
+        ids = set(records.component[waiting].tolist()) - set(records.component[~waiting].tolist())
+        waiters = {records.components[i] for i in ids}
+        busy = records.busy_by_component().items()
+        return self._top([Busy(name, ps / 1000, self._share(ps)) for name, ps in busy if name not in waiters], n)
 
     def busiest_links(self, n: int = 5) -> list[Busy]:
         """Return the `n` links that were occupied longest."""
@@ -85,12 +93,33 @@ class Result:
         columns = zip(links.names, links.busy_ps.tolist(), links.nbytes.tolist(), links.bw_gbs.tolist(), strict=True)
         return self._top([Busy(name, ps / 1000, self._share(ps), nbytes, bw) for name, ps, nbytes, bw in columns], n)
 
+    @cached_property
+    def longest_launch(self) -> tuple[Launch, Breakdown] | None:
+        """The launch that took longest, the first of several, and the stages inside it."""
+        if not self.launches:
+            return None
+        launch = max(self.launches, key=lambda x: x.end_ps - x.start_ps)
+        window = (launch.start_ps, launch.end_ps)
+        return launch, breakdown(self.records.within(*window), window=window)
+
     def summary(self) -> list[dict[str, Any]]:
-        """Return the stage table: one row per stage that took time, `exclusive_ns` summing to the latency."""
+        """Return the stage table, one row per stage that took time.
+
+        `exclusive_ns` sums to the latency of the run, `launch_ns` to that of the longest launch.
+        """
         parts = self.breakdown
         exclusive, busy, shares = parts.exclusive_ns(), parts.busy_ns(), parts.shares()
+        inside = self.longest_launch[1] if self.longest_launch else None
+        launch, launch_shares = (inside.exclusive_ns(), inside.shares()) if inside else ({}, {})
         return [
-            {"stage": LABELS[stage], "exclusive_ns": exclusive[stage], "share": shares[stage], "busy_ns": busy[stage]}
+            {
+                "stage": LABELS[stage],
+                "exclusive_ns": exclusive[stage],
+                "share": shares[stage],
+                "launch_ns": launch.get(stage, 0.0),
+                "launch_share": launch_shares.get(stage, 0.0),
+                "busy_ns": busy[stage],
+            }
             for stage in ORDER
             if exclusive[stage] or busy[stage]
         ]
@@ -134,13 +163,12 @@ class Result:
         if len(self.launches) > 5:
             lines.append(f"... and {len(self.launches) - 5} more launches")
         pes = self.breakdown.n_pes
-        lines += ["", f"exclusive time{f' (mean of {pes} PEs)' if pes > 1 else ''}, and busy time"]
+        inside = f"in {self.longest_launch[0].name}"[:25] if self.longest_launch else ""
+        lines += ["", f"{f'mean of {pes} PEs' if pes > 1 else 'stage':<16}{'exclusive':>20}{inside:>26}{'busy':>18}"]
         for row in self.summary():
-            bar = "#" * round(30 * row["share"])
-            lines.append(
-                f"  {row['stage']:<12}{row['exclusive_ns']:>14,.2f} ns {row['share']:>6.1%}"
-                f"  busy {row['busy_ns']:>14,.2f} ns  {bar}".rstrip()
-            )
+            launch = f"{row['launch_ns']:>16,.2f} {row['launch_share']:>6.1%}" if inside else " " * 23
+            times = f"{row['exclusive_ns']:>13,.2f} {row['share']:>6.1%}   {launch}   {row['busy_ns']:>15,.2f} ns"
+            lines.append(f"  {row['stage']:<14}{times}")
         for title, busiest in (("components", self.busiest_components()), ("links", self.busiest_links())):
             if busiest:
                 lines += ["", f"busiest {title}"]

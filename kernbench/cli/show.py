@@ -56,14 +56,15 @@ def _describe(machine: Machine, names: tuple[str, ...]) -> None:
     for name in names:
         view = machine.views[name]
         click.echo(f"\n{view.title}")
-        kinds: dict[str, list[str]] = {}
+        alike: dict[tuple[str, ...], list[str]] = {}
         for box in view.boxes:
             if box.detail:
-                kinds.setdefault(f"{box.kind}: {', '.join(box.detail)}", []).append(box.label)
-        for text, labels in kinds.items():
-            click.echo(f"  {labels[0]}{f' .. {labels[-1]}' if len(labels) > 1 else ''}  {text}")
+                alike.setdefault((box.kind, *box.detail), []).append(box.label)
+        for (_, *detail), labels in alike.items():
+            last = f" .. {labels[-1]}" if len(labels) > 1 else ""
+            click.echo(f"  {labels[0]}{last}: {', '.join(x.rstrip(',') for x in detail)}")
         for line in view.lines:
             if line.label:
-                click.echo(f"  {line.src} - {line.dst}  {line.label}")
+                click.echo(f"  {line.src} - {line.dst}: {line.label}")
         for note in view.notes:
             click.echo(f"  {note}")

@@ -137,6 +137,7 @@ class RangeMap(Broadcast):
     def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
         super().__init__(engine, sip, list(ranges))
         self.ranges, self.owner = ranges, owner
+        self.sent_ps = engine.env._now
         behind: dict[tuple[int | None, int | None], set[Range]] = {}
         for (cube, pe), mine in ranges.items():
             for copy in ((None, None), (cube, None), (cube, pe)):
@@ -153,6 +154,13 @@ class RangeMap(Broadcast):
         for va, nbytes, pa in self.ranges[cube, pe]:
             cpu.pe.mmu.map(va, nbytes, pa, self.owner)
         self.answer(cpu)
+
+    def _all_done(self, _: object) -> None:
+        now, log = self.engine.env._now, self.engine.log
+        if log.operation:
+            command = log.command(CommandInfo(f"map {self.owner}", self.sip))
+            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["map"], command, self.nbytes_of(), 0, -1)
+        super()._all_done(_)
 
 
 class Spread(Broadcast):

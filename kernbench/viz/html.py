@@ -116,12 +116,18 @@ def _last_timeline(records: Records) -> str:
 
 def _stage_table(result: Result) -> str:
     pes = result.breakdown.n_pes
-    title = f"stage{f' (mean of {pes} PEs)' if pes > 1 else ''}"
-    rows = [
-        [row["stage"], _ns(row["exclusive_ns"]), f"{row['share']:.1%}", _ns(row["busy_ns"])] for row in result.summary()
-    ]
-    rows.append(["sum", _ns(result.latency_ns), "100.0%", ""])
-    return _table([title, "exclusive [ns]", "share", "busy [ns]"], rows)
+    head = [f"mean of {pes} PEs" if pes > 1 else "stage", "exclusive [ns]", "share"]
+    end = ["sum", _ns(result.latency_ns), "100.0%"]
+    longest = result.longest_launch
+    if longest:
+        launch = longest[0]
+        head += [f"in {launch.name} [ns]", "share"]
+        end += [_ns((launch.end_ps - launch.start_ps) / 1000), "100.0%"]
+    rows = []
+    for row in result.summary():
+        inside = [_ns(row["launch_ns"]), f"{row['launch_share']:.1%}"] if longest else []
+        rows.append([row["stage"], _ns(row["exclusive_ns"]), f"{row['share']:.1%}", *inside, _ns(row["busy_ns"])])
+    return _table([*head, "busy [ns]"], [*rows, [*end, ""]])
 
 
 def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:

@@ -25,13 +25,31 @@ def result():
 def test_exclusive_time_sums_to_the_latency(result):
     assert result.latency_ns == 80.0
     assert sum(row["exclusive_ns"] for row in result.summary()) == 80.0
-    assert {row["stage"] for row in result.summary()} == {"matrix", "fetch", "dma in", "host copies", "launch"}
+    assert {row["stage"] for row in result.summary()} == {"matrix", "fetch", "dma in", "host", "launch"}
+
+
+def test_the_longest_launch_is_looked_at_by_itself(result):
+    assert sum(row["launch_ns"] for row in result.summary()) == 70.0
+    inside = {row["stage"]: row["launch_ns"] for row in result.summary()}
+    assert (inside["host"], inside["matrix"], inside["launch"]) == (0.0, 16.0, 10.0 + 12.0)
+    assert "in matmul" in repr(result)
+
+
+def test_a_pe_that_a_launch_does_not_use_is_not_in_its_mean():
+    rows = [("gemm", 0, 10, 0, {}), ("gemm", 20, 24, 1, {})]
+    launches = (Launch("long", 0, 12_000), Launch("short", 20_000, 25_000))
+    launch, parts = Result(records_of(rows, launches=launches)).longest_launch
+    assert (launch.name, parts.n_pes, parts.exclusive_ps["gemm"]) == ("long", 1, 10_000)
 
 
 def test_the_busiest_come_first_and_the_idle_are_left_out(result):
     assert [x.name for x in result.busiest_links()] == ["a->b", "b->c"]
     assert result.busiest_links(1)[0].share == 0.2
     assert result.busiest_components(1)[0].busy_ns == 16.0
+
+
+def test_a_component_that_only_waits_for_others_is_not_busy(result):
+    assert "host" not in [x.name for x in result.busiest_components()]
 
 
 @pytest.mark.parametrize(

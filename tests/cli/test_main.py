@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kernbench.cli.main import cli, main
+
+COMMANDS = sorted(cli.commands)
+
+
+def test_no_command_is_help_and_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name):
+    out = CliRunner().invoke(cli, [name, "--help"])
+    assert out.exit_code == 0
+    for parameter in cli.commands[name].params:
+        if parameter.param_type_name == "option":
+            assert getattr(parameter, "help", None), parameter.name
+            assert parameter.opts[0] in out.output
+
+
+def test_an_unknown_command_is_bad_usage(capsys):
+    assert main(["fly"]) == 2
+    assert "No such command 'fly'" in capsys.readouterr().err
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "kernbench", "nothing"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("kernbench ")
+
+
+def test_list_as_text_and_as_json(capsys):
+    assert main(["list", "presets", "components"]) == 0
+    text = capsys.readouterr().out
+    assert main(["list", "presets", "components", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert set(table) == {"presets", "components"}
+    assert {"default", "small", "large", "six_sip_torus", "hbm3_conservative"} <= set(table["presets"])
+    assert "2 SIPs, 256 PEs" in table["presets"]["default"]
+    assert all(name in text for kind in table.values() for name in kind)
+
+
+def test_benches_are_listed_with_what_they_do(capsys):
+    assert main(["list", "benches", "--json"]) == 0
+    benches = json.loads(capsys.readouterr().out)["benches"]
+    assert benches["gemm-single-pe"]
+
+
+def test_list_refuses_an_unknown_kind(capsys):
+    assert main(["list", "bench"]) == 2
+    assert "benches" in capsys.readouterr().err
+
+
+def test_show_in_words(capsys):
+    assert main(["show", "preset:small"]) == 0
+    out = capsys.readouterr().out
+    for part in ("Machine(preset:small", "System", "SIP", "Cube", "PE_GEMM", "GB/s"):
+        assert part in out
+
+
+def test_show_one_view_only(capsys):
+    assert main(["show", "preset:small", "--view", "pe"]) == 0
+    out = capsys.readouterr().out
+    assert "PE_GEMM" in out
+    assert "System" not in out
+
+
+def test_show_as_json_is_the_file_and_its_hash(capsys):
+    assert main(["show", "preset:small", "--json", "--set", "cube.noc.pitch_mm=2.5"]) == 0
+    got = json.loads(capsys.readouterr().out)
+    assert got["spec"]["cube"]["noc"]["pitch_mm"] == 2.5
+    assert len(got["hash"]) >= 12
+
+
+@pytest.mark.parametrize(("view", "suffix", "head"), [("cube", "svg", b"<svg"), ("pe", "png", b"\x89PNG")])
+def test_show_draws_into_a_file(view, suffix, head, tmp_path, capsys):
+    out = tmp_path / f"view.{suffix}"
+    assert main(["show", "preset:small", "--view", view, "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(head)
+    assert capsys.readouterr().out == ""
+
+
+def test_show_refuses_what_it_cannot_write(tmp_path, capsys):
+    assert main(["show", "preset:small", "--out", str(tmp_path / "x.pdf")]) == 2
+    assert ".svg or .png" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["preset:smal", "no_such_file.yaml"])
+def test_a_machine_that_is_not_there_is_bad_input(source, capsys):
+    assert main(["show", source]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert source.removeprefix("preset:") in err
+
+
+@pytest.fixture
+def bad_file(tmp_path):
+    path = tmp_path / "bad.yaml"
+    assert main(["new", str(tmp_path / "lab")]) == 0
+    text = (tmp_path / "lab" / "topology.yaml").read_text(encoding="utf-8")
+    assert "pitch_mm: 3.0" in text
+    path.write_text(text.replace("pitch_mm: 3.0", "pitch_mm: -3.0").replace("removed:", "remove:"), encoding="utf-8")
+    return path
+
+
+def test_validate_prints_each_fault_of_each_file(bad_file, tmp_path, capsys):
+    good = tmp_path / "lab" / "topology.yaml"
+    capsys.readouterr()
+    assert main(["validate", str(good), str(bad_file), str(tmp_path / "none.yaml")]) == 2
+    out, err = capsys.readouterr()
+    assert f"{good}: valid, 2 SIPs, 256 PEs" in out
+    assert len(err.splitlines()) >= 3
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    assert "pitch_mm" in err
+    assert "removed" in err
+    assert "none.yaml" in err
+
+
+def test_validate_as_json(bad_file, capsys):
+    capsys.readouterr()
+    assert main(["validate", str(bad_file), "--json"]) == 2
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["file"] == str(bad_file)
+    assert len(report["faults"]) >= 2
+
+
+def test_the_schema_is_json_and_knows_the_keys(capsys):
+    assert main(["validate", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert "cube" in schema["properties"]
+
+
+def test_validate_needs_a_file(capsys):
+    assert main(["validate"]) == 2
+    assert "at least one FILE" in capsys.readouterr().err
+
+
+def test_a_milestone_that_is_not_known(capsys):
+    assert main(["milestone", "gem"]) == 2
+    assert "gemm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [(), ("gemm", "--all")])
+def test_milestones_are_named_or_all(args, capsys):
+    assert main(["milestone", *args]) == 2
+    assert "gemm" in capsys.readouterr().err
+
+
+def test_parameters_of_a_milestone_are_key_and_value(capsys):
+    assert main(["milestone", "gemm", "--param", "shapes"]) == 2
+    assert "KEY=VALUE" in capsys.readouterr().err
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported():
+    code = "import sys; from kernbench.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pydantic", "yaml", "matplotlib", "simpy"} & set(done.stderr.split())
+
+
+def test_new_finds_its_templates():
+    templates = Path(sys.modules["kernbench.cli"].__file__).parent / "templates"
+    assert list(templates.glob("*.txt"))

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernbench.cli.main import main
+
+SMALL = ("--topology", "preset:small")
+
+
+def run(*args):
+    return main(["run", *SMALL, *args])
+
+
+def bench(name):
+    return "--bench", f"tests.cli.example_benches:{name}"
+
+
+def test_a_run_prints_latency_stages_and_certificate(capsys):
+    assert run(*bench("copies")) == 0
+    out, err = capsys.readouterr()
+    for part in (" ns", "certified", "host", "busiest links", "OK"):
+        assert part in out
+    assert err == ""
+
+
+def test_json_on_stdout_is_all_there_is(capsys):
+    assert run(*bench("copies"), "--verify-data", "--json") == 0
+    out, err = capsys.readouterr()
+    got = json.loads(out)
+    assert (got["completion"], got["correctness"]) == ("OK", "NOT_CHECKED")
+    assert got["result"]["latency_ns"] > 0
+    assert "hello from the bench" in err
+
+
+def test_values_are_computed_and_checked_only_when_asked(capsys):
+    assert run("--bench", "gemm-single-pe", "--verify-data") == 0
+    assert "numbers PASSED" in capsys.readouterr().out
+    assert run("--bench", "gemm_single_pe") == 0
+    assert "numbers NOT_CHECKED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("idle", "idle: NO_REQUESTS"),
+        ("fails", "error: first line\nerror: second line\n"),
+        ("wrong", "error: element 3 is 4.0, expected 5.0\n"),
+        ("crashes", "error: RuntimeError: a bug in the bench; kernbench --debug ... shows where\n"),
+    ],
+)
+def test_a_run_that_fails_says_why_and_exits_with_1(name, line, capsys):
+    assert run(*bench(name)) == 1
+    err = capsys.readouterr().err
+    assert line in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert main(["--debug", "run", *SMALL, *bench("crashes")]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "example_benches.py" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("--bench", "gemm-single-pee"), "did you mean gemm-single-pe?"),
+        (("--bench", "no.such.module:run"), "cannot be imported"),
+        ((*bench("copies"), "--device", "sip:9"), "sip:9"),
+        ((*bench("copies"), "--device", "gpu"), "expected all or sip:N"),
+        ((*bench("copies"), "--set", "cube.hbm.bw_gbs=-1"), "cube.hbm.bw_gbs"),
+        ((*bench("copies"), "--set", "cube.hbm.bandwidth=1"), "bw_gbs"),
+        ((*bench("copies"), "--log", "all"), "--log"),
+        ((), "--bench"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_2_and_one_line(args, line, capsys):
+    assert run(*args) == 2
+    err = capsys.readouterr().err
+    assert line in err
+    assert "Traceback" not in err
+
+
+def test_every_fault_of_the_overrides_is_reported(capsys):
+    assert run(*bench("copies"), "--set", "cube.hbm.bw_gbs=-1", "--set", "cube.noc.pitch_mm=-2") == 2
+    err = capsys.readouterr().err
+    assert err.count("error: ") == 2
+
+
+def test_an_override_changes_the_time(capsys):
+    times = []
+    for bw in (64, 32):
+        assert run(*bench("copies"), "--json", "--set", f"system.pcie.bw_gbs={bw}") == 0
+        times.append(json.loads(capsys.readouterr().out)["result"]["latency_ns"])
+    assert times[1] > times[0]
