@@ -1,0 +1,154 @@
+"""Milestones: parameterized notebooks, executed by papermill, that write a study's report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernbench.config.read import load_yaml
+from kernbench.errors import ConfigError
+from kernbench.studies.points import FINISHED
+from kernbench.topology.builder import resolve_topology
+
+REPORT = "report.ipynb"
+
+
+def folder() -> Path:
+    """Return the folder of the milestone notebooks: `milestones`, nearest upward, else beside the package.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    here = Path.cwd().resolve()
+    for place in (here, *here.parents, Path(__file__).resolve().parents[2]):
+        if any((place / "milestones").glob("*.ipynb")):
+            return place / "milestones"
+    raise ConfigError(f"no folder milestones with notebooks in or above {here}; run this in a checkout of kernbench")
+
+
+def names() -> list[str]:
+    """Return the milestones that there are."""
+    return sorted(path.stem for path in folder().glob("*.ipynb"))
+
+
+def run(
+    name: str,
+    *,
+    topology: str | None = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    rerender: bool = False,
+    output: Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Path:
+    """Execute a milestone with its full parameters; return the folder of its report.
+
+    Parameters
+    ----------
+    name
+        The milestone; `_` is read as `-` and the other way round.
+    topology, overrides
+        The machine, as for `kb.load`, and changes to it.
+    workers
+        Processes; default: one per core.
+    rerender
+        Only draw again from the results that are there (also with MILESTONE_FAST=1).
+    output
+        Where to write; default: milestones/output/NAME.
+    parameters
+        Further parameters of the notebook, over those of milestones/NAME.yaml.
+
+    Raises
+    ------
+    ConfigError
+        If the milestone, a parameter or the machine is wrong; nothing has been written then.
+    """
+    known = {stem.replace("_", "-"): stem for stem in names()}
+    stem = known.get(name.replace("_", "-"))
+    if stem is None:
+        raise ConfigError(f"milestone {name!r} is unknown; known: {', '.join(known)}")
+    notebook = folder() / f"{stem}.ipynb"
+    out = (output or folder() / "output" / stem).resolve()
+    values = _full(notebook.with_suffix(".yaml")) | dict(parameters or {})
+    values |= {
+        "output": str(out),
+        "workers": workers or os.cpu_count() or 1,
+        "rerender": rerender or os.environ.get("MILESTONE_FAST") == "1",
+    }
+    if topology is not None:
+        values["topology"] = topology if topology.startswith("preset:") else str(Path(topology).resolve())
+    if overrides:
+        values["overrides"] = list(overrides)
+    _check(notebook, values)
+    resolve_topology(values.get("topology"), values.get("overrides", ()))
+    _execute(notebook, out, values)
+    return out
+
+
+def _full(path: Path) -> dict[str, Any]:
+    content = load_yaml(path) if path.is_file() else {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path.name}: must be a mapping of the notebook's parameters")
+    return content
+
+
+def _check(notebook: Path, values: Mapping[str, Any]) -> None:
+    """Refuse parameters that the notebook does not have: papermill only warns."""
+    import papermill
+
+    known = papermill.inspect_notebook(str(notebook))
+    wrong = [
+        f"{notebook.stem}: parameter {key} is unknown; known: {', '.join(known)}" for key in values if key not in known
+    ]
+    if wrong:
+        raise ConfigError(wrong)
+
+
+def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    out.mkdir(parents=True, exist_ok=True)
+    with _progress(notebook.stem, out / FINISHED):
+        try:
+            papermill.execute_notebook(
+                str(notebook), str(out / REPORT), values, cwd=str(notebook.parent), progress_bar=False, kernel_name="python3"
+            )
+        except PapermillExecutionError as error:
+            raise ConfigError(
+                f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}; the notebook up to there is "
+                f"{out / REPORT}, finished points are kept"
+            ) from error
+
+
+@contextlib.contextmanager
+def _progress(name: str, store: Path) -> Iterator[None]:
+    """Count finished points on the terminal while the notebook runs."""
+    from tqdm import tqdm
+
+    stop = threading.Event()
+    before = _lines(store)
+
+    def watch() -> None:
+        with tqdm(desc=name, unit=" points", leave=True) as bar:
+            while not stop.wait(0.5):
+                bar.update(_lines(store) - before - bar.n)
+            bar.update(_lines(store) - before - bar.n)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
