@@ -1,0 +1,89 @@
+"""The engine and the reference, side by side: every transaction ends at the same picosecond."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kernbench.topology.builder import resolve_topology
+from tests.reference.simulator import Reference
+from tests.reference.traffic import agents, random_machine, run_traffic
+from tests.sim_engine.under_test import Engine
+
+MIXES = {
+    "links": ("send",),
+    "memory": ("read", "write"),
+    "reads": ("read",),
+    "all": ("send", "read", "write"),
+}
+
+
+def both(machine, seed, kinds, rounds, **how):
+    reference, engine = Reference(machine), Engine(machine)
+    expected = run_traffic(reference, agents(machine, seed, kinds, rounds, **how))
+    assert run_traffic(engine, agents(machine, seed, kinds, rounds, **how)) == expected
+    assert len(expected) > rounds, "little traffic proves little"
+    return reference, engine
+
+
+def test_the_reference_knows_neither_engine_nor_components():
+    folder = Path(__file__).parents[1] / "reference"
+    imported = {
+        name
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+    }
+    assert any(name.startswith("kernbench.topology") for name in imported)
+    assert not [name for name in imported if name.startswith(("kernbench.sim_engine", "kernbench.components"))]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_machines(seed, mix):
+    both(random_machine(f"{mix} {seed}"), seed, MIXES[mix], 8)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_several_requests_under_way_from_one_source(seed):
+    both(random_machine(f"many {seed}"), seed, MIXES["all"], 6, per_source=3, sources=6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mix", ["memory", "all"])
+def test_default_numbers_where_arrivals_often_tie(seed, mix):
+    machine = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
+    both(machine, seed, MIXES[mix], 8, sources=30)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_slice_that_everyone_wants(seed):
+    machine = resolve_topology("preset:default", {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1, "system.sips.count": 1})
+    made = agents(machine, seed, ("read", "write"), 12, sources=10)
+    for agent in made:
+        agent.memories = ["sip0.cube0.hbm_ctrl.pe3"]
+    again = agents(machine, seed, ("read", "write"), 12, sources=10)
+    for agent in again:
+        agent.memories = ["sip0.cube0.hbm_ctrl.pe3"]
+    assert run_traffic(Engine(machine), again) == run_traffic(Reference(machine), made)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_flit_is_reserved_on_every_link(seed):
+    # `exact` skips no work: as many reservations as the reference has flits served by links.
+    reference, engine = both(random_machine(f"count {seed}"), seed, MIXES["all"], 6)
+    assert engine.fabric.reservations == len(reference.network.hops)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_hop_of_every_flit(seed):
+    machine = random_machine(f"hops {seed}")
+    reference, engine = Reference(machine), Engine(machine, trace=True)
+    for sim in (reference, engine):
+        run_traffic(sim, agents(machine, seed, MIXES["all"], 6))
+    # The key of a hop holds the source's number and the source's count, above ten bits for the place on the route.
+    traced = sorted(((h.key >> 44, h.key >> 10 & (1 << 34) - 1), *h[1:]) for h in engine.fabric.hops)
+    assert traced == sorted(tuple(hop) for hop in reference.network.hops)
