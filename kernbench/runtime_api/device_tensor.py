@@ -92,7 +92,7 @@ class DeviceTensor(Tensor):
         if data is None:
             unknown = np.nan if self.dtype.is_floating_point else 0
             return np.full(self.shape, unknown, self.dtype.numpy)
-        return np.ascontiguousarray(self._seen(self._layout.gather(data)))
+        return np.asarray(self._seen(self._layout.gather(data)), order="C")
 
     def copy_(self, src: Tensor) -> Tensor:
         """Take over the values of `src`, broadcast to this shape and rounded to this type.
@@ -167,8 +167,8 @@ class DeviceTensor(Tensor):
         return strided(base.reshape(-1), self.shape, self._stride)
 
     def _lies_like(self, other: DeviceTensor) -> bool:
-        def place(t: DeviceTensor) -> list[tuple[int, ...]]:
-            return [(s.cube, s.pe, s.offset, s.nbytes) for s in t.shards]
+        def place(t: DeviceTensor) -> list[tuple[Any, ...]]:
+            return [(s.cube, s.pe, s.offset, s.nbytes, s.index) for s in t.shards]
 
         same = (self.device, self.dtype, self.shape) == (other.device, other.dtype, other.shape)
         return same and self._stride == other._stride and place(self) == place(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 
@@ -18,8 +19,8 @@ def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int],
     taken = sum(k is not None and k is not Ellipsis for k in keys)
     if taken > len(shape):
         raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
-    at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
-    keys[at : at + 1] = [slice(None)] * (len(shape) - taken)
+    rest = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+    keys[rest : rest + 1] = [slice(None)] * (len(shape) - taken)
     box: list[slice] = []
     sizes: list[int] = []
     dropped: set[int] = set()
@@ -33,15 +34,22 @@ def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int],
                 raise IndexError(f"step {step} in dim {dim}: a part of a device tensor has step 1")
             box.append(slice(start, max(start, stop)))
             sizes.append(max(start, stop) - start)
-        elif hasattr(k, "__index__") and not isinstance(k, bool):
-            index, size = k.__index__(), shape[dim]
-            if not -size <= index < size:
-                raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
-            box.append(slice(index % size, index % size + 1))
-            dropped.add(dim)
         else:
-            raise IndexError(
-                f"index {k!r} of type {type(k).__name__}: a device tensor takes integers, slices, "
-                "None and ...; read it first: .cpu()[...]"
-            )
+            at, size = _integer(k), shape[dim]
+            if not -size <= at < size:
+                raise IndexError(f"index {at} is out of bounds for dimension {dim} with size {size}")
+            box.append(slice(at % size, at % size + 1))
+            dropped.add(dim)
     return tuple(box), sizes, dropped
+
+
+def _integer(key: Any) -> int:
+    try:
+        if not isinstance(key, bool):
+            return index(key)
+    except TypeError:
+        pass
+    raise IndexError(
+        f"index {key!r} of type {type(key).__name__}: a device tensor takes integers, slices, None and ...; "
+        "read it first: .cpu()[...]"
+    )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from kernbench.config import MachineConfig
 from kernbench.dtypes import DType
 from kernbench.errors import AllocationError
 from kernbench.policy.address.allocator import ALIGNMENT, Allocators
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
 from kernbench.runtime_api.layout import Layout, TensorShard
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
 
 
 class TensorHandle:

@@ -92,7 +92,8 @@ class Tensor(ABC):
 
     def is_contiguous(self) -> bool:
         """Return whether the elements follow each other in row-major order."""
-        return self._stride == row_major(self.shape) or self.numel() <= 1
+        steps = zip(self.shape, self._stride, row_major(self.shape), strict=True)
+        return not self.numel() or all(own == needed for size, own, needed in steps if size > 1)
 
     @property
     def data(self) -> Tensor:

@@ -1,0 +1,162 @@
+"""Every shipped bench runs, checks its numbers, and notices wrong ones."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench.benches import support
+from kernbench.benches.registry import bench, benches
+from kernbench.errors import ConfigError, VerificationError
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.sim_engine.engine import GraphEngine
+from tests.runtime_api.machines import CUBES, PES, small
+
+with_data = partial(GraphEngine, enable_data=True)
+PROGRAMS = [b.name for b in benches() if not b.is_milestone]
+
+
+@pytest.fixture(autouse=True)
+def _small_model(monkeypatch):
+    for name in ("GPT3_QKV_TOKENS", "GPT3_D_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GPT3_D_MODEL", "96")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_runs_and_checks_itself(name):
+    outcome = kb.run(name, small(), data=True)
+    assert outcome.error is None
+    assert (outcome.completion, outcome.correctness) == ("OK", "PASSED")
+    timing = kb.run(name, small())
+    assert (timing.completion, timing.correctness) == ("OK", "NOT_CHECKED")
+    assert timing.result.records.digest() == outcome.result.records.digest()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_notices_one_wrong_bit(name, monkeypatch):
+    # Whoever reads the result finds one element changed.
+    from kernbench.runtime_api.device_tensor import DeviceTensor
+
+    honest = DeviceTensor.numpy
+
+    def flawed(self):
+        values = honest(self)
+        values.reshape(-1)[-1] += 1
+        return values
+
+    monkeypatch.setattr(DeviceTensor, "numpy", flawed)
+    outcome = kb.run(name, small(), data=True)
+    assert outcome.correctness == "FAILED"
+    assert "1 of " in str(outcome.error)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_runs_on_another_device(name):
+    outcome = kb.run(name, small(), data=True, device="sip:1")
+    assert outcome.correctness == "PASSED"
+    assert {sip for sip, _, _ in outcome.result.records.pes()} == {1}
+
+
+def pes_of(name):
+    return {(cube, pe) for _, cube, pe in kb.run(name, small()).result.records.pes()}
+
+
+def test_each_uses_the_pes_that_it_says():
+    everyone = {(c, p) for c in range(CUBES) for p in range(PES)}
+    assert pes_of("gemm-single-pe") == pes_of("qkv-gemm") == pes_of("matmul-composite") == {(0, 0)}
+    assert pes_of("qkv-gemm-multi-pe") == {(0, p) for p in range(PES)}
+    assert pes_of("gpt3-qkv") == everyone
+    assert pes_of("va-offset-verify") == {(c, p) for c in (0, 1) for p in range(PES)}
+
+
+def test_four_pes_are_faster_than_one():
+    def took(name):
+        launches = kb.run(name, small()).result.launches
+        return sum(x.end_ps - x.start_ps for x in launches)
+
+    assert took("qkv-gemm-multi-pe") < took("qkv-gemm")
+
+
+@pytest.mark.parametrize(("tokens", "d_model"), [(1, 96), (5, 100), (3, 7)])
+def test_gpt3_sizes_come_from_the_environment(monkeypatch, tokens, d_model):
+    monkeypatch.setenv("GPT3_QKV_TOKENS", str(tokens))
+    monkeypatch.setenv("GPT3_D_MODEL", str(d_model))
+    outcome = kb.run("gpt3-qkv", small(), data=True)
+    assert outcome.correctness == "PASSED"
+    flops = outcome.result.records.of_kind("composite").flops.sum()
+    assert flops == 3 * 2 * tokens * d_model * d_model
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"])
+@pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])
+def test_matmul_in_every_type_and_staging(monkeypatch, dtype, variant):
+    for name, value in {"M": 33, "K": 100, "N": 17, "DTYPE": dtype, "VARIANT": variant}.items():
+        monkeypatch.setenv(f"MATMUL_{name}", str(value))
+    assert kb.run("matmul-composite", small(), data=True).correctness == "PASSED"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("MATMUL_M", "0", r"MATMUL_M = '0' must be an integer >= 1"),
+        ("MATMUL_K", "x", r"MATMUL_K = 'x' must be an integer >= 1"),
+        ("MATMUL_N", "-3", r"MATMUL_N = '-3' must be an integer >= 1"),
+        ("MATMUL_DTYPE", "f15", r"MATMUL_DTYPE = 'f15' is unknown; known: f16, bf16"),
+        ("MATMUL_VARIANT", "ref", r"MATMUL_VARIANT = 'ref' is unknown; known: ref_ref, load_ref, load_load"),
+        ("GPT3_QKV_TOKENS", "1.5", r"GPT3_QKV_TOKENS = '1.5' must be an integer >= 1"),
+        ("GPT3_D_MODEL", "", r"GPT3_D_MODEL = '' must be an integer >= 1"),
+    ],
+)
+def test_settings_are_checked(monkeypatch, name, value, message):
+    monkeypatch.setenv(name, value)
+    outcome = kb.run("matmul-composite" if name.startswith("MATMUL") else "gpt3-qkv", small())
+    assert isinstance(outcome.error, ConfigError)
+    assert outcome.completion == "FAILED"
+    with pytest.raises(ConfigError, match=message):
+        raise outcome.error
+
+
+def test_tolerance_is_one_unit_in_the_last_place():
+    def program(torch, error):
+        expected = np.linspace(1, 2, 8, endpoint=False)
+        got = torch.tensor(expected + error, dtype=torch.float16, device="ahbm")
+        support.check(torch, "x", got, expected, rtol=2**-10)
+
+    def correctness(error):
+        return run_bench(topology=small(), bench_fn=lambda t: program(t, error), engine_factory=with_data).correctness
+
+    assert correctness(2**-10) == "PASSED"
+    assert correctness(2**-8) == "FAILED"
+
+
+def test_a_mismatch_names_the_worst_element():
+    def program(torch):
+        got = torch.tensor([[1.0, 2.0], [3.0, 9.0]], device="ahbm")
+        support.check(torch, "y", got, np.array([[1.0, 2.0], [3.5, 4.0]]), rtol=1e-3)
+
+    error = kb.run(program, small(), data=True).error
+    assert isinstance(error, VerificationError)
+    assert str(error).startswith("y: 2 of 4 elements differ from numpy; the worst is [1, 1] = 9, expected 4 +- 0.004")
+
+
+def test_values_that_are_no_numbers_are_wrong():
+    def program(torch):
+        support.check(torch, "y", torch.full((2,), float("nan"), device="ahbm"), np.array([1.0, np.nan]))
+
+    assert "1 of 2 elements" in str(kb.run(program, small(), data=True).error)
+
+
+def test_milestones_may_ask_nothing_of_the_machine(monkeypatch):
+    from kernbench.benches import registry
+
+    monkeypatch.setattr(registry, "_benches", {})
+
+    @bench("report", "Writes a report", milestone=True)
+    def run(torch):
+        pass
+
+    assert run_bench(topology=small(), bench_fn=registry._benches["report"]).completion == "OK"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from kernbench.errors import KernelError, VerificationError
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.sim_engine.engine import GraphEngine
+from tests.runtime_api.machines import small
+
+with_data = partial(GraphEngine, enable_data=True)
+
+
+def work(torch):
+    torch.zeros(4, device="ahbm").fill_(1)
+
+
+def test_a_bench_that_works():
+    outcome = run_bench(topology=small(), bench_fn=work)
+    assert (outcome.name, outcome.completion, outcome.correctness, outcome.error) == ("work", "OK", "NOT_CHECKED", None)
+    assert outcome.ok
+    assert outcome.result.name == "work"
+    assert len(outcome.result.launches) == 1
+
+
+@pytest.mark.parametrize("program", [lambda torch: None, lambda torch: torch.zeros(4, device="ahbm")])
+def test_a_bench_that_asks_for_nothing_fails(program):
+    outcome = run_bench(topology=small(), bench_fn=program)
+    assert outcome.completion == "NO_REQUESTS"
+    assert not outcome.ok
+    assert "NO_REQUESTS" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda torch: torch.zeros(4).to("ahbm"),
+        lambda torch: torch.zeros(4, device="ahbm").numpy(),
+        lambda torch: torch.zeros(4, device="ahbm").copy_(torch.zeros(4)),
+    ],
+)
+def test_a_copy_is_a_request(program):
+    assert run_bench(topology=small(), bench_fn=program).completion == "OK"
+
+
+def test_checks_are_reported():
+    def checks(torch, wrong):
+        work(torch)
+        torch.checks += 1
+        if wrong:
+            raise VerificationError("x[0] = 1, expected 2")
+
+    right = run_bench(topology=small(), bench_fn=lambda torch: checks(torch, False), engine_factory=with_data)
+    assert (right.completion, right.correctness, right.ok) == ("OK", "PASSED", True)
+    wrong = run_bench(topology=small(), bench_fn=lambda torch: checks(torch, True), engine_factory=with_data)
+    assert (wrong.completion, wrong.correctness, wrong.ok) == ("OK", "FAILED", False)
+    assert str(wrong.error) == "x[0] = 1, expected 2"
+    assert not wrong.result.records.complete
+
+
+def test_a_kernel_that_fails_is_an_outcome():
+    def bad(x, *, tl):
+        tl.load(x, shape=(1 << 20,))
+
+    def program(torch):
+        torch.launch("bad", bad, torch.zeros(4, device="ahbm"))
+
+    outcome = run_bench(topology=small(), bench_fn=program)
+    assert (outcome.completion, outcome.ok) == ("FAILED", False)
+    assert isinstance(outcome.error, KernelError)
+
+
+def test_a_bug_in_the_bench_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        run_bench(topology=small(), bench_fn=lambda torch: 1 / 0)
+
+
+def test_device():
+    seen = []
+
+    def program(torch):
+        seen.append(torch.ahbm.current_device())
+        work(torch)
+
+    for device in ("all", "sip:1", None):
+        run_bench(topology=small(), bench_fn=program, device=device)
+    assert seen == [0, 1, 0]
+    with pytest.raises(ValueError, match="sip:0 to sip:1"):
+        run_bench(topology=small(), bench_fn=program, device="sip:2")

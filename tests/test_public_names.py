@@ -1,0 +1,66 @@
+"""What `import kernbench` gives, and the paths that programs import from."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import kernbench
+
+PATHS = [
+    "kernbench.topology.builder:resolve_topology",
+    "kernbench.topology.builder:load_topology",
+    "kernbench.sim_engine.engine:GraphEngine",
+    "kernbench.runtime_api.context:RuntimeContext",
+    "kernbench.runtime_api.types:DeviceSelector",
+    "kernbench.runtime_api.types:resolve_device",
+    "kernbench.runtime_api.bench_runner:run_bench",
+    "kernbench.runtime_api.tensor:Tensor",
+    "kernbench.runtime_api.tensor:TensorHandle",
+    "kernbench.runtime_api.tensor:TensorShard",
+    "kernbench.runtime_api.tensor:deploy_tensor",
+    "kernbench.policy.placement.dp:DPPolicy",
+    "kernbench.policy.placement.dp:ShardSpec",
+    "kernbench.policy.placement.dp:resolve_dp_policy",
+    "kernbench.policy.placement.dp:column_wise",
+    "kernbench.policy.placement.dp:row_wise",
+    "kernbench.policy.placement.dp:replicate",
+    "kernbench.policy.placement.dp:tiled_column_major",
+    "kernbench.policy.placement.dp:tiled_row_major",
+    "kernbench.policy.address.phyaddr:PhysAddr",
+    "kernbench.policy.address.allocator:AddressConfig",
+    "kernbench.policy.address.allocator:PEMemAllocator",
+    "kernbench.policy.address.allocator:AllocationError",
+    "kernbench.policy.address.va_allocator:VirtualAllocator",
+    "kernbench.policy.address.pe_mmu:PeMMU",
+    "kernbench.triton_emu.tl_context:TLContext",
+    "kernbench.benches.registry:bench",
+    "kernbench.benches.registry:resolve",
+    "kernbench.cli.main:main",
+]
+
+
+def test_all_names_exist_and_are_sorted():
+    assert list(kernbench.__all__) == sorted(kernbench.__all__)
+    for name in kernbench.__all__:
+        assert getattr(kernbench, name).__doc__
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(AttributeError, match=r"no attribute 'sesion'; known: .*session"):
+        kernbench.sesion  # noqa: B018
+
+
+def test_names_are_found_in_a_fresh_interpreter():
+    code = "import kernbench as kb; print([getattr(kb, n).__name__ for n in kb.__all__])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "['DPPolicy', 'resolve_topology', 'load', 'run', 'session']"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_programs_can_import(path):
+    module, _, name = path.partition(":")
+    assert getattr(importlib.import_module(module), name)
