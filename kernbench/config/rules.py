@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from kernbench.config.schema import MachineConfig
 from kernbench.units import KIB, MIB
 
-MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB = 256, 16, 64, 128
+# What an address can name; `policy.address.phyaddr` has the format.
+MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 256, 16, 64, 128, 256, 4096
 _RING_DIRECTIONS = 8
 _WIDEST_ITEM = 4
 
@@ -28,8 +29,8 @@ def _addresses(config: MachineConfig) -> Iterator[str]:
     if config.cubes_per_sip > MAX_CUBES:
         mesh = config.sip.cube_mesh
         yield (
-            f"sip.cube_mesh = {mesh.w} x {mesh.h} = {config.cubes_per_sip} cubes must be <= {MAX_CUBES}: the address field "
-            "die holds no more"
+            f"sip.cube_mesh = {mesh.w} x {mesh.h} = {config.cubes_per_sip} cubes must be <= {MAX_CUBES}: the address "
+            "field die holds no more"
         )
     if config.pes_per_cube > MAX_PES:
         yield f"cube.pe_layout: {config.pes_per_cube} PEs must be <= {MAX_PES}: the address table holds no more"
@@ -38,6 +39,12 @@ def _addresses(config: MachineConfig) -> Iterator[str]:
             f"cube.hbm.size_gib = {config.cube.hbm.size_gib:g} must be <= {HBM_WINDOW_GIB} [GiB]: the HBM window of an "
             "address holds no more"
         )
+    for name, size, window in (
+        ("cube.pe.pe_tcm.size_mb", config.cube.pe.pe_tcm.size_mb, TCM_WINDOW_MIB),
+        ("cube.sram.size_mib", config.cube.sram.size_mib, SRAM_WINDOW_MIB),
+    ):
+        if size > window:
+            yield f"{name} = {size:g} must be <= {window} [MiB]: its range of the address table holds no more"
 
 
 def _sips(config: MachineConfig) -> Iterator[str]:
@@ -59,12 +66,12 @@ def _sips(config: MachineConfig) -> Iterator[str]:
 
 
 def _mesh(config: MachineConfig) -> Iterator[str]:
-    noc, ucie = config.cube.noc, config.cube.ucie
+    noc = config.cube.noc
     removed = set(noc.removed)
     for row, col in noc.removed:
         if row >= noc.rows or col >= noc.cols:
             yield f"cube.noc.removed: [{row}, {col}] is outside the {noc.rows} x {noc.cols} mesh"
-    places = _pe_places(config)
+    places = pe_places(config)
     taken: dict[tuple[int, int], int] = {}
     for pe, place in enumerate(places):
         where = f"PE {pe} at router [{place[0]}, {place[1]}]"
@@ -75,15 +82,12 @@ def _mesh(config: MachineConfig) -> Iterator[str]:
         elif place in taken:
             yield f"cube.pe_layout: {where} collides with PE {taken[place]}; give cube.pe_layout.pe_routers"
         taken.setdefault(place, pe)
-    for side, length in (("N", noc.cols), ("S", noc.cols), ("W", noc.rows), ("E", noc.rows)):
-        for conn in range(ucie.connections):
-            at = min(1 + conn, length - 1)
-            place = {"N": (0, at), "S": (noc.rows - 1, at), "W": (at, 0), "E": (at, noc.cols - 1)}[side]
-            if place in removed:
-                yield (
-                    f"cube.noc.removed: router [{place[0]}, {place[1]}] carries UCIe connection {conn} of side {side}; "
-                    "keep it, or lower cube.ucie.connections"
-                )
+    for (side, conn), place in port_places(config).items():
+        if place in removed:
+            yield (
+                f"cube.noc.removed: router [{place[0]}, {place[1]}] carries UCIe connection {conn} of side "
+                f"{side.upper()}; keep it, or lower cube.ucie.connections"
+            )
     left = {(r, c) for r in range(noc.rows) for c in range(noc.cols)} - removed
     if left and len(_reached(left)) < len(left):
         yield "cube.noc.removed: the routers left are cut into parts; keep one that joins them"
@@ -95,7 +99,8 @@ def _mesh(config: MachineConfig) -> Iterator[str]:
             yield f"cube.{name}.pos_mm = [{x:g}, {y:g}] must be on the die of {width:g} x {height:g} [mm]"
 
 
-def _pe_places(config: MachineConfig) -> list[tuple[int, int]]:
+def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
+    """Return the router (row, column) of each PE of a cube."""
     layout, noc = config.cube.pe_layout, config.cube.noc
     if layout.pe_routers:
         return list(layout.pe_routers)
@@ -105,6 +110,17 @@ def _pe_places(config: MachineConfig) -> list[tuple[int, int]]:
     for corner in layout.corners:
         cols = range(n) if corner.endswith("W") else range(noc.cols - n, noc.cols)
         places += [(row_of[corner], col) for col in cols]
+    return places
+
+
+def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the router (row, column) of each UCIe port of a cube, by side ("e", "w", "n", "s") and connection."""
+    rows, cols = config.cube.noc.rows, config.cube.noc.cols
+    places = {}
+    for conn in range(config.cube.ucie.connections):
+        row, col = min(1 + conn, rows - 1), min(1 + conn, cols - 1)
+        places["e", conn], places["w", conn] = (row, cols - 1), (row, 0)
+        places["n", conn], places["s", conn] = (0, col), (rows - 1, col)
     return places
 
 
@@ -146,13 +162,13 @@ def _tcm(config: MachineConfig) -> Iterator[str]:
     need = (tcm.tile_buffer_mb + tcm.kernel_scratch_mb) * MIB + rings
     if need > tcm.size_mb * MIB:
         yield (
-            f"cube.pe.pe_tcm.size_mb = {tcm.size_mb:g} must be >= {need / MIB:g} [MiB]: tile buffers, kernel scratch and "
-            f"{_RING_DIRECTIONS} rings of {ipcq.n_slots} x {ipcq.slot_bytes} B; enlarge it or shrink those"
+            f"cube.pe.pe_tcm.size_mb = {tcm.size_mb:g} must be >= {need / MIB:g} [MiB]: tile buffers, kernel scratch "
+            f"and {_RING_DIRECTIONS} rings of {ipcq.n_slots} x {ipcq.slot_bytes} B; enlarge it or shrink those"
         )
     if tcm.scratch_result_kib * KIB > tcm.kernel_scratch_mb * MIB:
         yield (
-            f"cube.pe.pe_tcm.scratch_result_kib = {tcm.scratch_result_kib} must be <= {tcm.kernel_scratch_mb * 1024:g} [KiB], "
-            "the whole kernel scratch"
+            f"cube.pe.pe_tcm.scratch_result_kib = {tcm.scratch_result_kib} must be <= "
+            f"{tcm.kernel_scratch_mb * 1024:g} [KiB], the whole kernel scratch"
         )
     buffers = tcm.buffers_per_operand * _WIDEST_ITEM * (tile.m * tile.k + tile.k * tile.n)
     if buffers > tcm.tile_buffer_mb * MIB:

@@ -134,8 +134,8 @@ class Blocks:
             port = _local(naming.ucie(0, 0, side, conn))
             made.append((port, "ucie", cube.ucie.impl, cube.ucie.port_ns, self._pos(at)))
         m_cpu, sram, pe = cube.m_cpu, cube.sram, cube.pe
-        made.append((_local(naming.m_cpu(0, 0)), "m_cpu", m_cpu.impl, 0.0, (m_cpu.pos_mm[0], m_cpu.pos_mm[1])))
-        made.append((_local(naming.sram(0, 0)), "sram", sram.impl, 0.0, (sram.pos_mm[0], sram.pos_mm[1])))
+        made.append((_local(naming.m_cpu(0, 0)), "m_cpu", m_cpu.impl, 0.0, m_cpu.pos_mm))
+        made.append((_local(naming.sram(0, 0)), "sram", sram.impl, 0.0, sram.pos_mm))
         for number, at in enumerate(layout.pes):
             made.append((_local(naming.hbm(0, 0, number)), "hbm_ctrl", cube.hbm.impl, 0.0, self._pos(at)))
             made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, self._pos(at)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from kernbench.errors import ConfigError
+from kernbench.config.rules import pe_places, port_places
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -46,9 +46,8 @@ class CubeLayout:
         )
         self._present = frozenset(self.routers)
         self._walks: dict[tuple[At, At], tuple[At, ...]] = {}
-        self._require_connected()
-        self.pes = self._pe_routers(config)
-        self.ports = self._port_routers(config.cube.ucie.connections)
+        self.pes: tuple[At, ...] = tuple(pe_places(config))
+        self.ports: dict[tuple[str, int], At] = port_places(config)
         self.m_cpu = self._nearest(config.cube.m_cpu.pos_mm)
         self.sram = self._nearest(config.cube.sram.pos_mm)
 
@@ -60,11 +59,6 @@ class CubeLayout:
         """Return the router next to `at` on `side`, or None where there is none."""
         beside = (at[0] + STEP[side][0], at[1] + STEP[side][1])
         return beside if beside in self._present else None
-
-    def distance_mm(self, at: At, pos_mm: tuple[float, float]) -> float:
-        """Return the length of the wire from the router at `at` to `pos_mm`; wires run along the axes."""
-        x, y = self.position_mm(at)
-        return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
 
     def walk(self, src: At, dst: At) -> tuple[At, ...]:
         """Return the routers of the route from `src` to `dst`, both included.
@@ -110,55 +104,9 @@ class CubeLayout:
                     queue.append(at)
         return hops
 
-    def _require_connected(self) -> None:
-        if not self.routers:
-            raise ConfigError("cube.noc.removed takes every router away; leave at least one")
-        reached = self._hops_to(self.routers[0])
-        cut_off = [at for at in self.routers if at not in reached]
-        if cut_off:
-            raise ConfigError(
-                f"cube.noc.removed cuts the mesh in two: {_names(cut_off)} cannot be reached from "
-                f"{_names(self.routers[:1])}; keep a router between them"
-            )
+    def _nearest(self, pos_mm: tuple[float, float]) -> At:
+        return min(self.routers, key=lambda at: (self._distance_mm(at, pos_mm), -at[0], at[1]))
 
-    def _pe_routers(self, config: MachineConfig) -> tuple[At, ...]:
-        layout = config.cube.pe_layout
-        if layout.pe_routers is not None:
-            where, pes = "cube.pe_layout.pe_routers", [(r, c) for r, c in layout.pe_routers]
-        else:
-            where, pes = "cube.pe_layout.corners", self._corner_routers(layout.corners, layout.pe_per_corner)
-        absent = [at for at in pes if at not in self._present]
-        shared = sorted({at for at in pes if pes.count(at) > 1})
-        remedy = "give cube.pe_layout.pe_routers one present router of its own for each PE"
-        if absent:
-            raise ConfigError(f"{where} puts PEs at {_names(absent)}, where no router is; {remedy}")
-        if shared:
-            raise ConfigError(f"{where} puts more than one PE at {_names(shared)}; {remedy}")
-        return tuple(pes)
-
-    def _corner_routers(self, corners: list[str] | tuple[str, ...], per_corner: int) -> list[At]:
-        row = {"NW": 0, "NE": 1, "SW": self.rows - 2, "SE": self.rows - 1}
-        west, east = range(per_corner), range(self.cols - per_corner, self.cols)
-        return [(row[corner], c) for corner in corners for c in (west if corner.endswith("W") else east)]
-
-    def _port_routers(self, connections: int) -> dict[tuple[str, int], At]:
-        ports = {}
-        for conn in range(connections):
-            row, col = min(1 + conn, self.rows - 1), min(1 + conn, self.cols - 1)
-            ports["e", conn], ports["w", conn] = (row, self.cols - 1), (row, 0)
-            ports["n", conn], ports["s", conn] = (0, col), (self.rows - 1, col)
-        for (side, conn), at in ports.items():
-            if at not in self._present:
-                raise ConfigError(
-                    f"cube.noc.removed takes away {_names([at])}, where UCIe connection {conn} of side "
-                    f"{side.upper()} attaches; keep that router, or lower cube.ucie.connections"
-                )
-        return ports
-
-    def _nearest(self, pos_mm: tuple[float, float] | list[float]) -> At:
-        pos = (pos_mm[0], pos_mm[1])
-        return min(self.routers, key=lambda at: (self.distance_mm(at, pos), -at[0], at[1]))
-
-
-def _names(routers: list[At] | tuple[At, ...]) -> str:
-    return ", ".join(f"r{r}c{c}" for r, c in routers)
+    def _distance_mm(self, at: At, pos_mm: tuple[float, float]) -> float:
+        x, y = self.position_mm(at)
+        return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)

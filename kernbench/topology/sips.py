@@ -6,7 +6,6 @@ from collections import deque
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from kernbench.errors import ConfigError
 from kernbench.topology.mesh import SIDES, STEP
 
 if TYPE_CHECKING:
@@ -28,7 +27,9 @@ class SipNetwork:
     def __init__(self, config: MachineConfig) -> None:
         sips = config.system.sips
         self.count, self.topology = sips.count, sips.topology
-        self.w, self.h = _grid(sips.topology, sips.count, sips.w, sips.h)
+        on_a_line = sips.topology in ("ring_1d", "fully_connected")
+        square = isqrt(sips.count)
+        self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
         self.neighbours: tuple[dict[int, str], ...] = tuple(self._beside(s) for s in range(self.count))
         self._hops: dict[int, list[int]] = {}
 
@@ -68,18 +69,3 @@ class SipNetwork:
                     hops[sip] = hops[here] + 1
                     queue.append(sip)
         return hops
-
-
-def _grid(topology: str, count: int, w: int | None, h: int | None) -> tuple[int, int]:
-    if topology in ("ring_1d", "fully_connected"):
-        return count, 1
-    if w is None:
-        w, h = (isqrt(count), isqrt(count)) if h is None else (count // h, h)
-    elif h is None:
-        h = count // w
-    if w * h != count:
-        raise ConfigError(
-            f"system.sips.topology = {topology} needs w x h = count, but count = {count}; "
-            "set system.sips.w and system.sips.h, or choose a square count"
-        )
-    return w, h

@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.config import rules
 from kernbench.errors import AllocationError, ConfigError
 from kernbench.policy.address.allocator import AddressConfig
-from kernbench.policy.address.phyaddr import MAX_PES, RESOURCES, WINDOW_BYTES, Location, PhysAddr
+from kernbench.policy.address.phyaddr import (
+    BY_NAME,
+    MAX_CUBES,
+    MAX_PES,
+    MAX_SIPS,
+    RESOURCES,
+    WINDOW_BYTES,
+    Location,
+    PhysAddr,
+)
 from kernbench.units import GIB, MIB
 from tests.topology.machines import default, machines
 
@@ -120,14 +130,23 @@ def test_default_sizes():
     )  # fmt: skip
 
 
-def test_a_machine_larger_than_the_address_is_refused_with_all_its_fields():
-    sizes = {
-        "n_sips": 257, "cubes_per_sip": 17, "pes_per_cube": 65, "slice_bytes": 2 * GIB, "tcm_bytes": 257 * MIB,
-        "tile_buffer_bytes": 4 * MIB, "scratch_bytes": 254 * MIB, "sram_bytes": 5 * GIB,
-    }  # fmt: skip
-    with pytest.raises(ConfigError) as caught:
-        AddressConfig(**sizes)
-    fields = ("sips.count", "cube_mesh", "pe_layout", "hbm.size_gib", "tcm.size_mb", "sram.size_mib", "scratch")
-    assert len(caught.value.faults) == len(fields)
-    for field, fault in zip(fields, caught.value.faults, strict=True):
-        assert field in fault
+def test_the_largest_machine_that_a_file_may_describe_has_an_address_for_every_byte():
+    assert (rules.MAX_SIPS, rules.MAX_CUBES, rules.MAX_PES) == (MAX_SIPS, MAX_CUBES, MAX_PES)
+    assert rules.HBM_WINDOW_GIB * GIB == WINDOW_BYTES
+    assert BY_NAME["pe_tcm"].size == rules.TCM_WINDOW_MIB * MIB
+    assert BY_NAME["sram"].size == rules.SRAM_WINDOW_MIB * MIB
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        ({"system__sips": {"count": 257, "topology": "ring_1d"}}, r"system\.sips\.count = 257 must be <= 256"),
+        ({"sip__cube_mesh": {"w": 17, "h": 1}}, r"sip\.cube_mesh = 17 x 1 = 17 cubes must be <= 16"),
+        ({"cube__hbm__size_gib": 129}, r"cube\.hbm\.size_gib = 129 must be <= 128"),
+        ({"cube__pe__pe_tcm__size_mb": 257}, r"cube\.pe\.pe_tcm\.size_mb = 257 must be <= 256"),
+        ({"cube__sram__size_mib": 4097}, r"cube\.sram\.size_mib = 4097 must be <= 4096"),
+    ],
+)
+def test_a_larger_one_is_refused_with_the_field(overrides, field):
+    with pytest.raises(ConfigError, match=field):
+        default(**overrides)

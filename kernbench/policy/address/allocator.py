@@ -6,16 +6,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernbench.errors import AllocationError, ConfigError
+from kernbench.errors import AllocationError
 from kernbench.policy.address.phyaddr import (
-    BY_NAME,
     FIRST_IO_DIE,
     HBM_BIT,
-    MAX_CUBES,
-    MAX_PES,
-    MAX_SIPS,
     OFFSET_BITS,
-    WINDOW_BYTES,
     Location,
     PhysAddr,
 )
@@ -34,11 +29,6 @@ class AddressConfig:
     """Sizes of a machine's memories, in bytes where not counts.
 
     TCM holds, from its start: tile buffers, kernel scratch, then the heap of operands, handles and rings.
-
-    Raises
-    ------
-    ConfigError
-        If the machine has more of something than an address can name.
     """
 
     n_sips: int
@@ -49,28 +39,6 @@ class AddressConfig:
     tile_buffer_bytes: int
     scratch_bytes: int
     sram_bytes: int
-
-    def __post_init__(self) -> None:
-        limits = (
-            ("system.sips.count", self.n_sips, MAX_SIPS, ""),
-            ("sip.cube_mesh: w x h", self.cubes_per_sip, MAX_CUBES, ""),
-            ("cube.pe_layout: PEs per cube", self.pes_per_cube, MAX_PES, ""),
-            ("cube.hbm.size_gib", self.slice_bytes * self.pes_per_cube, WINDOW_BYTES, " B"),
-            ("cube.pe.pe_tcm.size_mb", self.tcm_bytes, BY_NAME["pe_tcm"].size, " B"),
-            ("cube.sram.size_mib", self.sram_bytes, BY_NAME["sram"].size, " B"),
-        )
-        faults = [
-            f"{field} = {value}{unit} is more than an address can name; expected at most {limit}{unit}"
-            for field, value, limit, unit in limits
-            if value > limit
-        ]
-        if self.heap_start > self.tcm_bytes:
-            faults.append(
-                f"cube.pe.pe_tcm.size_mb = {self.tcm_bytes} B cannot hold its tile buffers and kernel scratch "
-                f"({self.heap_start} B)"
-            )
-        if faults:
-            raise ConfigError(faults)
 
     @classmethod
     def of(cls, config: MachineConfig) -> AddressConfig:
