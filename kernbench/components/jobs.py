@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.components.command import Command, Value
+from kernbench.components.command import Command, Composite, Value
 from kernbench.sim_engine.op_log import KIND
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
+    from kernbench.components.stream import TileReads, TileWrites
 
 
 _COMPOSITE = KIND["composite"]
@@ -89,8 +90,8 @@ class TileJob(Job):
         self.tile_ps = pe.scheduler.tile_ps
         self.planned_ps: int | None = None
         self.start_ps: int | None = None
-        self.reads: Any = None
-        self.writes: Any = None
+        self.reads: TileReads | None = None
+        self.writes: TileWrites | None = None
         self.left: list[int] = []
 
     def planned(self, i: int) -> int | None:
@@ -103,7 +104,9 @@ class TileJob(Job):
 
     def landed(self, i: int) -> int | None:
         """Return when the operands of tile `i` are in TCM, or None if that is not known yet."""
-        return self.planned(i) if self.reads is None else self.reads.arrival(i)
+        if self.reads is None:
+            return self.planned(i)
+        return self.reads.arrival(i)
 
     def fetch_left(self, i: int, start: int, end: int) -> None:
         """Note that the operands of tile `i` have left TCM: their buffers are free from `end` on."""
@@ -112,29 +115,9 @@ class TileJob(Job):
         if self.reads is not None:
             self.reads.freed(i, end)
 
-    def fetch_ps(self, i: int) -> int:
-        """Return the time to fetch the operands of tile `i` from TCM [ps]."""
-        return self.plan.fetch_ps(i)
-
-    def fetch_nbytes(self, i: int) -> int:
-        """Return the bytes that tile `i` fetches."""
-        return self.plan.fetch_nbytes(i)
-
-    def tile_flops(self, i: int) -> int:
-        """Return the useful operations of tile `i`, padding not counted."""
-        return self.plan.flops(i)
-
     def tile_of(self, o: int) -> int:
         """Return the tile that completes output tile `o`."""
         return (o + 1) * self.kt - 1
-
-    def store_ps(self, o: int) -> int:
-        """Return the time to store output tile `o` to TCM [ps]."""
-        return self.plan.store_ps(o)
-
-    def out_nbytes(self, o: int) -> int:
-        """Return the bytes of output tile `o`."""
-        return self.plan.out_nbytes(o)
 
     def store_left(self, t: int) -> None:
         """Note that an output tile has left the store stage: to the DMA, or for good."""
@@ -147,8 +130,9 @@ class TileJob(Job):
     def written(self, t: int) -> None:
         """End the job: the last write is acknowledged."""
         pe, command = self.pe, self.command
+        assert isinstance(command, Composite)
         self.window(t)
-        if pe.engine.data:
+        if pe.engine.data and command.compute is not None and command.out is not None:
             arrays = [pe.array(operand) for operand in (command.a, command.b) if operand is not None]
             arrays += [pe.array(operand) for _, operand in command.extra]
             if command.acc is not None:

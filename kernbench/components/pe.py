@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,15 @@ from kernbench.components.pipeline import Pipeline
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
+
+if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_dma import PeDma
+    from kernbench.components.builtin.pe_fetch_store import PeFetchStore
+    from kernbench.components.builtin.pe_gemm import PeGemm
+    from kernbench.components.builtin.pe_math import PeMath
+    from kernbench.components.builtin.pe_mmu import PeMmu
+    from kernbench.components.builtin.pe_scheduler import PeScheduler
+    from kernbench.components.builtin.pe_tcm import PeTcm
 
 
 @dataclass(slots=True)
@@ -40,13 +49,13 @@ class Pe:
         def part(kind: str) -> Any:
             return COMPONENTS.resolve(getattr(config, kind).impl)
 
-        self.gemm = part("pe_gemm")(config.pe_gemm)
-        self.math = part("pe_math")(config.pe_math)
-        self.fetch_store = part("pe_fetch_store")(config.pe_tcm)
-        self.tcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
-        self.mmu = part("pe_mmu")(self.name, config.pe_mmu)
-        self.dma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
-        self.scheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
+        self.gemm: PeGemm = part("pe_gemm")(config.pe_gemm)
+        self.math: PeMath = part("pe_math")(config.pe_math)
+        self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
+        self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
+        self.mmu: PeMmu = part("pe_mmu")(self.name, config.pe_mmu)
+        self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
+        self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
         self.touched: list[Touch] = []
         self.unfinished = 0

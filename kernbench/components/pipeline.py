@@ -104,11 +104,11 @@ class Pipeline:
             start = stage.free
             if start < landed:
                 start = landed
-            service = job.fetch_ps(i)
+            service = job.plan.fetch_ps(i)
             end = start + service
             stage.busy_ps += service
             if log.tiles:
-                log.row(start, end, stage.component, _FETCH, job.id, job.fetch_nbytes(i), 0, i)
+                log.row(start, end, stage.component, _FETCH, job.id, job.plan.fetch_nbytes(i), 0, i)
             if end < room:
                 end = room
             stage.free = end
@@ -126,13 +126,11 @@ class Pipeline:
         while ring.items:
             job: TileJob = stage.queue[0]
             i = job.multiplied
-            room: int | None = 0
+            out = self.gemm_store if job.vector_ps is None else self.gemm_math
+            room = out.taken[out.put_ % out.size]
             last = (i + 1) % job.kt == 0
-            if last:
-                out = self.gemm_store if job.vector_ps is None else self.gemm_math
-                room = out.taken[out.put_ % out.size]
-                if room is None:
-                    break
+            if last and room is None:
+                break
             start = stage.free
             if start < ring.items[0]:
                 start = ring.items[0]
@@ -140,8 +138,9 @@ class Pipeline:
             end = start + job.gemm_ps
             stage.busy_ps += job.gemm_ps
             if log.tiles:
-                log.row(start, end, stage.component, _GEMM, job.id, 0, job.tile_flops(i), i)
+                log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
             if last:
+                assert room is not None
                 if end < room:
                     end = room
                 out.put(end)
@@ -201,11 +200,11 @@ class Pipeline:
             start = max(stage.free, ring.items[0])
             ring.take(start)
             o = job.stored
-            service = job.store_ps(o)
+            service = job.plan.store_ps(o)
             end = start + service
             stage.busy_ps += service
             if log.tiles:
-                log.row(start, end, stage.component, _STORE, job.id, job.out_nbytes(o), 0, job.tile_of(o))
+                log.row(start, end, stage.component, _STORE, job.id, job.plan.out_nbytes(o), 0, job.tile_of(o))
             stage.free = max(end, room)
             job.stored = o + 1
             if job.stored == job.outputs:

@@ -31,7 +31,10 @@ class _Loader(yaml.SafeLoader):
             line = key_node.start_mark.line + 1
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} stands twice (lines {seen[key]} and {line}); remove one", key_node.start_mark
+                    None,
+                    None,
+                    f"key {key!r} stands twice (lines {seen[key]} and {line}); remove one",
+                    key_node.start_mark,
                 )
             seen[key] = line
         return super().construct_mapping(node, deep)
@@ -46,7 +49,7 @@ def load_yaml(path: Path) -> Any:
         If it cannot be read or is no YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
     except yaml.YAMLError as error:

@@ -8,31 +8,27 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kernbench.registry import COMPONENTS
 from kernbench.units import GIB
 
 
-def unit(name: str) -> Any:
-    """Return field metadata that carries a unit into messages and into the JSON schema."""
-    return Field(json_schema_extra={"unit": name})
+def _unit(name: str, finite: bool | None = None) -> Any:
+    """Return what carries a unit into messages and into the JSON schema."""
+    return Field(allow_inf_nan=None if finite is None else not finite, json_schema_extra={"unit": name})
 
 
-def _number(low: Any, name: str) -> Any:
-    return Annotated[float, low, Field(allow_inf_nan=False, strict=False), unit(name)]
-
-
-Ns = Annotated[float, Ge(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "ns"})]
-Gbs = Annotated[float, Gt(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "GB/s"})]
-Ghz = Annotated[float, Gt(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "GHz"})]
-Mm = Annotated[float, Gt(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "mm"})]
-MibF = Annotated[float, Gt(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "MiB"})]
-GibF = Annotated[float, Gt(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "GiB"})]
-Kib = Annotated[int, Gt(0), Field(json_schema_extra={"unit": "KiB"})]
-Bytes = Annotated[int, Gt(0), Field(json_schema_extra={"unit": "B"})]
-Count = Annotated[int, Ge(1), Field(json_schema_extra={"unit": "count"})]
-At = Annotated[tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]], Field(json_schema_extra={"unit": "row, column"})]
+Ns = Annotated[float, Ge(0), _unit("ns", finite=True)]
+Gbs = Annotated[float, Gt(0), _unit("GB/s", finite=True)]
+Ghz = Annotated[float, Gt(0), _unit("GHz", finite=True)]
+Mm = Annotated[float, Gt(0), _unit("mm", finite=True)]
+MibF = Annotated[float, Gt(0), _unit("MiB", finite=True)]
+GibF = Annotated[float, Gt(0), _unit("GiB", finite=True)]
+Kib = Annotated[int, Gt(0), _unit("KiB")]
+Bytes = Annotated[int, Gt(0), _unit("B")]
+Count = Annotated[int, Ge(1), _unit("count")]
+At = Annotated[tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]], _unit("row, column")]
 
 
 class Model(BaseModel):
@@ -180,7 +176,7 @@ class Hbm(Part):
     burst_bytes: Bytes
     turnaround_ns: Ns
     access_ns: Ns
-    efficiency: Annotated[float, Gt(0), Le(1), Field(allow_inf_nan=False, json_schema_extra={"unit": "share"})]
+    efficiency: Annotated[float, Gt(0), Le(1), _unit("share", finite=True)]
     gather: Literal["packed", "strided"]
     bw_gbs: Gbs
 
@@ -303,7 +299,7 @@ class Pe(Model):
 class Cube(Model):
     """An HBM stack with its die."""
 
-    propagation_ns_per_mm: Annotated[float, Ge(0), Field(allow_inf_nan=False, json_schema_extra={"unit": "ns/mm"})]
+    propagation_ns_per_mm: Annotated[float, Ge(0), _unit("ns/mm", finite=True)]
     pe_layout: PeLayout
     noc: Noc
     ucie: Ucie

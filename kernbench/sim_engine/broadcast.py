@@ -48,7 +48,7 @@ class Broadcast(ABC):
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
 
-    def stamp(self, t: int) -> None:
+    def stamp(self, t: int) -> None:  # noqa: B027  only a launch needs it
         """Note when the IO chiplet's CPU hands the message on."""
 
     @abstractmethod

@@ -23,6 +23,8 @@ ARRIVAL = 2
 class Clock(simpy.Environment):
     """A `simpy.Environment` in integer picoseconds; `events` counts what it has processed."""
 
+    _now: int
+
     def __init__(self) -> None:
         super().__init__(0)
         self.events = 0

@@ -199,7 +199,7 @@ class GraphEngine:
 
     def step(self) -> None:
         """Process one event."""
-        self._guarded(lambda: self.env.step())
+        self._guarded(self.env.step)
 
     def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
         """Run (until `until`, or to the end), and yield where the run stands every `every_ms` of host time."""
@@ -211,11 +211,11 @@ class GraphEngine:
         yield self._tick(finished=True)
 
     def _slices(self, event: simpy.Event | None) -> Iterator[None]:
-        if event is not None and event.callbacks is None:
+        if event is not None and event.processed:
             return
         while self._guarded(lambda: self.env.drain(_SLICE, event)):
             yield
-        if event is not None and event.callbacks is not None or event is None and self.programs:
+        if self.programs if event is None else not event.processed:
             self._deadlock()
 
     def _guarded(self, action: Callable[[], Any]) -> Any:

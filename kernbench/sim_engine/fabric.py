@@ -19,6 +19,7 @@ memories) in `hot` go flit by flit.
 from __future__ import annotations
 
 from heapq import heappush
+from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -126,7 +127,7 @@ class Fabric:
         return route.reply
 
     def _make(self, path: tuple[str, ...]) -> Route:
-        links = tuple(self.link(a, b) for a, b in zip(path, path[1:], strict=False))
+        links = tuple(self.link(a, b) for a, b in pairwise(path))
         hooks = tuple(getattr(self._part(link.dst), "on_head", None) for link in links)
         by_flit = not self.whole or any(hooks) or not self.hot.isdisjoint((path[0], path[-1], *(x.name for x in links)))
         return Route(links, self.graph.index(path[0]), hooks if any(hooks) else None, by_flit)

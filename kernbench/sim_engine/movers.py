@@ -21,7 +21,7 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
     check = fabric.whole
 
     def hop(flit: list[Any]) -> None:
-        """A flit [links, k, size, key, fn, arg] has reached link k."""
+        """Take a flit [links, k, size, key, fn, arg] over link k, and on while nothing else is due before."""
         links, k, size, key, fn, arg = flit
         first, count = k, len(links)
         t = clock._now
@@ -48,7 +48,7 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
         fabric.reservations += k - first
 
     def feed(train: list[Any]) -> None:
-        """The next flit of a train [links, size, key, d, left, fn, arg, each] has reached the second link."""
+        """Take the next flit of a train [links, size, key, d, left, fn, arg, each] over the second link."""
         links, size, key, d, left, fn, arg, each = train
         t = clock._now
         link = links[1]
@@ -93,7 +93,7 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
     heap = clock.heap
 
     def move(unit: list[Any]) -> None:
-        """A message [links, k, q, size, key, tail, even, fn, arg, each] has its first flit at link k."""
+        """Take a message [links, k, q, size, key, tail, even, fn, arg, each] over link k, and on."""
         links, k, q, size, key, tail, even, fn, arg, each = unit
         first, count = k, len(links)
         t = clock._now
@@ -132,7 +132,7 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
         fabric.reservations += k - first
 
     def unfold(arrivals: list[Any]) -> None:
-        """The next flit of a message [t, step, left, priority, key, fn, arg] has reached its end."""
+        """Tell of the next flit of a message [t, step, left, priority, key, fn, arg] at its end."""
         t, step, left, priority, key, fn, arg = arrivals
         if left > 1:
             t += step

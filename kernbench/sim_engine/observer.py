@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Where a run stands: simulated time, events processed, programs ended of those started, and
-    busy time [ns] by kind of component so far."""
+    """Where a run stands: simulated time, events processed, programs ended of those started.
+
+    `busy_ns` is the busy time so far, by kind of component.
+    """
 
     now_ns: float
     events: int

@@ -58,7 +58,7 @@ def collect(engine: GraphEngine) -> Records:
         rows = columns["component"] == i
         busy[i] = counted[name] if name in counted else _union(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
-        Launch(x.name, x.sent_ps, x.end_ps if x.end_ps is not None else engine.env.now) for x in engine.launches
+        Launch(x.name, x.sent_ps, x.end_ps if x.end_ps is not None else engine.env._now) for x in engine.launches
     ]
     return Records(
         **columns,
@@ -67,7 +67,7 @@ def collect(engine: GraphEngine) -> Records:
         commands=tuple(log.commands),
         links=link_table(engine),
         component_busy_ps=busy,
-        makespan_ps=engine.env.now,
+        makespan_ps=engine.env._now,
         launches=tuple(launches),
         certified=engine.certified,
         mode=engine.mode,

@@ -16,13 +16,13 @@ from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
 from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
+from kernbench.benches.support import check_product, operand
 from kernbench.dtypes import as_dtype
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.benches.support import check_product, operand
 from kernbench.studies.points import Row, code_version, run_points
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
@@ -81,7 +81,7 @@ def sweep(
     faults += [
         f"shapes: {list(shape)} must be three sizes (M, K, N) >= 1"
         for shape in shapes
-        if len(shape) != 3 or any(not isinstance(size, int) or size < 1 for size in shape)
+        if len(shape) != 3 or any(size < 1 for size in shape)
     ]
     if faults:
         raise KernbenchError("\n".join(faults))
@@ -180,7 +180,9 @@ def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> R
 def _counts(records: Records) -> Row:
     kinds = ("load", "dma_in", "fetch", "gemm", "store_tcm", "dma_out")
     counted = {f"n_{kind}": len(records.of_kind(kind)) for kind in kinds}
-    return counted | {f"{kind}_bytes": int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "dma_in", "dma_out")}
+    return counted | {
+        f"{kind}_bytes": int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "dma_in", "dma_out")
+    }
 
 
 def limiters(row: Mapping[str, Any]) -> list[str]:
@@ -221,5 +223,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if content.get("schema_version") != SCHEMA_VERSION:
-        raise KernbenchError(f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again")
+        raise KernbenchError(
+            f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again"
+        )
     return content

@@ -59,12 +59,9 @@ def draw_timeline(machine: Machine, shape: Sequence[int], variant: str, folder: 
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """Return what the table says, one sentence each."""
-    said = []
     packed = [row for row in rows if row["gather"] == "packed"] or list(rows)
     largest = max(row["m"] * row["k"] * row["n"] for row in packed)
-    for row in packed:
-        if row["m"] * row["k"] * row["n"] == largest:
-            said.append(_limit(row))
+    said = [_limit(row) for row in packed if row["m"] * row["k"] * row["n"] == largest]
     said += _staging(packed)
     said += _padding(packed)
     said += _gather(rows)
@@ -101,8 +98,8 @@ def _staging(rows: Sequence[Row]) -> list[str]:
         fast = min(variants.values(), key=lambda row: row["pe_window_ns"])
         slow = max(variants.values(), key=lambda row: row["pe_window_ns"])
         said.append(
-            f"{shape}: {fast['variant']} is the fastest staging counted with its loads ({fast['pe_window_ns']:,.1f} ns, "
-            f"{fast['pe_useful']:.1%} useful), {slow['variant']} the slowest ({slow['pe_window_ns']:,.1f} ns)."
+            f"{shape}: {fast['variant']} is the fastest staging counted with its loads "
+            f"({fast['pe_window_ns']:,.1f} ns, {fast['pe_useful']:.1%} useful), {slow['variant']} the slowest ({slow['pe_window_ns']:,.1f} ns)."
         )
     return said
 
@@ -113,10 +110,11 @@ def _padding(rows: Sequence[Row]) -> list[str]:
         return []
     wasted = [row for row in rows if row["under_tile"]]
     least = min(row["composite_useful"] / row["composite_issued"] for row in wasted)
-    return [
+    said = (
         f"Smaller than a tile in some size: {', '.join(under)}; the matrix engine spends whole tiles on them, "
         f"down to {least:.1%} of what it issues being useful."
-    ]
+    )
+    return [said]
 
 
 def _gather(rows: Sequence[Row]) -> list[str]:
@@ -129,11 +127,13 @@ def _gather(rows: Sequence[Row]) -> list[str]:
     if not pairs:
         return []
     one, other = max(pairs, key=lambda pair: pair[1]["composite_window_ns"] / pair[0]["composite_window_ns"])
-    return [
+    factor = other["composite_window_ns"] / one["composite_window_ns"]
+    said = (
         f"Storing operands row by row instead of tile by tile costs most at {other['shape']} {other['variant']}: "
-        f"{other['composite_window_ns'] / one['composite_window_ns']:.2f} x the time, since every 256 B line that a tile "
-        "touches is served whole, and lines a row apart share few of the channels."
-    ]
+        f"{factor:.2f} x the time, since every 256 B line that a tile touches is served whole, and lines a row apart "
+        "share few of the channels."
+    )
+    return [said]
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:
@@ -153,7 +153,10 @@ def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> P
     lines = ["# GEMM on one PE", "", *(f"- {sentence}" for sentence in found), ""]
     lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in figures]
     first = rows[0]
-    lines += ["", f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}. {first['certificate']}."]
+    lines += [
+        "",
+        f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}. {first['certificate']}.",
+    ]
     path = folder / "README.md"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return path

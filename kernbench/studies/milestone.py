@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,13 @@ def folder() -> Path:
     raise ConfigError(f"no folder milestones with notebooks in or above {here}; run this in a checkout of kernbench")
 
 
-def names() -> list[str]:
-    """Return the milestones that there are."""
-    return sorted(path.stem for path in folder().glob("*.ipynb"))
+def names() -> dict[str, str]:
+    """Return the milestones that there are, each with its notebook's title."""
+    found = {}
+    for path in sorted(folder().glob("*.ipynb")):
+        first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
+        found[path.stem.replace("_", "-")] = "".join(first).splitlines()[0].lstrip("# ")
+    return found
 
 
 def run(
@@ -69,10 +75,12 @@ def run(
     ConfigError
         If the milestone, a parameter or the machine is wrong; nothing has been written then.
     """
-    known = {stem.replace("_", "-"): stem for stem in names()}
-    stem = known.get(name.replace("_", "-"))
-    if stem is None:
-        raise ConfigError(f"milestone {name!r} is unknown; known: {', '.join(known)}")
+    kebab = name.replace("_", "-")
+    if kebab not in names():
+        near = get_close_matches(kebab, names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"milestone {name!r} is unknown; {hint}known: {', '.join(names())}")
+    stem = kebab.replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
     out = (output or folder() / "output" / stem).resolve()
     values = _full(notebook.with_suffix(".yaml")) | dict(parameters or {})
@@ -118,12 +126,17 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
     with _progress(notebook.stem, out / FINISHED):
         try:
             papermill.execute_notebook(
-                str(notebook), str(out / REPORT), values, cwd=str(notebook.parent), progress_bar=False, kernel_name="python3"
+                str(notebook),
+                str(out / REPORT),
+                values,
+                cwd=str(notebook.parent),
+                progress_bar=False,
+                kernel_name="python3",
             )
         except PapermillExecutionError as error:
             raise ConfigError(
-                f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}; the notebook up to there is "
-                f"{out / REPORT}, finished points are kept"
+                f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}; "
+                f"the notebook up to there is {out / REPORT}, finished points are kept"
             ) from error
 
 

@@ -23,7 +23,9 @@ class PeCpu:
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         place = naming.parse(node_id)
-        assert place.sip is not None and place.cube is not None and place.pe is not None
+        assert place.sip is not None
+        assert place.cube is not None
+        assert place.pe is not None
         self.engine, self.name = engine, node_id
         self.command_ps = ns_to_ps(engine.machine.config.cube.pe.pe_cpu.command_ns)
         self.pe = Pe(engine, place.sip, place.cube, place.pe)
@@ -74,8 +76,7 @@ class Program:
         try:
             self._greenlet.switch(None)
         except Exception as error:
-            self.engine.fail(_located(error, self.launch, self.pe))
-            return
+            raise _located(error, self.launch, self.pe) from error
         if self._greenlet.dead:
             self.ended = True
             self._maybe_end(self.issued)
@@ -161,6 +162,4 @@ def _located(error: Exception, launch: Launch, pe: Pe) -> KernbenchError:
     _, cube, number = pe.place
     kind = type(error) if isinstance(error, KernelError) else KernelError
     text = str(error) if isinstance(error, KernbenchError) else f"{type(error).__name__}: {error}"
-    located = kind(f"kernel {launch.name!r} at {where}, program ({number}, {cube}) on {pe.name}: {text}")
-    located.__cause__ = error
-    return located
+    return kind(f"kernel {launch.name!r} at {where}, program ({number}, {cube}) on {pe.name}: {text}")

@@ -138,8 +138,8 @@ class PeScheduler:
         need *= tcm.buffers_per_operand
         if need > tcm.tile_buffer_mb * MIB:
             raise OutOfMemoryError(
-                f"{self.pe.name}: tile buffers of {need} B do not fit the {tcm.tile_buffer_mb} MiB that pe_tcm.tile_buffer_mb "
-                "gives them; use smaller tiles (pe_gemm.tile) or fewer buffers_per_operand"
+                f"{self.pe.name}: tile buffers of {need} B do not fit the {tcm.tile_buffer_mb} MiB that "
+                "pe_tcm.tile_buffer_mb gives them; use smaller tiles (pe_gemm.tile) or fewer buffers_per_operand"
             )
 
     def _dot(self, command: Dot) -> Plan:
@@ -169,7 +169,8 @@ class PeScheduler:
 
     def _composite(self, command: Composite) -> Plan:
         out, a = command.out, command.a
-        assert out is not None and a is not None
+        assert out is not None
+        assert a is not None
         if command.op == "gemm":
             assert command.b is not None
             (m, k), n = a.shape[-2:], command.b.shape[-1]

@@ -64,8 +64,9 @@ class PeTcm:
         """Return the error of a program that holds everything itself."""
         area = self.scratch if not loaded and value.nbytes <= self._small else self.heap
         return OutOfMemoryError(
-            f"{self.name}: no room for a tile of shape {value.shape} {value.dtype} ({value.nbytes} B): {area.free_bytes} "
-            f"of {area.nbytes} B of the {area.name} are free, the largest hole is {area.largest_hole} B; "
+            f"{self.name}: no room for a tile of shape {value.shape} {value.dtype} ({value.nbytes} B): "
+            f"{area.free_bytes} of {area.nbytes} B of the {area.name} are free, the largest hole is "
+            f"{area.largest_hole} B; "
             "drop handles that are no longer needed (del), or use smaller tiles"
         )
 
