@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.benches import support
 from kernbench.benches.registry import bench, benches
 from kernbench.errors import ConfigError, VerificationError
+from kernbench.runtime_api import verify
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.sim_engine.engine import GraphEngine
 from tests.runtime_api.machines import CUBES, PES, small
@@ -124,7 +124,7 @@ def test_tolerance_is_one_unit_in_the_last_place():
     def program(torch, error):
         expected = np.linspace(1, 2, 8, endpoint=False)
         got = torch.tensor(expected + error, dtype=torch.float16, device="ahbm")
-        support.check(torch, "x", got, expected, rtol=2**-10)
+        verify.check(torch, "x", got, expected, rtol=2**-10)
 
     def correctness(error):
         return run_bench(topology=small(), bench_fn=lambda t: program(t, error), engine_factory=with_data).correctness
@@ -136,7 +136,7 @@ def test_tolerance_is_one_unit_in_the_last_place():
 def test_a_mismatch_names_the_worst_element():
     def program(torch):
         got = torch.tensor([[1.0, 2.0], [3.0, 9.0]], device="ahbm")
-        support.check(torch, "y", got, np.array([[1.0, 2.0], [3.5, 4.0]]), rtol=1e-3)
+        verify.check(torch, "y", got, np.array([[1.0, 2.0], [3.5, 4.0]]), rtol=1e-3)
 
     error = kb.run(program, small(), data=True).error
     assert isinstance(error, VerificationError)
@@ -145,7 +145,7 @@ def test_a_mismatch_names_the_worst_element():
 
 def test_values_that_are_no_numbers_are_wrong():
     def program(torch):
-        support.check(torch, "y", torch.full((2,), float("nan"), device="ahbm"), np.array([1.0, np.nan]))
+        verify.check(torch, "y", torch.full((2,), float("nan"), device="ahbm"), np.array([1.0, np.nan]))
 
     assert "1 of 2 elements" in str(kb.run(program, small(), data=True).error)
 

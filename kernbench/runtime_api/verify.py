@@ -1,8 +1,7 @@
-"""What benches share: operands with known values, checks against numpy, settings from the environment."""
+"""Operands with known values, and results compared with numpy: how a bench or a study checks itself."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from math import prod
 
@@ -10,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.dtypes import DType
-from kernbench.errors import ConfigError, VerificationError
+from kernbench.errors import VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
@@ -75,24 +74,6 @@ def check(
             f"[{', '.join(map(str, worst))}] = {values[worst]:g}, expected {wanted[worst]:g} "
             f"+- {atol + rtol * abs(wanted[worst]):.2g}"
         )
-
-
-def env_int(name: str, default: int) -> int:
-    """Return the environment variable `name` as an integer of at least 1."""
-    text = os.environ.get(name)
-    if text is None:
-        return default
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"environment: {name} = {text!r} must be an integer >= 1")
-    return int(text)
-
-
-def env_choice(name: str, default: str, known: Sequence[str]) -> str:
-    """Return the environment variable `name`, one of `known`."""
-    text = os.environ.get(name, default)
-    if text not in known:
-        raise ConfigError(f"environment: {name} = {text!r} is unknown; known: {', '.join(known)}")
-    return text
 
 
 def _eps(dtype: DType) -> float:
