@@ -26,7 +26,7 @@ from kernbench.triton_emu.memory_ops import MemoryOps
 
 Operand = Ref | Tile
 # A function and its operand: none, a number, or the shape that the next extra operand takes.
-Step = tuple[Callable[..., np.ndarray], Shape | np.float32 | None]
+Step = tuple[Callable[..., np.ndarray], Shape | float | None]
 _MATRIX = (float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, float32)
 
 
@@ -180,7 +180,9 @@ class MatrixOps(MemoryOps):
                 continue
             kinds.append("simple")
             if name == "scale":
-                steps.append((WITH_OPERAND[name], np.float32(operand)))
+                if not isinstance(operand, (int, float, np.generic, Tile)):
+                    raise KernelError(f"epilogue scale takes a number, got {operand!r}")
+                steps.append((WITH_OPERAND[name], float(operand)))
                 continue
             wanted = shape[-1:] if name == "bias" else shape
             if not isinstance(operand, (Ref, Tile)):
