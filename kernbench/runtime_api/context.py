@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.result import Result
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
@@ -115,11 +115,13 @@ class RuntimeContext(TypeNames, Creation):
             self._final = self._summary()
             self._host.close()
 
-    def __getattr__(self, name: str) -> NoReturn:
-        known = [n for n in dir(self) if not n.startswith("_")]
-        near = get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        raise AttributeError(f"torch, as simulated here, has no {name!r}; {hint}")
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            known = [n for n in dir(self) if not n.startswith("_")]
+            near = get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            raise AttributeError(f"torch, as simulated here, has no {name!r}; {hint}")
 
     def __repr__(self) -> str:
         state = "open" if self._host.is_open else "closed"
