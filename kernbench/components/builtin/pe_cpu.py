@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-from types import CodeType
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -76,7 +74,7 @@ class Program:
         try:
             self._greenlet.switch(None)
         except Exception as error:
-            raise _located(error, self.launch, self.pe) from error
+            raise _located(error, self.pe) from error
         if self._greenlet.dead:
             self.ended = True
             self._maybe_end(self.issued)
@@ -153,13 +151,7 @@ class Program:
         return f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"
 
 
-def _located(error: Exception, launch: Launch, pe: Pe) -> KernbenchError:
-    """Return `error` as one that names the kernel's file and line, its program and the PE."""
-    code: CodeType | None = getattr(launch.kernel, "__code__", None)
-    file = code.co_filename if code is not None else ""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    where = f"{file}:{lines[-1]}" if lines else repr(launch.kernel)
-    _, cube, number = pe.place
+def _located(error: Exception, pe: Pe) -> KernbenchError:
+    """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
     kind = type(error) if isinstance(error, KernelError) else KernelError
-    text = str(error) if isinstance(error, KernbenchError) else f"{type(error).__name__}: {error}"
-    return kind(f"kernel {launch.name!r} at {where}, program ({number}, {cube}) on {pe.name}: {text}")
+    return kind(f"{pe.name}: {error}")
