@@ -9,7 +9,7 @@ from kernbench.topology.views.shapes import Box, Line, View, between, rate
 from kernbench.units import GIB
 
 # In pitches: sizes of what stands on the die, and how far the ports stand outside the outer routers.
-_ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.2, 0.6, 0.26, 0.36, 0.2
+_ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.2, 0.6, 0.26, 0.38, 0.2
 _MARGIN = 0.5
 
 
@@ -57,13 +57,21 @@ def cube_view(graph: Graph) -> View:
         attach(port, at, cube.ucie.router_bw_gbs)
     m_cpu, sram = cube.m_cpu, cube.sram
     for node_id, kind, at, pos, label, bw_gbs, detail in (
-        (naming.m_cpu(0, 0), "m_cpu", layout.m_cpu, m_cpu.pos_mm, "M_CPU", m_cpu.bw_gbs, f"{m_cpu.service_ns:g} ns"),
+        (
+            naming.m_cpu(0, 0),
+            "m_cpu",
+            layout.m_cpu,
+            m_cpu.pos_mm,
+            "M_CPU",
+            m_cpu.bw_gbs,
+            f"{m_cpu.service_ns:g} ns a launch",
+        ),
         (naming.sram(0, 0), "sram", layout.sram, sram.pos_mm, "SRAM", sram.bw_gbs, f"{sram.size_mib:g} MiB"),
     ):
         # The wire ends at pos; the box stands behind it.
         behind = _PE_H * pitch / 2 * (-1 if pos[1] < layout.position_mm(at)[1] else 1)
-        part = box(node_id, kind, pos[0], pos[1] + behind, _SMALL * pitch, _PE_H * pitch, label, detail)
-        attach(part, at, bw_gbs, rate(bw_gbs))
+        part = box(node_id, kind, pos[0], pos[1] + behind, _SMALL * pitch, _PE_H * pitch, label, detail, rate(bw_gbs))
+        attach(part, at, bw_gbs)
     ports = f"router to port {rate(cube.ucie.router_bw_gbs)}, port to port {rate(cube.ucie.bw_gbs)}"
     hop = f"{cube.noc.router.overhead_ns:g} ns a router, {pitch * cube.propagation_ns_per_mm:g} ns of wire"
     notes = (

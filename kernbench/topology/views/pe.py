@@ -8,7 +8,7 @@ from kernbench.topology.views.shapes import Box, Line, View, between, rate
 from kernbench.units import GIB
 
 _W, _H = 3.6, 1.5
-_PITCH_X, _PITCH_Y = 5.4, 2.6
+_PITCH_X, _PITCH_Y = 5.8, 3.0
 
 
 def pe_view(graph: Graph) -> View:
@@ -17,6 +17,7 @@ def pe_view(graph: Graph) -> View:
     cube, pe = config.cube, config.cube.pe
     gemm, math, tcm, ipcq, dma = pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_ipcq, pe.pe_dma
     f16 = gemm.macs_per_cycle.f16
+    ports = f"{tcm.read_bw_gbs:g} / {tcm.write_bw_gbs:g} GB/s"
     size = f"{gemm.tile.m} x {gemm.tile.k} x {gemm.tile.n}"
     slice_gib = cube.hbm.slice_bytes(len(layout.pes)) / GIB
     channels = f"{cube.hbm.channels} x {rate(cube.hbm.channel_bw_gbs)}"
@@ -29,7 +30,7 @@ def pe_view(graph: Graph) -> View:
         "pe_dma": (1, 1, ("PE_DMA", f"{dma.outstanding_reads} reads,", f"{dma.outstanding_writes} writes at once")),
         "pe_mmu": (1, 2, ("PE_MMU", f"{pe.pe_mmu.lookup_ns:g} ns a look-up")),
         "pe_ipcq": (2, 2, ("PE_IPCQ", f"{ipcq.n_slots} slots x {ipcq.slot_bytes} B")),
-        "pe_tcm": (2, 1, ("PE_TCM", f"{tcm.size_mb:g} MiB", f"of it {tcm.tile_buffer_mb:g} MiB tile buffers")),
+        "pe_tcm": (2, 1, ("PE_TCM", f"{tcm.size_mb:g} MiB, {tcm.tile_buffer_mb:g} for tiles", f"ports {ports}")),
         "pe_fetch_store": (3, 1, ("PE_FETCH_STORE",)),
         "pe_gemm": (4, 0, ("PE_GEMM", f"{f16} MAC/cycle f16, {gemm.clock_ghz:g} GHz", f"tile {size}")),
         "pe_math": (4, 2, ("PE_MATH", f"{math.lanes_16bit} lanes of 16 bit", f"{math.clock_ghz:g} GHz")),
@@ -49,7 +50,7 @@ def pe_view(graph: Graph) -> View:
         ("pe_mmu", "pe_dma", None, "addresses"),
         ("pe_ipcq", "pe_dma", None, "queues"),
         ("pe_dma", "pe_tcm", None, ""),
-        ("pe_tcm", "pe_fetch_store", tcm.read_bw_gbs, f"{tcm.read_bw_gbs:g} / {tcm.write_bw_gbs:g} GB/s"),
+        ("pe_tcm", "pe_fetch_store", tcm.read_bw_gbs, ""),
         ("pe_fetch_store", "pe_gemm", None, ""),
         ("pe_fetch_store", "pe_math", None, ""),
         ("pe_gemm", "pe_math", None, "accumulators"),
@@ -58,5 +59,5 @@ def pe_view(graph: Graph) -> View:
         Line(boxes[a].id, boxes[b].id, "inside", between(boxes[a], boxes[b]), bw, label) for a, b, bw, label in links
     )
     width, height = 1.2 + 4 * _PITCH_X + _W, 1.2 + 2 * _PITCH_Y + _H
-    note = "TCM ports: read / write bandwidth; PE_IPCQ sends over the link of PE_DMA"
+    note = "TCM ports: read / write; PE_IPCQ sends over the link of PE_DMA"
     return View("pe", "PE", width, height, "", tuple(boxes.values()), lines, (note,))

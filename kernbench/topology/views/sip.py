@@ -7,7 +7,7 @@ from kernbench.topology.graph import Graph
 from kernbench.topology.mesh import STEP
 from kernbench.topology.views.shapes import Box, Line, View, between, ns, rate
 
-_CUBE, _GAP = 2.4, 1.6
+_CUBE, _GAP = 2.4, 2.0
 _IO_W = 3.2
 
 
