@@ -29,7 +29,7 @@
 
 # %% tags=["parameters"]
 topology: str = "preset:default"  # machine file, or preset:NAME
-overrides: list = []  # changes to it, as "cube.hbm.channels=4"
+overrides: list = []  # changes to it, path and value joined by an equals sign
 shapes: list = [[16, 16, 16], [32, 128, 32], [64, 64, 64]]  # M, K, N of each product
 variants: list = ["ref_ref", "load_ref", "load_load"]  # stagings
 gathers: list = ["packed", "strided"]  # layouts of operands in HBM

@@ -81,8 +81,9 @@ class TileJob(Job):
     def __init__(self, pe: Pe, command: Command, command_id: int, issued: int, plan: Any) -> None:
         super().__init__(pe, command, command_id, issued)
         self.plan = plan
-        self.n, self.kt = plan.n, plan.kt
-        self.outputs = plan.n // plan.kt
+        self.n: int = plan.n
+        self.kt: int = plan.kt
+        self.outputs = self.n // self.kt
         self.fetched = self.multiplied = self.vectored = self.stored = 0
         self.matrix: bool = plan.matrix
         self.gemm_ps: int = plan.gemm_ps

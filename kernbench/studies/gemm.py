@@ -16,13 +16,13 @@ from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
 from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.benches.support import check_product, operand
 from kernbench.dtypes import as_dtype
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.verify import check_product, operand
 from kernbench.studies.points import Row, code_version, run_points
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology

@@ -99,7 +99,8 @@ def _staging(rows: Sequence[Row]) -> list[str]:
         slow = max(variants.values(), key=lambda row: row["pe_window_ns"])
         said.append(
             f"{shape}: {fast['variant']} is the fastest staging counted with its loads "
-            f"({fast['pe_window_ns']:,.1f} ns, {fast['pe_useful']:.1%} useful), {slow['variant']} the slowest ({slow['pe_window_ns']:,.1f} ns)."
+            f"({fast['pe_window_ns']:,.1f} ns, {fast['pe_useful']:.1%} useful), "
+            f"{slow['variant']} the slowest ({slow['pe_window_ns']:,.1f} ns)."
         )
     return said
 

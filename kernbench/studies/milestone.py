@@ -11,12 +11,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from kernbench.config.read import load_yaml
 from kernbench.errors import ConfigError
-from kernbench.studies.points import FINISHED
-from kernbench.topology.builder import resolve_topology
+from kernbench.studies.points import FINISHED, progress
+from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"
+MACHINE = "machine.yaml"
 
 
 def folder() -> Path:
@@ -46,7 +49,7 @@ def names() -> dict[str, str]:
 def run(
     name: str,
     *,
-    topology: str | None = None,
+    topology: Machine | str | None = None,
     overrides: Sequence[str] = (),
     workers: int | None = None,
     rerender: bool = False,
@@ -60,7 +63,7 @@ def run(
     name
         The milestone; `_` is read as `-` and the other way round.
     topology, overrides
-        The machine, as for `kb.load`, and changes to it.
+        The machine, as for `kb.load`, and changes to it; a Machine is written to `machine.yaml` first.
     workers
         Processes; default: one per core.
     rerender
@@ -89,12 +92,18 @@ def run(
         "workers": workers or os.cpu_count() or 1,
         "rerender": rerender or os.environ.get("MILESTONE_FAST") == "1",
     }
-    if topology is not None:
-        values["topology"] = topology if topology.startswith("preset:") else str(Path(topology).resolve())
-    if overrides:
-        values["overrides"] = list(overrides)
+    values["overrides"] = list(overrides)
+    machine = resolve_topology(topology, overrides)
+    if isinstance(topology, Machine):
+        values["topology"] = str(out / MACHINE)
+    elif machine.source.startswith("preset:"):
+        values["topology"] = machine.source
+    else:
+        values["topology"] = str(Path(machine.source).resolve())
     _check(notebook, values)
-    resolve_topology(values.get("topology"), values.get("overrides", ()))
+    out.mkdir(parents=True, exist_ok=True)
+    if isinstance(topology, Machine):
+        (out / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
     _execute(notebook, out, values)
     return out
 
@@ -122,7 +131,6 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    out.mkdir(parents=True, exist_ok=True)
     with _progress(notebook.stem, out / FINISHED):
         try:
             papermill.execute_notebook(
@@ -142,17 +150,20 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _progress(name: str, store: Path) -> Iterator[None]:
-    """Count finished points on the terminal while the notebook runs."""
+    """Show finished points on the terminal while the notebook runs."""
     from tqdm import tqdm
 
     stop = threading.Event()
-    before = _lines(store)
+    seen = store.stat().st_size if store.is_file() else 0
 
     def watch() -> None:
-        with tqdm(desc=name, unit=" points", leave=True) as bar:
-            while not stop.wait(0.5):
-                bar.update(_lines(store) - before - bar.n)
-            bar.update(_lines(store) - before - bar.n)
+        with tqdm(desc=name, unit=" points") as bar:
+            running = True
+            while running:
+                running = not stop.wait(0.5)
+                if store.is_file() and store.stat().st_size > seen:
+                    bar.n, bar.total = progress(store)
+                    bar.refresh()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -161,7 +172,3 @@ def _progress(name: str, store: Path) -> Iterator[None]:
     finally:
         stop.set()
         watcher.join()
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.is_file() else 0

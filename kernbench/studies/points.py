@@ -15,6 +15,7 @@ import kernbench
 
 Row = dict[str, Any]
 FINISHED = "points.jsonl"
+TO_DO = "to_do"
 
 
 @cache
@@ -56,12 +57,28 @@ def run_points(
     missing = {key: point for key, point in zip(keys, points, strict=True) if key not in finished}
     if store is not None:
         store.parent.mkdir(parents=True, exist_ok=True)
+        _append(store, {TO_DO: len(missing)})
     for key, row in _run(fn, missing, workers):
         finished[key] = row
         if store is not None:
-            with store.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, "row": row}) + "\n")
+            _append(store, {"key": key, "row": row})
     return [finished[key] for key in keys]
+
+
+def progress(store: Path) -> tuple[int, int]:
+    """Return how many points of the latest run have been finished, and how many it had to run."""
+    done = total = 0
+    for entry in _entries(store):
+        if TO_DO in entry:
+            done, total = 0, entry[TO_DO]
+        else:
+            done += 1
+    return done, total
+
+
+def _append(store: Path, entry: Row) -> None:
+    with store.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
 
 
 def _run(fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int) -> Iterator[tuple[str, Row]]:
@@ -81,14 +98,19 @@ def _run(fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int) -> I
 
 
 def _finished(store: Path | None) -> dict[str, Row]:
-    """Return the rows of `store` by key; a line that an interrupt cut short is no row."""
-    rows: dict[str, Row] = {}
-    if store is None or not store.is_file():
-        return rows
-    for line in store.read_text(encoding="utf-8").splitlines():
+    """Return the rows of `store` by key."""
+    entries = _entries(store) if store is not None else []
+    return {entry["key"]: entry["row"] for entry in entries if "row" in entry}
+
+
+def _entries(store: Path) -> list[Row]:
+    """Return the lines of `store`; one that an interrupt cut short is none."""
+    entries = []
+    for line in store.read_text(encoding="utf-8").splitlines() if store.is_file() else ():
         try:
             entry = json.loads(line)
-            rows[entry["key"]] = entry["row"]
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             continue
-    return rows
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries
