@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
 PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BenchResult:
     """What came of a bench.
 
@@ -46,6 +47,16 @@ class BenchResult:
     def ok(self) -> bool:
         """Whether it ran to its end and no number was wrong."""
         return self.completion == OK and self.correctness != WRONG
+
+    def __repr__(self) -> str:
+        return f"{self._headline()}\n{self.result!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{html.escape(self._headline())}</b></p>{self.result._repr_html_()}"
+
+    def _headline(self) -> str:
+        error = f": {self.error}" if self.error else ""
+        return f"{self.name}: {self.completion}, numbers {self.correctness}{error}"
 
 
 def run_bench(

@@ -22,6 +22,8 @@ def test_a_bench_that_works():
     assert outcome.ok
     assert outcome.result.name == "work"
     assert len(outcome.result.launches) == 1
+    assert repr(outcome) == f"work: OK, numbers NOT_CHECKED\n{outcome.result!r}"
+    assert "<b>work: OK, numbers NOT_CHECKED</b>" in outcome._repr_html_()
 
 
 @pytest.mark.parametrize("program", [lambda torch: None, lambda torch: torch.zeros(4, device="ahbm")])
