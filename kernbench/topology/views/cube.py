@@ -9,7 +9,7 @@ from kernbench.topology.views.shapes import Box, Line, View, between, rate
 from kernbench.units import GIB
 
 # In pitches: sizes of what stands on the die, and how far the ports stand outside the outer routers.
-_ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.2, 0.6, 0.26, 0.38, 0.2
+_ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.2, 0.6, 0.26, 0.36, 0.2
 _MARGIN = 0.5
 
 
@@ -56,26 +56,18 @@ def cube_view(graph: Graph) -> View:
         port = box(naming.ucie(0, 0, side, conn), "ucie", x, y, _PORT * pitch, _PORT * pitch, f"{side.upper()}{conn}")
         attach(port, at, cube.ucie.router_bw_gbs)
     m_cpu, sram = cube.m_cpu, cube.sram
-    for node_id, kind, at, pos, label, bw_gbs, detail in (
-        (
-            naming.m_cpu(0, 0),
-            "m_cpu",
-            layout.m_cpu,
-            m_cpu.pos_mm,
-            "M_CPU",
-            m_cpu.bw_gbs,
-            f"{m_cpu.service_ns:g} ns a launch",
-        ),
-        (naming.sram(0, 0), "sram", layout.sram, sram.pos_mm, "SRAM", sram.bw_gbs, f"{sram.size_mib:g} MiB"),
+    for node_id, at, pos, label, bw_gbs, detail in (
+        (naming.m_cpu(0, 0), layout.m_cpu, m_cpu.pos_mm, "M_CPU", m_cpu.bw_gbs, f"{m_cpu.service_ns:g} ns"),
+        (naming.sram(0, 0), layout.sram, sram.pos_mm, "SRAM", sram.bw_gbs, f"{sram.size_mib:g} MiB"),
     ):
-        # The wire ends at pos; the box stands behind it.
-        behind = _PE_H * pitch / 2 * (-1 if pos[1] < layout.position_mm(at)[1] else 1)
-        part = box(node_id, kind, pos[0], pos[1] + behind, _SMALL * pitch, _PE_H * pitch, label, detail, rate(bw_gbs))
-        attach(part, at, bw_gbs)
+        # The router's side of the box is at pos.
+        y = pos[1] + _PE_H * pitch / 2 * (-1 if pos[1] < layout.position_mm(at)[1] else 1)
+        attach(box(node_id, label.lower(), pos[0], y, _SMALL * pitch, _PE_H * pitch, label, detail), at, bw_gbs)
     ports = f"router to port {rate(cube.ucie.router_bw_gbs)}, port to port {rate(cube.ucie.bw_gbs)}"
     hop = f"{cube.noc.router.overhead_ns:g} ns a router, {pitch * cube.propagation_ns_per_mm:g} ns of wire"
     notes = (
         f"NoC: {rate(cube.noc.link_bw_gbs)} each way, {hop} a hop of {pitch:g} mm",
+        f"To their routers: PEs {rate(cube.pe.pe_dma.bw_gbs)}, M_CPU {rate(m_cpu.bw_gbs)}, SRAM {rate(sram.bw_gbs)}",
         f"UCIe: {ports}, {cube.ucie.port_ns:g} ns a port",
         f"HBM: {cube.hbm.channels} pseudo channels x {rate(cube.hbm.channel_bw_gbs)} a slice, at its PE's router",
     )

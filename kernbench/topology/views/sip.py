@@ -21,7 +21,7 @@ def sip_view(graph: Graph) -> View:
     shore = Box("sip0.io", "io", _GAP, _GAP / 2, _IO_W, height - _GAP, "IO chiplet", holds=True)
     inside = (
         (naming.pcie_ep(0), "pcie_ep", "PCIe end point", f"{io.pcie_ep.overhead_ns:g} ns"),
-        (naming.io_noc(0), "io_noc", "IO NoC", f"{rate(io.noc.port_bw_gbs)} a port, {io.noc.overhead_ns:g} ns"),
+        (naming.io_noc(0), "io_noc", "IO NoC", f"{rate(io.noc.port_bw_gbs)}, {io.noc.overhead_ns:g} ns"),
         (naming.io_cpu(0), "io_cpu", "IO CPU", f"{io.io_cpu.service_ns:g} ns a launch"),
     )
     part_h = 0.9
