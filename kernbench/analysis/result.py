@@ -163,7 +163,7 @@ class Result:
         if len(self.launches) > 5:
             lines.append(f"... and {len(self.launches) - 5} more launches")
         pes = self.breakdown.n_pes
-        inside = f"in {self.longest_launch[0].name}"[:25] if self.longest_launch else ""
+        inside = "in the longest launch" if self.longest_launch else ""
         lines += ["", f"{f'mean of {pes} PEs' if pes > 1 else 'stage':<16}{'exclusive':>20}{inside:>26}{'busy':>18}"]
         for row in self.summary():
             launch = f"{row['launch_ns']:>16,.2f} {row['launch_share']:>6.1%}" if inside else " " * 23

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernbench.analysis.records import Records
     from kernbench.analysis.result import Busy, Result
 
-_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
+_NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 
 
@@ -121,7 +121,7 @@ def _stage_table(result: Result) -> str:
     longest = result.longest_launch
     if longest:
         launch = longest[0]
-        head += [f"in {launch.name} [ns]", "share"]
+        head += ["in the longest launch [ns]", "share"]
         end += [_ns((launch.end_ps - launch.start_ps) / 1000), "100.0%"]
     rows = []
     for row in result.summary():
@@ -143,7 +143,7 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table whose first column is text and whose others are numbers."""
-    left = "text-align:left"
+    left = "text-align:left;white-space:nowrap"
     top = "".join(f'<th style="{_NUMBER if i else left}">{escape(cell)}</th>' for i, cell in enumerate(head))
     body = "".join(
         "<tr>" + "".join(f'<td style="{_NUMBER if i else left}">{escape(x)}</td>' for i, x in enumerate(row)) + "</tr>"

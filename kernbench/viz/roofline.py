@@ -43,9 +43,10 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     for level, bw in roofs.levels_gbs.items():
         y = [roofs.attainable_gflops(at, level) for at in x]
         axes.plot(x, y, color=palette.DARK_GREY, linewidth=1.2)
-        # Equal aspect and equal log bases: a bandwidth is a line of 45 degrees.
-        name = f"{level} {bw:g} GB/s"
-        axes.text(low * 1.2, low * 1.2 * bw * 1.12, name, fontsize=7, rotation=45, rotation_mode="anchor")
+        axes.text(
+            low * 1.2, low * 1.2 * bw * 1.12, f"{level} {bw:g} GB/s", fontsize=7,
+            rotation=np.degrees(np.arctan(bw)), rotation_mode="anchor", transform_rotates_text=True,
+        )  # fmt: skip
         axes.axvline(roofs.ridge(level), color=palette.GREY, linewidth=0.8, linestyle=":")
     axes.text(high / 1.1, roofs.peak_gflops * 1.08, f"peak {roofs.peak_gflops:,.0f} Gflop/s", fontsize=8, ha="right")
 
@@ -56,10 +57,12 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
         axes.plot(at, [row["gflops"] for row in chosen], marker, color=colour, markersize=6, label=series)
         model = [(row["intensity"], row["model_gflops"]) for row in chosen if row.get("model_gflops")]
         axes.plot(*zip(*model, strict=True), marker, mfc="none", mec=colour, markersize=9) if model else None
-    for spot, names in _labels(rows):
-        axes.annotate(names, spot, (6, -9), textcoords="offset points", fontsize=6)
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    for spot, label in _labels(rows, names):
+        axes.annotate(label, spot, (5, -3), textcoords="offset points", fontsize=7, va="top")
+    key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
+    axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=7, va="top")
     axes.set_xlim(low, high)
-    axes.set_aspect("equal")
     axes.set_xlabel("arithmetic intensity [flop / B moved by DMA]")
     axes.set_ylabel("rate [Gflop/s]")
     axes.legend(fontsize=7, frameon=False, loc="lower right")
@@ -70,16 +73,22 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     return figure
 
 
-def _labels(rows: list[dict[str, Any]]) -> list[tuple[tuple[float, float], str]]:
-    """Return one label for each spot of the plot: points closer than an eye can part share theirs."""
-    spots: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        spot = (round(2 * np.log2(row["intensity"])), round(2 * np.log2(row["gflops"])))
-        spots.setdefault(spot, []).append(row)
+def _labels(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[tuple[float, float], str]]:
+    """Return the place and the numbers of each cloud of points: those whose labels would lie on each other."""
+    clouds: list[list[dict[str, Any]]] = []
+    for row in sorted(rows, key=lambda row: (row["intensity"], row["gflops"])):
+        near = [cloud for cloud in clouds if any(_close(row, other) for other in cloud)]
+        clouds = [cloud for cloud in clouds if cloud not in near]
+        clouds.append([*(other for cloud in near for other in cloud), row])
+    lowest = [min(cloud, key=lambda row: row["gflops"]) for cloud in clouds]
     return [
         (
-            (here[-1]["intensity"], min(row["gflops"] for row in here)),
-            ", ".join(dict.fromkeys(row["name"] for row in here)),
+            (row["intensity"], row["gflops"]),
+            ", ".join(str(i) for i, name in enumerate(names, 1) if any(other["name"] == name for other in cloud)),
         )
-        for here in spots.values()
+        for row, cloud in zip(lowest, clouds, strict=True)
     ]
+
+
+def _close(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return all(abs(np.log2(a[key] / b[key])) < octaves for key, octaves in (("intensity", 0.3), ("gflops", 0.2)))

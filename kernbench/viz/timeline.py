@@ -27,23 +27,24 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
     title : str
         What ran.
     zoom_ns : float, optional
-        A second panel shows this much time from the first piece of work on.
+        A second panel shows this much time from the first tile on.
     """
     rows = rows_of(table)
-    figure = new_figure(
-        11, 5.2 if zoom_ns else 2.9, title, caption(len(rows), machine, "each box: one tile or transfer")
-    )
+    begin = min(row["start_ns"] for row in rows)
+    rows = [{**row, "start_ns": row["start_ns"] - begin, "end_ns": row["end_ns"] - begin} for row in rows]
+    under = caption(len(rows), machine, "each box: one tile or transfer")
+    figure = new_figure(11, 5.2 if zoom_ns else 2.9, title, under)
     panels = figure.subplots(2 if zoom_ns else 1, 1, squeeze=False)[:, 0]
-    begin, end = min(row["start_ns"] for row in rows), max(row["end_ns"] for row in rows)
     for axes in panels:
         _gantt(axes, rows)
-    panels[0].set_xlim(begin, end)
+    panels[0].set_xlim(0, max(row["end_ns"] for row in rows))
     if zoom_ns:
-        panels[1].set_xlim(begin, begin + zoom_ns)
-        panels[0].axvspan(begin, begin + zoom_ns, color=palette.LIGHT_GREY, alpha=0.5, zorder=0)
-        panels[0].set_title("whole run (shaded: the part below)", fontsize=8, loc="left")
-        panels[1].set_title(f"first {zoom_ns:g} ns", fontsize=8, loc="left")
-    panels[-1].set_xlabel("simulated time [ns]")
+        first = min((row["start_ns"] for row in rows if row["tile"] >= 0), default=0.0)
+        panels[0].axvspan(first, first + zoom_ns, color=palette.LIGHT_GREY, alpha=0.5, zorder=0)
+        panels[0].set_title("everything the PE did (shaded: the part below)", fontsize=8, loc="left")
+        panels[1].set_xlim(first, first + zoom_ns)
+        panels[1].set_title(f"{zoom_ns:g} ns from the first tile on", fontsize=8, loc="left")
+    panels[-1].set_xlabel("time since the PE's first work [ns]")
     return figure
 
 

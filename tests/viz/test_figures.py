@@ -116,6 +116,12 @@ def test_a_point_without_bytes_has_no_place_on_a_roofline():
     assert any(text.startswith("n = 2") for text in texts(FIGURES["roofline"]()))
 
 
+def test_points_that_lie_on_each_other_share_a_label_that_the_key_explains():
+    near = [{"name": name, "intensity": at, "gflops": 100.0} for name, at in (("a", 4.0), ("b", 4.1), ("c", 64.0))]
+    found = texts(roofline(near, Roofs(8192, {"hbm": 256}), machine=MACHINE))
+    assert {"1, 2", "3", "1  a\n2  b\n3  c"} <= set(found)
+
+
 def test_no_rows_is_an_error_that_says_so():
     with pytest.raises(ValueError, match="no rows to draw"):
         stage_breakdown([], machine=MACHINE)
