@@ -96,12 +96,8 @@ class TileJob(Job):
         self.left: list[int] = []
 
     def planned(self, i: int) -> int | None:
-        """Return when PE_SCHEDULER has planned tile `i`, or None while the command cannot start."""
-        if self.planned_ps is None:
-            if self.waiting:
-                return None
-            self.planned_ps = self.pe.scheduler.start(self)
-        return self.planned_ps + (i + 1) * self.tile_ps
+        """Return when PE_SCHEDULER has planned tile `i`, or None while it cannot begin with the command."""
+        return None if self.planned_ps is None else self.planned_ps + (i + 1) * self.tile_ps
 
     def landed(self, i: int) -> int | None:
         """Return when the operands of tile `i` are in TCM, or None if that is not known yet."""

@@ -76,6 +76,7 @@ class Pe:
         else:
             self.pipeline.add(job)
         if isinstance(job, TileJob):
+            self.scheduler.queue.append(job)
             if job.reads is not None:
                 self.dma.reader.queue.append(job.reads)
             if job.writes is not None:
@@ -105,6 +106,7 @@ class Pe:
 
     def pump(self) -> None:
         """Move everything that can move."""
+        self.scheduler.advance()
         self.pipeline.advance()
         self.dma.reader.pump()
         self.dma.writer.pump()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -96,13 +97,15 @@ class PeScheduler:
         self.pe = pe
         self.component = pe.engine.log.component(node_id)
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
+        self.queue: deque[TileJob] = deque()
         self._free = 0
 
-    def start(self, job: TileJob) -> int:
-        """Return from when on the tiles of `job` are planned, and take the time for all of them."""
-        start = max(job.ready, self._free) + self.pe.mmu.lookup_ps
-        self._free = start + job.n * self.tile_ps
-        return start
+    def advance(self) -> None:
+        """Plan the commands whose operands are complete, none before the command issued before it."""
+        while self.queue and not self.queue[0].waiting:
+            job = self.queue.popleft()
+            job.planned_ps = max(job.ready, self._free) + self.pe.mmu.lookup_ps
+            self._free = job.planned_ps + job.n * self.tile_ps
 
     def job(self, command: Command, command_id: int, issued: int) -> TileJob:
         """Return the job of a dot or a composite.
