@@ -40,7 +40,7 @@ def parse(item: Any) -> tuple[str, Any]:
     KernelError
         If there is no such item, or it lacks its operand or has one too many.
     """
-    name, operand = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
         raise KernelError(f"unknown epilogue item {item!r}; {nearest(str(name), [*PLAIN, *WITH_OPERAND])}")
     if (name in WITH_OPERAND) != (operand is not None):

@@ -56,6 +56,7 @@ class Pointer:
     """A typed address: `pointer + n` is n elements further, `pointer + tile` a tile of pointers."""
 
     __slots__ = ("dtype", "va")
+    __array_ufunc__ = None  # numpy's numbers leave `n + pointer` to __radd__
 
     def __init__(self, va: int, dtype: DType) -> None:
         self.va, self.dtype = va, dtype
@@ -159,6 +160,7 @@ class Tile:
     """
 
     __slots__ = ("_access", "_base", "_constant", "_tl", "_value", "dtype", "shape")
+    __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
 
     def __init__(
         self,

@@ -52,7 +52,14 @@ def _what(x: Operand) -> str:
 class MatrixOps(MemoryOps):
     """Products of matrices, tile by tile, with operands in TCM or streamed from memory."""
 
-    def dot(self, input: Tile, other: Tile, acc: Tile | None = None) -> Tile:
+    def dot(
+        self,
+        input: Tile,
+        other: Tile,
+        acc: Tile | None = None,
+        input_precision: str | None = None,
+        allow_tf32: bool | None = None,
+    ) -> Tile:
         """Return input @ other (+ acc), all in TCM: f32, or i32 for i8.
 
         Parameters
@@ -61,6 +68,8 @@ class MatrixOps(MemoryOps):
             M x K and K x N, of one type: f16, bf16, f8, i8 or f32.
         acc : Tile, optional
             M x N of the result's type, added in the accumulators. Constant zeros are free.
+        input_precision, allow_tf32 : object
+            Hints of Triton, without effect: f32 is f32.
         """
         for x in (input, other):
             if not isinstance(x, Tile):

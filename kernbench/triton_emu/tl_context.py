@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from kernbench import dtypes
-from kernbench.components.command import Backend
 from kernbench.errors import KernelError
-from kernbench.triton_emu.handles import Pointer, PointerTile, Tile, nearest
+from kernbench.triton_emu.handles import Tile, nearest
 from kernbench.triton_emu.matrix_ops import MatrixOps
 
 
@@ -56,10 +56,17 @@ class TLContext(MatrixOps):
     int1 = dtypes.bool_
 
     static_range = range
-    range = range
 
-    def __init__(self, backend: Backend, program_id: tuple[int, int], num_programs: tuple[int, int]) -> None:
-        super().__init__(backend, program_id, num_programs)
+    @staticmethod
+    def range(
+        *bounds: Any,
+        num_stages: int | None = None,
+        loop_unroll_factor: int | None = None,
+        flatten: bool = False,
+        warp_specialize: bool = False,
+    ) -> Any:
+        """Return Python's range of `bounds`; the rest are Triton's hints, without effect: commands overlap anyway."""
+        return builtins.range(*bounds)
 
     def program_id(self, axis: int) -> int:
         """Return the PE in its cube (axis 0) or the cube (axis 1)."""
@@ -132,6 +139,3 @@ class TLContext(MatrixOps):
     def __getattr__(self, name: str) -> Any:
         known = [n for n in dir(type(self)) if not n.startswith("_")]
         raise AttributeError(f"tl has no {name!r}; {nearest(name, known)}", name=name)
-
-
-__all__ = ["Pointer", "PointerTile", "ProgramIndex", "TLContext", "Tile"]

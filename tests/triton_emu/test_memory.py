@@ -50,7 +50,7 @@ def test_a_scalar_pointer_loads_one_element():
 def test_a_pointer_advances_by_elements_in_both_forms():
     x = np.arange(16, dtype=np.float16)
     tl, _, src = program(x)
-    assert (src + 3).va == src.va + 6
+    assert (src + 3).va == (np.int64(3) + src).va == src.va + 6
     np.testing.assert_array_equal(tl.load(src + 3, shape=(4,)).numpy(), x[3:7])
     np.testing.assert_array_equal(tl.load((src + 3) + tl.arange(0, 4)).numpy(), x[3:7])
     np.testing.assert_array_equal(tl.load((src + tl.arange(0, 4)) + 3).numpy(), x[3:7])

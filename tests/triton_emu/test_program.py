@@ -243,7 +243,7 @@ def test_hints_and_assertions():
     tl.static_assert(True)
     with pytest.raises(KernelError, match="static_assert failed: why"):
         tl.static_assert(1 > 2, "why")
-    assert [*tl.static_range(1, 7, 2)] == [*tl.range(1, 7, 2)] == [1, 3, 5]
+    assert [*tl.static_range(1, 7, 2)] == [*tl.range(1, 7, 2, num_stages=3)] == [1, 3, 5]
     assert not backend.commands
 
 

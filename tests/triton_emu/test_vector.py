@@ -323,6 +323,7 @@ def test_what_constants_make_is_folded(data):
         (lambda tl, x: ~x, "takes integers"),
         (lambda tl, x: x // 2, "takes integers"),
         (lambda tl, x: x + "a", "expected a tile or a number, got 'a'"),
+        (lambda tl, x: np.ones((4, 6)) * x, "expected a tile or a number, got array"),
         (lambda tl, x: x.reshape(5, 5), "24 values.*takes 25"),
         (lambda tl, x: tl.sum(x, axis=2), "axis 2"),
         (lambda tl, x: tl.softmax(x, dim=-3), "axis -3"),
