@@ -44,7 +44,7 @@ output: str = ""  # folder; empty: a temporary one
 from pathlib import Path
 from tempfile import mkdtemp
 
-from IPython.display import Image, Markdown
+from IPython.display import Image, Markdown, display
 
 import kernbench as kb
 from kernbench.studies import gemm, gemm_report
