@@ -23,6 +23,7 @@ from kernbench.errors import KernelError
 from kernbench.triton_emu.epilogue import PLAIN, WITH_OPERAND, parse
 from kernbench.triton_emu.handles import Pending, Pointer, Shape, Tile, shape_text
 from kernbench.triton_emu.memory_ops import MemoryOps
+from kernbench.triton_emu.program import when_complete
 
 Operand = Ref | Tile
 # A function and its operand: none, a number, or the shape that the next extra operand takes.
@@ -236,14 +237,11 @@ def _seen(x: Tile) -> Value:
         return value
     view = Value(x.shape, x.dtype, None, value.done_ps)
 
-    def complete(t: int) -> None:
+    def complete(whole: Value, t: int) -> None:
         view.done_ps = t
-        view.array = None if value.array is None else value.array.reshape(view.shape)
+        view.array = None if whole.array is None else whole.array.reshape(view.shape)
 
-    if value.done_ps is None:
-        value.waiters.append(complete)
-    else:
-        complete(value.done_ps)
+    when_complete(value, complete)
     return view
 
 

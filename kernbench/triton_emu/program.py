@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
@@ -37,9 +38,9 @@ def shape_of(shape: int | Sequence[int]) -> Shape:
 
 def broadcast(name: str, *shapes: Shape) -> Shape:
     """Return the shape that `shapes` broadcast to."""
-    first = shapes[0]
-    if all(shape == first for shape in shapes[1:]):
-        return first
+    wide = [shape for shape in shapes if shape]
+    if not wide or all(shape == wide[0] for shape in wide):
+        return wide[0] if wide else ()
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -47,6 +48,22 @@ def broadcast(name: str, *shapes: Shape) -> Shape:
         raise KernelError(
             f"{name}: shapes {texts} do not broadcast; sizes must agree or be 1, from the right"
         ) from None
+
+
+def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
+    """Call `tell(value, done_ps)` when `value` is complete: now, if it is."""
+    if value.done_ps is not None:
+        tell(value, value.done_ps)
+        return
+    # The command that makes the value holds it until then; a strong reference here would be a cycle.
+    held = weakref.ref(value)
+
+    def complete(t: int) -> None:
+        done = held()
+        assert done is not None
+        tell(done, t)
+
+    value.waiters.append(complete)
 
 
 class Program:

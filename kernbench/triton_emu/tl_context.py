@@ -6,9 +6,11 @@ import builtins
 from typing import Any
 
 from kernbench import dtypes
+from kernbench.components.command import Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu.handles import Tile, nearest
 from kernbench.triton_emu.matrix_ops import MatrixOps
+from kernbench.triton_emu.program import when_complete
 
 
 class ProgramIndex(int):
@@ -101,16 +103,13 @@ class TLContext(MatrixOps):
         if not isinstance(arg, Tile) or arg._constant or not self._data:
             print(prefix, arg._value.array if isinstance(arg, Tile) and arg._constant else arg)
             return
-        value, shape = arg._value, arg.shape
+        shape = arg.shape
 
-        def show(_t: int = 0) -> None:
+        def show(value: Value, _done_ps: int) -> None:
             assert value.array is not None
             print(prefix, value.array.reshape(shape))
 
-        if value.done_ps is None:
-            value.waiters.append(show)
-        else:
-            show()
+        when_complete(arg._value, show)
 
     @staticmethod
     def multiple_of(x: Any, _values: Any) -> Any:
