@@ -18,9 +18,11 @@ from kernbench.cli.options import echo_json, json_option, load_machine, machine_
 @click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")
 @click.option(
     "--mode",
-    type=click.Choice(["exact"]),
+    type=click.Choice(["exact", "fast"]),
     default="exact",
-    help="How transfers are simulated. exact: every flit on every link.",
+    show_default=True,
+    help="How transfers are simulated. exact: every flit on every link. fast: whole messages; the result says "
+    "whether that is known to come to the same.",
 )
 @click.option(
     "--log",

@@ -22,9 +22,10 @@ _COLOURS = {
     "m_cpu": palette.PURPLE, "io_cpu": palette.PURPLE, "pe_cpu": palette.PURPLE, "pe_scheduler": palette.PURPLE,
     "pe_math": palette.SKY, "pe_fetch_store": palette.SKY, "pe_ipcq": palette.VERMILION,
 }  # fmt: skip
+_LINE_COLOURS = {"host": palette.ORANGE, "pcie": palette.ORANGE, "sip": palette.BLUE}
 _LINE_WIDTH = {"host": 3.0, "pcie": 2.0, "sip": 2.5, "ucie": 2.0}
 _LARGEST, _LINE_TEXT, _SMALLEST = 13.0, 10.0, 5.5  # text [px]
-_BOLD, _PLAIN, _LEADING = 0.68, 0.58, 1.25  # width of a character, and height of a line, in text sizes
+_BOLD, _PLAIN, _LEADING = 0.72, 0.58, 1.25  # width of a character, and height of a line, in text sizes
 _STANDALONE = (
     "<style>svg{color:#222;background:#fff}"
     "@media(prefers-color-scheme:dark){svg{color:#ddd;background:#1e1e1e}}</style>"
@@ -85,7 +86,12 @@ def view_figure(view: View, machine: str) -> Figure:
     axes.axis("off")
     scale = 72 * inches / view.width * 0.94  # points a unit, margins taken off
     for line in view.lines:
-        axes.plot(*zip(*line.points, strict=True), color=palette.GREY, linewidth=_width(line), zorder=1)
+        axes.plot(
+            *zip(*line.points, strict=True),
+            color=_LINE_COLOURS.get(line.kind, palette.GREY),
+            linewidth=_width(line),
+            zorder=1,
+        )
     for box in view.boxes:
         colour = _COLOURS.get(box.kind, palette.GREY)
         face: Any = "none" if box.holds else _pale(colour)
@@ -131,9 +137,11 @@ def _box_svg(box: Box, scale: float) -> str:
 
 def _line_svg(line: Line, scale: float) -> str:
     points = " ".join(f"{x * scale:.1f},{y * scale:.1f}" for x, y in line.points)
+    stroke = _LINE_COLOURS.get(line.kind, "currentColor")
+    opacity = ".45" if stroke == "currentColor" else "1"
     rate = f", {line.bw_gbs:g} GB/s each way" if line.bw_gbs else ""
     return (
-        f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-opacity=".45" '
+        f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-opacity="{opacity}" '
         f'stroke-width="{_width(line):g}"><title>{escape(f"{line.src} - {line.dst}{rate}")}</title></polyline>'
     )
 

@@ -41,6 +41,16 @@ def test_values_are_computed_and_checked_only_when_asked(capsys):
     assert "numbers NOT_CHECKED" in capsys.readouterr().out
 
 
+def test_a_certified_fast_run_takes_the_same_simulated_time(capsys):
+    results = {}
+    for mode in ("exact", "fast"):
+        assert run(*bench("copies"), "--mode", mode, "--json") == 0
+        results[mode] = json.loads(capsys.readouterr().out)["result"]
+    assert results["fast"]["mode"] == "fast"
+    assert results["fast"]["certified"] is True
+    assert results["fast"]["latency_ns"] == results["exact"]["latency_ns"]
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
