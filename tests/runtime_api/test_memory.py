@@ -117,3 +117,13 @@ def test_the_end_frees_everything():
             use()
     with pytest.raises(RuntimeError, match="session is closed"):
         torch.launch("add", add_one, x, 64)
+
+
+def test_a_pending_copy_keeps_the_memory(torch):
+    x = torch.zeros(64, device="ahbm")
+    torch.ahbm.synchronize()
+    x.copy_(torch.ones(64))
+    del x
+    assert torch.accelerator.memory_allocated() == 256
+    torch.ahbm.synchronize()
+    assert torch.accelerator.memory_allocated() == 0
