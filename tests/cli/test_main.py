@@ -101,7 +101,7 @@ def test_show_refuses_what_it_cannot_write(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("source", ["preset:smal", "no_such_file.yaml"])
+@pytest.mark.parametrize("source", ["preset:nothing", "no_such_file.yaml"])
 def test_a_machine_that_is_not_there_is_bad_input(source, capsys):
     assert main(["show", source]) == 2
     err = capsys.readouterr().err
