@@ -49,14 +49,31 @@ class Ring:
 
 
 class Stage:
-    """A server of tiles: `free` from when on, `queue` the jobs in program order."""
+    """A server of tiles: `free` from when on, `queue` the jobs in program order.
 
-    __slots__ = ("busy_ps", "component", "free", "name", "queue")
+    `leaving` is the tile that has been served: (when, the ring it goes to). Until that has room the stage stands
+    still, but the buffer that the tile came from is free since it was taken.
+    """
+
+    __slots__ = ("busy_ps", "component", "free", "leaving", "name", "queue")
 
     def __init__(self, name: str, log: OpLog) -> None:
         self.name, self.component = name, log.component(name)
         self.free = self.busy_ps = 0
+        self.leaving: tuple[int, Ring] | None = None
         self.queue: deque[Any] = deque()
+
+    def leave(self) -> bool:
+        """Let the served tile go on; return False while it is not known when it can."""
+        assert self.leaving is not None
+        end, ring = self.leaving
+        room = ring.room()
+        if room is None:
+            return False
+        self.free = max(room, end)
+        self.leaving = None
+        ring.put(self.free)
+        return True
 
 
 class Pipeline:
@@ -71,6 +88,7 @@ class Pipeline:
         self.fetch_gemm, self.fetch_math = Ring(buffers), Ring(buffers)
         self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
         self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
+        self._storing: TileJob | None = None
 
     def add(self, job: Job) -> None:
         """Queue a job at each stage that it uses."""
@@ -123,14 +141,15 @@ class Pipeline:
     def _gemm(self) -> bool:
         stage, log, ring = self.gemm, self.log, self.fetch_gemm
         moved = False
-        while ring.items:
+        while True:
+            if stage.leaving is not None:
+                if not stage.leave():
+                    break
+                moved = True
+            if not ring.items:
+                break
             job: TileJob = stage.queue[0]
             i = job.multiplied
-            out = self.gemm_store if job.vector_ps is None else self.gemm_math
-            room = out.taken[out.put_ % out.size]
-            last = (i + 1) % job.kt == 0
-            if last and room is None:
-                break
             start = stage.free
             if start < ring.items[0]:
                 start = ring.items[0]
@@ -139,12 +158,10 @@ class Pipeline:
             stage.busy_ps += job.gemm_ps
             if log.tiles:
                 log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
-            if last:
-                assert room is not None
-                if end < room:
-                    end = room
-                out.put(end)
-            stage.free = end
+            if (i + 1) % job.kt:
+                stage.free = end
+            else:
+                stage.leaving = end, self.gemm_store if job.vector_ps is None else self.gemm_math
             job.multiplied = i + 1
             if job.multiplied == job.n:
                 stage.queue.popleft()
@@ -154,7 +171,13 @@ class Pipeline:
     def _math(self) -> bool:
         stage, log = self.math, self.log
         moved = False
-        while stage.queue:
+        while True:
+            if stage.leaving is not None:
+                if not stage.leave():
+                    break
+                moved = True
+            if not stage.queue:
+                break
             job = stage.queue[0]
             if isinstance(job, VectorJob):
                 if job.waiting:
@@ -169,8 +192,7 @@ class Pipeline:
                 moved = True
                 continue
             ring = self.gemm_math if job.matrix else self.fetch_math
-            room = self.math_store.room()
-            if not ring.items or room is None:
+            if not ring.items:
                 break
             start = max(stage.free, ring.items[0])
             ring.take(start)
@@ -180,8 +202,7 @@ class Pipeline:
             stage.busy_ps += service
             if log.tiles:
                 log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
-            stage.free = max(end, room)
-            self.math_store.put(stage.free)
+            stage.leaving = end, self.math_store
             job.vectored = o + 1
             if job.vectored == job.outputs:
                 stage.queue.popleft()
@@ -191,11 +212,18 @@ class Pipeline:
     def _store(self) -> bool:
         stage, log = self.store, self.log
         moved = False
-        while stage.queue:
+        while True:
+            if stage.leaving is not None:
+                if not stage.leave():
+                    break
+                moved = True
+                assert self._storing is not None
+                self._storing.store_left(stage.free)
+            if not stage.queue:
+                break
             job: TileJob = stage.queue[0]
             ring = self.gemm_store if job.vector_ps is None else self.math_store
-            room = self.store_dma.room() if job.writes else 0
-            if not ring.items or room is None:
+            if not ring.items:
                 break
             start = max(stage.free, ring.items[0])
             ring.take(start)
@@ -205,12 +233,13 @@ class Pipeline:
             stage.busy_ps += service
             if log.tiles:
                 log.row(start, end, stage.component, _STORE, job.id, job.plan.out_nbytes(o), 0, job.tile_of(o))
-            stage.free = max(end, room)
             job.stored = o + 1
             if job.stored == job.outputs:
                 stage.queue.popleft()
-            if job.writes:
-                self.store_dma.put(stage.free)
             moved = True
-            job.store_left(stage.free)
+            if job.writes:
+                stage.leaving, self._storing = (end, self.store_dma), job
+            else:
+                stage.free = end
+                job.store_left(end)
         return moved
