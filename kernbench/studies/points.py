@@ -11,8 +11,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import kernbench
-
 Row = dict[str, Any]
 FINISHED = "points.jsonl"
 TO_DO = "to_do"
@@ -21,7 +19,7 @@ TO_DO = "to_do"
 @cache
 def code_version() -> str:
     """Return the hash of the package's sources and data files: results of other code are not reused."""
-    root = Path(kernbench.__file__).parent
+    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml"}):
         digest.update(path.relative_to(root).as_posix().encode())
