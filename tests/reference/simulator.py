@@ -59,6 +59,10 @@ class Reference:
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         self.network.send(self._router.path(src, dst), nbytes, self._key(src), done)
 
+    def answer(self, asked: str, asker: str, nbytes: int, done: Done) -> None:
+        """Send a message over the reverse links of the route from `asker` to `asked`."""
+        self.network.send(reverse(self._router.path(asker, asked)), nbytes, self._key(asked), done)
+
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         path = self._router.path(src, memory)
         request = Request(self._key(src), offset, nbytes, reverse(path), done)

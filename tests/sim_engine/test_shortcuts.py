@@ -1,0 +1,98 @@
+"""Switching a shortcut off, making parts in another order, running elsewhere: not one bit changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise, product
+from random import Random
+
+import pytest
+
+from kernbench.topology.builder import resolve_topology
+from tests.components.one_pe import gemm, run
+from tests.reference.traffic import agents, random_machine, run_traffic
+from tests.sim_engine.under_test import Engine
+
+SHORTCUTS = ("run_ahead", "lazy", "by_rounds")
+SETTINGS = [dict(zip(SHORTCUTS, on, strict=True)) for on in product((True, False), repeat=len(SHORTCUTS))]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_traffic_is_the_same_with_and_without(seed):
+    machine = random_machine(f"shortcuts {seed}")
+    kinds = ("send", "read", "write")
+    runs = []
+    for settings in SETTINGS:
+        engine = Engine(machine, **settings)
+        runs.append((run_traffic(engine, agents(machine, seed, kinds, 6)), engine.fabric.reservations))
+    assert all(other == runs[0] for other in runs)
+
+
+def test_each_shortcut_saves_events():
+    machine = resolve_topology("preset:default")
+
+    def events(**settings) -> int:
+        engine = Engine(machine, **settings)
+        run_traffic(engine, agents(machine, 1, ("read", "send"), 6, per_source=2))
+        return engine.engine.env.events
+
+    most = events(run_ahead=False, lazy=False, by_rounds=False)
+    assert events(lazy=False, by_rounds=False) < most
+    assert events() < most
+
+
+@pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])
+def test_a_gemm_is_the_same_with_and_without(variant):
+    digests = {run(gemm(64, 192, 96, variant), log="tile", **s).records().digest() for s in SETTINGS}
+    assert len(digests) == 1
+
+
+def test_tracing_changes_nothing():
+    machine = random_machine("trace")
+    made = [run_traffic(Engine(machine, trace=t), agents(machine, 3, ("read", "write"), 6)) for t in (False, True)]
+    assert made[0] == made[1]
+
+
+def test_values_change_no_time():
+    with_data, without = (run(gemm(64, 192, 96, "ref_ref"), log="tile", data=data) for data in (True, False))
+    assert with_data.records().digest() == without.records().digest()
+
+
+def test_the_order_in_which_parts_are_made_changes_nothing():
+    machine = random_machine("order")
+    expected = run_traffic(Engine(machine), agents(machine, 5, ("read", "write"), 6))
+    ids = [node.id for node in machine.graph.nodes() if node.kind in ("hbm_ctrl", "sram", "pe_cpu", "pe_dma")]
+    for seed in range(3):
+        fresh = machine.with_({})
+        engine = Engine(fresh)
+        shuffled = Random(seed).sample(ids, len(ids))
+        for a, b in pairwise(shuffled):
+            fresh.graph.node(a)
+            if "pe_dma" in a and "hbm_ctrl" in b:
+                engine.fabric.route(a, b)
+            if "pe_dma" not in a:
+                engine.engine.part(a)
+        assert run_traffic(engine, agents(fresh, 5, ("read", "write"), 6)) == expected
+
+
+def test_the_same_run_twice_and_in_other_processes():
+    code = (
+        "from tests.components.one_pe import gemm, run\n"
+        "print(run(gemm(64, 192, 96, 'load_ref'), log='tile').records().digest())"
+    )
+    here = run(gemm(64, 192, 96, "load_ref"), log="tile").records().digest()
+    assert run(gemm(64, 192, 96, "load_ref"), log="tile").records().digest() == here
+    for hash_seed in ("0", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+        assert out.stdout.strip() == here
+
+
+def test_the_digest_sees_a_picosecond():
+    digests = {
+        run(gemm(64, 192, 96, "load_ref"), {"cube.noc.router.overhead_ns": ns}, log="tile").records().digest()
+        for ns in (1, 1.001)
+    }
+    assert len(digests) == 2
