@@ -72,7 +72,7 @@ class Machine:
         c = self.config
         mesh = c.sip.cube_mesh
         return (
-            f"Machine({self.source}, {c.n_sips} SIPs {c.system.sips.topology} x {mesh.w}x{mesh.h} cubes x "
+            f"Machine({Path(self.source).name}, {c.n_sips} SIPs {c.system.sips.topology} x {mesh.w}x{mesh.h} cubes x "
             f"{c.pes_per_cube} PEs = {c.n_pes} PEs, hash {self.hash[:12]})"
         )
 
