@@ -24,6 +24,7 @@ import numpy as np
 import kernbench as kb
 from kernbench.analysis.timeline import timeline
 from kernbench.analysis.utilization import composite_window
+from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.viz.timeline import tile_timeline
@@ -124,8 +125,11 @@ for name, changes in variants.items():
 # %% [markdown]
 # A wrong value is refused with its name, its value and what to do:
 
-# %% tags=["raises-exception"]
-machine.with_({"cube.hbm.channels": 6, "cube.noc.rowz": 5})
+# %%
+try:
+    machine.with_({"cube.hbm.channels": 6, "cube.noc.rowz": 5})
+except KernbenchError as error:
+    print(error)
 
 # %% [markdown]
 # ## Where to go from here

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.benches.registry import resolve
+from kernbench.runtime_api.auto import AUTO
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Machine
 
 
@@ -19,10 +19,11 @@ def run(
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     *,
     data: bool = False,
+    mode: str = AUTO,
     log: str = "operation",
     device: DeviceSelector | str | None = None,
 ) -> BenchResult:
-    """Run a bench once and return what came of it.
+    """Run a bench and return what came of it.
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ def run(
         As for `kb.load`.
     data : bool
         Compute values, too, so that the bench checks them.
+    mode : str
+        "exact", "fast", or "auto": fast first, then again with flits wherever that could differ.
     log : str
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
@@ -41,5 +44,7 @@ def run(
         topology=machine,
         bench_fn=resolve(bench) if isinstance(bench, str) else bench,
         device=device,
-        engine_factory=lambda m: GraphEngine(m, data, log=log),
+        data=data,
+        mode=mode,
+        log=log,
     )

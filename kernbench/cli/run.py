@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from functools import partial
 
 import click
 
@@ -18,11 +17,11 @@ from kernbench.cli.options import echo_json, json_option, load_machine, machine_
 @click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")
 @click.option(
     "--mode",
-    type=click.Choice(["exact", "fast"]),
-    default="exact",
+    type=click.Choice(["auto", "exact", "fast"]),
+    default="auto",
     show_default=True,
     help="How transfers are simulated. exact: every flit on every link. fast: whole messages; the result says "
-    "whether that is known to come to the same.",
+    "whether that is known to come to the same. auto: fast, and again with flits wherever it is not.",
 )
 @click.option(
     "--log",
@@ -49,7 +48,6 @@ def run(
     from kernbench.benches.registry import resolve
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
-    from kernbench.sim_engine.engine import GraphEngine
 
     machine = load_machine(topology, overrides)
     try:
@@ -57,11 +55,10 @@ def run(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--device") from error
     chosen = resolve(bench)
-    engine = partial(GraphEngine, enable_data=verify_data, mode=mode, log=log)
     # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside:
-        outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, engine_factory=engine)
+        outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, data=verify_data, mode=mode, log=log)
     if as_json:
         echo_json(
             {

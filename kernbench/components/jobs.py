@@ -51,9 +51,12 @@ class Job:
             output.done_ps = t
         command.done_ps = t
         self.pe.completed(command, t)
-        for waiters in (command.waiters, output.waiters if output is not None else ()):
-            for tell in waiters:
-                tell(t)
+        waiters = command.waiters + (output.waiters if output is not None else [])
+        command.waiters.clear()
+        if output is not None:
+            output.waiters.clear()
+        for tell in waiters:
+            tell(t)
 
 
 class VectorJob(Job):

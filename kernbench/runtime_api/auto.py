@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError
@@ -11,6 +11,34 @@ from kernbench.sim_engine.engine import MODES, GraphEngine
 from kernbench.topology.builder import Machine
 
 AUTO = "auto"
+
+
+def passes(machine: Machine, *, data: bool = False, mode: str = AUTO, log: str = "operation") -> Iterator[GraphEngine]:
+    """Yield an engine for each run of a program until one counts: it is the last.
+
+    "auto" yields one in mode "fast" first, and goes on, with flits on every route over a link at which messages
+    turned out to interleave, until no new one is found: what the last engine says then equals "exact".
+
+    Parameters
+    ----------
+    machine : Machine
+    data : bool
+        Whether values are moved and computed.
+    mode : str
+        A mode of the engine, or "auto".
+    log : str
+        Level of the op log.
+    """
+    if mode not in (*MODES, AUTO):
+        raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join((*MODES, AUTO))}")
+    hot: frozenset[str] = frozenset()
+    while True:
+        engine = GraphEngine(machine, data, mode="fast" if mode == AUTO else mode, log=log, hot=hot)
+        yield engine
+        found = frozenset(engine.fabric.flagged) - hot
+        if mode != AUTO or not found or engine.failure is not None:
+            return
+        hot |= found
 
 
 def run_program(
@@ -31,19 +59,11 @@ def run_program(
     data : bool
         Whether values are moved and computed.
     mode : str
-        A mode of the engine, or "auto": "fast" first, then again with flits on every route over a link at which
-        messages turned out to interleave, until none is found. The result then equals "exact".
+        A mode of the engine, or "auto", as for `passes`.
     log : str
         Level of the op log.
     """
-    if mode not in (*MODES, AUTO):
-        raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join((*MODES, AUTO))}")
-    hot: frozenset[str] = frozenset()
-    while True:
-        engine = GraphEngine(machine, data, mode="fast" if mode == AUTO else mode, log=log, hot=hot)
+    for engine in passes(machine, data=data, mode=mode, log=log):
         with RuntimeContext(engine) as torch:
             program(torch)
-        found = frozenset(engine.fabric.flagged) - hot
-        if mode != AUTO or not found:
-            return torch.result
-        hot |= found
+    return torch.result

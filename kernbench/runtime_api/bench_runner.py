@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError, VerificationError
+from kernbench.runtime_api.auto import AUTO, passes
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
@@ -64,9 +68,12 @@ def run_bench(
     topology: Machine | str | Path | Mapping[str, Any] | None,
     bench_fn: Callable[[RuntimeContext], object],
     device: DeviceSelector | str | None = None,
-    engine_factory: Callable[[Machine], GraphEngine] = GraphEngine,
+    engine_factory: Callable[[Machine], GraphEngine] | None = None,
+    data: bool = False,
+    mode: str = AUTO,
+    log: str = "operation",
 ) -> BenchResult:
-    """Run `bench_fn(torch)` once and say what came of it.
+    """Run `bench_fn(torch)` and say what came of it.
 
     Parameters
     ----------
@@ -77,8 +84,15 @@ def run_bench(
         machine: its study makes its own.
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
-    engine_factory : callable
-        Makes the engine of a machine; one with data on lets benches check their numbers.
+    engine_factory : callable, optional
+        Makes the engine of a machine, for one run; without it `data`, `mode` and `log` say what to make.
+    data : bool
+        Whether values are moved and computed, so that benches check their numbers.
+    mode : str
+        A mode of the engine, or "auto" (see `kernbench.runtime_api.auto.passes`): the bench is then called once per
+        pass, and what it prints waits for the pass that counts.
+    log : str
+        Level of the op log.
 
     Raises
     ------
@@ -87,7 +101,16 @@ def run_bench(
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)
-    engine = engine_factory(machine)
+    if engine_factory is not None:
+        return _run(bench_fn, engine_factory(machine), selector)
+    for engine in passes(machine, data=data, mode=mode, log=log):
+        with redirect_stdout(StringIO()) as printed:
+            outcome = _run(bench_fn, engine, selector)
+    sys.stdout.write(printed.getvalue())
+    return outcome
+
+
+def _run(bench_fn: Callable[[RuntimeContext], object], engine: GraphEngine, selector: DeviceSelector) -> BenchResult:
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
     torch = RuntimeContext(engine, selector, correlation_id=name)
     error: KernbenchError | None = None

@@ -63,7 +63,9 @@ class Fabric:
     tie_seed
         Permute the ranks by which simultaneous arrivals are ordered, to see how much they decide.
     whole
-        Move messages whole, save on routes over a link, or to a memory, named in `hot`.
+        Move messages whole.
+    hot
+        Links, and memories, whose routes move flit by flit all the same.
     """
 
     def __init__(

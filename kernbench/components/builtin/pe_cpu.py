@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -55,6 +56,7 @@ class Program:
         self.issued = self.last = self.engine.env._now
         self.unfinished = 0
         self.ended = False
+        self._placed: WeakSet[Value] = WeakSet()
         self.waits_for = ""
         self.since = self.issued
         self._greenlet = greenlet(self._run)
@@ -99,6 +101,7 @@ class Program:
             at = self.pe.tcm.alloc(output, loaded, self.issued)
             if at is not None:
                 self.issued = max(self.issued, at)
+                self._placed.add(output)
                 return
             if not self.unfinished:
                 raise self.pe.tcm.full(output, loaded)
@@ -143,6 +146,10 @@ class Program:
 
     def _end(self, _: object) -> None:
         del self.engine.programs[self]
+        # A tile that outlives its program (in a cycle, or stored somewhere) holds no TCM any more.
+        for value in list(self._placed):
+            if value.space is not None:
+                self.pe.tcm.free(value, self.engine.env._now)
         self.launch.program_done(self)
 
     def describe(self) -> str:
