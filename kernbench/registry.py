@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,18 @@ from typing import Any
 from kernbench.errors import ConfigError
 
 _BUILTIN = "kernbench.components.builtin"
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, and all of them.
+
+    >>> hint("rooter", ["router", "sram"])
+    'did you mean router? known: router, sram'
+    """
+    known = list(known)
+    near = get_close_matches(str(name), known, n=1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
 
 
 class Registry:
@@ -35,11 +48,9 @@ class Registry:
 
     def fault(self, name: str) -> str | None:
         """Return what is wrong with `name` as a name or dotted path, or None; imports nothing."""
-        if name in self._paths or (":" in name and all(part for part in name.split(":", 1))):
+        if name in self._paths or _DOTTED.fullmatch(name):
             return None
-        near = get_close_matches(name, self._paths, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        return f"is no {self.kind}; {hint}known: {', '.join(self.names)}; or a dotted path pkg.mod:Class"
+        return f"is no {self.kind}; {hint(name, self.names)}; or a dotted path pkg.mod:Class"
 
     def resolve(self, name: str) -> Any:
         """Return what `name`, or the dotted path, stands for.

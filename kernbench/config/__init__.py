@@ -1,17 +1,13 @@
 """Configuration: machine files and ccl.yaml, validated with all faults of a file at once."""
 
 from kernbench.config.ccl import CclConfig, read_ccl
-from kernbench.config.read import (
-    default_ccl_path,
-    find,
-    json_schema,
-    preset_path,
-    presets,
-    read_machine,
-)
-from kernbench.config.schema import MachineConfig, PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
+from kernbench.config.cube import PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
+from kernbench.config.editor import json_schema
+from kernbench.config.files import default_ccl_path, find, load_yaml, preset_path, presets
+from kernbench.config.read import read_machine
+from kernbench.config.schema import MachineConfig
 
 __all__ = [
     "CclConfig", "MachineConfig", "PeGemmConfig", "PeMathConfig", "PeMmuConfig", "PeTcmConfig", "default_ccl_path",
-    "find", "json_schema", "preset_path", "presets", "read_ccl", "read_machine",
+    "find", "json_schema", "load_yaml", "preset_path", "presets", "read_ccl", "read_machine",
 ]  # fmt: skip

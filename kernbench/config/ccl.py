@@ -1,4 +1,4 @@
-"""ccl.yaml: defaults of the queues between PEs, and the collective algorithms that use them."""
+"""ccl.yaml: what the queues between PEs (IPCQ) use unless an algorithm says otherwise."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field
 
-from kernbench.config.faults import faults
-from kernbench.config.schema import Bytes, Count, Model
-from kernbench.errors import ConfigError
+from kernbench.config.files import default_ccl_path
+from kernbench.config.read import Draft
+from kernbench.config.values import Bytes, Count, Model
 
 
 class CclDefaults(Model):
     """What an algorithm uses unless it says otherwise."""
 
-    buffer_kind: Literal["tcm", "sram", "hbm"]
-    backpressure: Literal["credit"]
-    n_slots: Count
-    slot_size: Bytes
-    vc_chunk_size: Bytes
-    ipcq_credit_size_bytes: Bytes
+    buffer_kind: Literal["tcm", "sram", "hbm"] = Field(description="Where a receiver's ring lies")
+    backpressure: Literal["credit"] = Field(description="How a sender knows that a slot is free")
+    n_slots: Count = Field(description="Slots of a ring: one ring for each direction")
+    slot_size: Bytes = Field(description="Each slot")
+    vc_chunk_size: Bytes = Field(description="Between turns of bulk and queue traffic at a PE's source link")
+    ipcq_credit_size_bytes: Bytes = Field(description="The message that gives a slot back to the sender")
 
 
 class CclConfig(Model):
@@ -38,11 +38,4 @@ def read_ccl(source: str | Path | Mapping[str, Any]) -> CclConfig:
     ConfigError
         With every fault, one a line.
     """
-    from kernbench.config.read import load_yaml
-
-    name = "ccl" if isinstance(source, Mapping) else Path(source).name
-    content = source if isinstance(source, Mapping) else load_yaml(Path(source))
-    try:
-        return CclConfig.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(faults(name, CclConfig, error)) from None
+    return Draft.of(source, "ccl").validated(CclConfig, default_ccl_path(), lambda _: ())

@@ -1,29 +1,52 @@
-"""From what the validator found to lines that name file, key, value, expectation and remedy."""
+"""What is wrong with a configuration: from the validator's findings to lines that a user can act on."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-_BOUNDS = {
-    "greater_than": ("gt", ">"),
-    "greater_than_equal": ("ge", ">="),
-    "less_than": ("lt", "<"),
-    "less_than_equal": ("le", "<="),
-}
+from kernbench.config.values import EXPECTED, Unit
+from kernbench.registry import hint
 
+Path = tuple[Any, ...]
 
-def dotted(path: tuple[Any, ...]) -> str:
-    """Return `path` as it is written in messages and overrides."""
-    return ".".join(str(part) for part in path)
+_LONGEST_VALUE = 60
 
 
-def model_at(model: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel] | None:
-    """Return the model that stands at `path` below `model`."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong. `keys` are the paths that it hangs on, the one to look at first."""
+
+    text: str
+    keys: tuple[Path, ...]
+
+    def touches(self, paths: Iterable[Path]) -> bool:
+        """Return whether one of the keys is at, above or below one of `paths`."""
+        return any(key[: len(path)] == path[: len(key)] for path in paths for key in self.keys)
+
+
+def key(dotted_path: str) -> Path:
+    """Return the path that is written `dotted_path`."""
+    return tuple(dotted_path.split("."))
+
+
+def dotted(path: Path) -> str:
+    """Return `path` as messages write it.
+
+    >>> dotted(("cube", "noc", "removed", 0))
+    'cube.noc.removed[0]'
+    """
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """Return the group of keys that stands at `path` below `model`, or None if there is none."""
     for part in path:
-        field = model.model_fields.get(str(part))
+        field = model.model_fields.get(part)
         inner = field.annotation if field else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return None
@@ -31,49 +54,82 @@ def model_at(model: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel] |
     return model
 
 
-def unknown(key: str, known: list[str]) -> str:
-    """Return what to say of a key that does not exist."""
-    near = get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"is unknown; {hint}known: {', '.join(known)}"
+def unknown(path: Path, group: type[BaseModel]) -> Fault:
+    """Return the fault of a key that its group does not have."""
+    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), group.model_fields)}", (path,))
 
 
-def faults(name: str, root: type[BaseModel], error: ValidationError) -> list[str]:
-    """Return one line per fault of the file called `name`."""
-    return [f"{name}: {_line(root, fault)}" for fault in error.errors()]
+def found(root: type[BaseModel], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
+    """Return one fault for each finding of `error` about the keys of `root`; `example` is a right configuration."""
+    findings = error.errors()
+    places = [finding["loc"] for finding in findings]
+    return [
+        Fault(_text(root, finding, example), (place,))
+        for finding, place in zip(findings, places, strict=True)
+        # A list whose items are wrong is too short for that reason.
+        if finding["type"] != "too_short" or not any(p[:-1] == place for p in places)
+    ]
 
 
-def _line(root: type[BaseModel], fault: Any) -> str:
-    path = tuple(fault["loc"])
-    kind, value, where = fault["type"], fault["input"], dotted(path)
+def _text(root: type[BaseModel], finding: Any, example: Mapping[str, Any]) -> str:
+    path, kind, context = finding["loc"], finding["type"], finding.get("ctx", {})
     parent = model_at(root, path[:-1])
-    unit = _unit(parent, path)
-    if kind == "extra_forbidden" and parent is not None:
-        return f"{where} {unknown(str(path[-1]), list(parent.model_fields))}"
+    if parent is not None and kind == "extra_forbidden":
+        return unknown(path, parent).text
+    field = _field(root, path)
+    unit = next((f" [{m.name}]" for m in field.metadata if isinstance(m, Unit)), "") if field else ""
+    where = dotted(path)
     if kind == "missing":
-        return f"{where} is missing{unit}; add it (the packaged default shows one)"
-    if kind in _BOUNDS:
-        bound, sign = _BOUNDS[kind]
-        return f"{where} = {value!r} must be {sign} {fault['ctx'][bound]}{unit}"
+        return f"{where} is missing; {_remedy(path, example)}{unit}"
+    where = f"{where} = {_shown(finding['input'], field)}"
     if kind == "literal_error":
-        known = fault["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
-        near = get_close_matches(str(value), known.split(", "), n=1)
-        return f"{where} = {value!r} is unknown; {f'did you mean {near[0]}? ' if near else ''}known: {known}"
-    if kind in ("int_from_float", "int_type", "int_parsing"):
-        return f"{where} = {value!r} must be a whole number{unit}"
-    if kind in ("float_type", "float_parsing", "finite_number"):
-        return f"{where} = {value!r} must be a finite number{unit}"
-    if kind in ("model_type", "model_attributes_type"):
-        return f"{where} = {value!r} must be a mapping of keys"
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{where} = {value!r} {message}{unit if message.startswith('must') else ''}"
+        known = [name.strip("' ") for name in context["expected"].replace(" or ", ",").split(",")]
+        return (
+            f"{where} must be {known[0]}" if len(known) == 1 else f"{where} is unknown; {hint(finding['input'], known)}"
+        )
+    group = model_at(root, path)
+    if group is not None:
+        return f"{where} must be a group of keys: {', '.join(group.model_fields)}"
+    return f"{where} {_expectation(kind, context, finding['msg'])}{unit}"
 
 
-def _unit(parent: type[BaseModel] | None, path: tuple[Any, ...]) -> str:
-    field = parent.model_fields.get(str(path[-1])) if parent is not None and path else None
-    if field is None:
-        return ""
-    extras = [field.json_schema_extra, *(getattr(m, "json_schema_extra", None) for m in field.metadata)]
-    for inner in get_args(field.annotation):
-        extras += [getattr(m, "json_schema_extra", None) for m in getattr(inner, "__metadata__", ())]
-    return next((f" [{extra['unit']}]" for extra in extras if isinstance(extra, dict) and "unit" in extra), "")
+def _expectation(kind: str, context: Mapping[str, Any], message: str) -> str:
+    bounds = {"greater_than": "> {gt:g}", "greater_than_equal": ">= {ge:g}", "less_than_equal": "<= {le:g}"}
+    if kind in bounds:
+        return f"must be {bounds[kind].format_map(context)}"
+    fixed = {
+        EXPECTED: message,
+        "finite_number": "must be a finite number",
+        "int_from_float": "must be a whole number",
+        "string_type": "must be a name",
+        "tuple_type": "must be a list",
+        "too_short": "must not be empty",
+    }
+    return fixed.get(kind, f"is refused: {message}")
+
+
+def _remedy(path: Path, example: Mapping[str, Any]) -> str:
+    value: Any = example
+    for part in path:
+        value = value[part]
+    if isinstance(value, Mapping):
+        return f"add it with its keys {', '.join(value)}, or begin the file with base: default"
+    return f"add it; the packaged default has {value}"
+
+
+def _field(root: type[BaseModel], path: Path) -> FieldInfo | None:
+    """Return the field that `path` leads to, or into."""
+    names = path
+    while names and isinstance(names[-1], int):
+        names = names[:-1]
+    parent = model_at(root, names[:-1])
+    return parent.model_fields.get(names[-1]) if parent is not None and names else None
+
+
+def _shown(value: object, field: FieldInfo | None) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and field is not None and field.annotation is float:
+        value = float(value)
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

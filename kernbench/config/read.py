@@ -1,100 +1,26 @@
-"""Reading machine files: YAML or a mapping, presets, overrides, and all faults at once."""
+"""From a file or a mapping, a base and overrides to a validated configuration, or to all that is wrong with it."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from importlib.resources import files
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from kernbench.config.faults import dotted, faults, model_at, unknown
+from kernbench.config.faults import Fault, dotted, found, key, model_at, unknown
+from kernbench.config.files import load_yaml, parse_yaml, preset_path, presets, read_yaml
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
 from kernbench.errors import ConfigError
+from kernbench.registry import hint
 
-_PRESETS = Path(str(files("kernbench") / "presets"))
-_BASE = "base"
+BASE = "base"
 
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen: dict[Any, int] = {}
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None,
-                    None,
-                    f"key {key!r} stands twice (lines {seen[key]} and {line}); remove one",
-                    key_node.start_mark,
-                )
-            seen[key] = line
-        return super().construct_mapping(node, deep)
-
-
-def load_yaml(path: Path) -> Any:
-    """Return the content of a YAML file.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read or is no YAML.
-    """
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        raise ConfigError(f"{path}:{line} is no YAML: {getattr(error, 'problem', error)}") from error
-
-
-def find(name: str = "topology.yaml", start: str | Path | None = None) -> Path:
-    """Return the nearest file called `name` upward from `start` (the working directory), else the packaged default."""
-    folder = Path(start or Path.cwd()).resolve()
-    for place in (folder, *folder.parents):
-        if (place / name).is_file():
-            return place / name
-    return default_ccl_path() if name == "ccl.yaml" else preset_path("default")
-
-
-def presets() -> list[str]:
-    """Return the names of the packaged machines."""
-    return sorted(path.stem for path in _PRESETS.glob("*.yaml") if path.stem != "ccl")
-
-
-def preset_path(name: str) -> Path:
-    """Return the file of a packaged machine.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name.
-    """
-    if name not in presets():
-        near = get_close_matches(name, presets(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"preset:{name} is unknown; {hint}known: {', '.join(presets())}")
-    return _PRESETS / f"{name}.yaml"
-
-
-def default_ccl_path() -> Path:
-    """Return the packaged ccl.yaml."""
-    return _PRESETS / "ccl.yaml"
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of machine files, for editors."""
-    return MachineConfig.model_json_schema()
+_Config = TypeVar("_Config", bound=BaseModel)
 
 
 def read_machine(
@@ -104,77 +30,182 @@ def read_machine(
 
     Parameters
     ----------
-    source
-        A path or a mapping. A file that begins with `base: NAME` states only what differs from that preset.
-    overrides
-        `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`; values of the latter are YAML.
+    source : str, Path or mapping
+        With `base: NAME` it states only what differs from that preset.
+    overrides : mapping of path to value, or sequence of "path=value"
+        `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`; values of the latter are YAML. The value of a group of
+        keys takes the place of the whole group.
 
     Raises
     ------
     ConfigError
         With every fault, one a line: file, key, value, what was expected.
     """
-    name, content = ("machine", copy.deepcopy(dict(source))) if isinstance(source, Mapping) else _content(Path(source))
-    wrong = _override(content, overrides)
-    try:
-        config = MachineConfig.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(wrong + faults(name, MachineConfig, error)) from None
-    wrong += [f"{name}: {line}" for line in broken(config)]
-    if wrong:
-        raise ConfigError(wrong)
-    return config
+    draft = Draft.of(source, "machine")
+    draft.rest_on_base()
+    draft.override(overrides)
+    return draft.validated(MachineConfig, preset_path("default"), broken)
 
 
-def _content(path: Path) -> tuple[str, dict[str, Any]]:
-    content = load_yaml(path)
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path.name}: must be a mapping of keys, found {type(content).__name__}")
-    base = content.pop(_BASE, None)
-    if base is None:
-        return path.name, content
-    if not isinstance(base, str):
-        raise ConfigError(f"{path.name}: base = {base!r} must name a preset; known: {', '.join(presets())}")
-    merged = _content(preset_path(base))[1]
-    _merge(merged, content)
-    return path.name, merged
+@dataclass
+class Draft:
+    """Content on its way to a configuration, and what is known to be wrong with it."""
+
+    name: str
+    content: dict[str, Any]
+    faults: list[Fault] = field(default_factory=list)
+    overridden: set[tuple[Any, ...]] = field(default_factory=set)
+    complaints: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, source: str | Path | Mapping[str, Any], name: str) -> Draft:
+        """Return the draft of a file, or of a mapping, which messages call `name`."""
+        if isinstance(source, Mapping):
+            return cls(name, _plain(source))
+        path = Path(source)
+        content, doubles = read_yaml(path)
+        if not isinstance(content, dict):
+            what = "is empty" if content is None else f"holds a {type(content).__name__}"
+            raise ConfigError(f"{path}: {what}; expected groups of keys, as in the packaged default")
+        return cls(path.name, _plain(content), doubles)
+
+    def rest_on_base(self) -> None:
+        """Put the content over that of its base, if it names one."""
+        if BASE not in self.content:
+            return
+        base = self.content.pop(BASE)
+        if base not in presets():
+            raise ConfigError(f"{self.name}: {BASE} = {base!r} is no preset; {hint(str(base), presets())}")
+        below = Draft.of(preset_path(base), base)
+        below.rest_on_base()
+        _merge(below.content, self.content)
+        self.content = below.content
+
+    def override(self, overrides: Mapping[str, object] | Sequence[str]) -> None:
+        """Change values; the order does not matter, as a group is set before what is in it."""
+        if isinstance(overrides, str):
+            overrides = [overrides]
+        pairs = list(overrides.items()) if isinstance(overrides, Mapping) else list(self._pairs(overrides))
+        for path, value in sorted(((key(path), value) for path, value in pairs), key=lambda pair: len(pair[0])):
+            fault = _unknown_part(path)
+            if fault is not None:
+                self.complaints.append(f"override: {fault.text}")
+                continue
+            place: Any = self.content
+            for part in path[:-1]:
+                place = place.setdefault(part, {}) if isinstance(place, dict) else None
+            if isinstance(place, dict):
+                place[path[-1]] = _plain(value)
+                self.overridden.add(path)
+
+    def _pairs(self, texts: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        for text in texts:
+            path, equals, value = text.partition("=")
+            if not equals or not path.strip():
+                self.complaints.append(f"override: {text!r} must be path=value, as in sip.cube_mesh.w=2")
+                continue
+            try:
+                yield path.strip(), parse_yaml(value)[0]
+            except yaml.YAMLError as error:
+                problem = getattr(error, "problem", None) or error
+                self.complaints.append(f"override: {text!r} has a value that is no YAML: {problem}")
+
+    def validated(
+        self, model: type[_Config], example_path: Path, rules: Callable[[_Config], Iterable[Fault]]
+    ) -> _Config:
+        """Return the configuration.
+
+        Parameters
+        ----------
+        model : type
+            Its keys and their bounds.
+        example_path : Path
+            A right configuration, complete.
+        rules : callable
+            Yields the faults that lie between keys.
+
+        Raises
+        ------
+        ConfigError
+            With every fault, in the order of the file.
+        """
+        try:
+            config = model.model_validate(self.content)
+        except ValidationError as error:
+            example = load_yaml(example_path)
+            wrong = found(model, error, example)
+            # What is wrong by itself must not hide what is wrong between other keys.
+            mended = model.model_validate(_mended(self.content, wrong, example))
+            spoiled = [path for fault in wrong for path in fault.keys]
+            wrong += [fault for fault in rules(mended) if not fault.touches(spoiled)]
+        else:
+            wrong = list(rules(config))
+        if not (wrong or self.faults or self.complaints):
+            return config
+        raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
+
+    def _line(self, fault: Fault) -> str:
+        return f"{'override' if fault.touches(self.overridden) else self.name}: {fault.text}"
+
+    def _sorted(self, faults: list[Fault]) -> list[Fault]:
+        order = {path: place for place, path in enumerate(_paths(self.content, ()))}
+
+        def place(fault: Fault) -> int:
+            path = fault.keys[0]
+            while path not in order:
+                path = path[:-1]
+            return order[path]
+
+        return sorted(faults, key=place)
+
+
+def _unknown_part(path: tuple[str, ...]) -> Fault | None:
+    """Return the fault of the first part of an override's path that leads nowhere, if there is one."""
+    for depth, part in enumerate(path):
+        here = path[: depth + 1]
+        group = model_at(MachineConfig, path[:depth])
+        if group is None:
+            return Fault(f"{dotted(path)} is unknown; {dotted(path[:depth])} is a value, with no keys in it", (here,))
+        if part not in group.model_fields:
+            return unknown(here, group)
+    return None
+
+
+def _mended(content: dict[str, Any], wrong: list[Fault], example: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `content` with the values of `example` where it is wrong, and without what has no place there."""
+    mended = deepcopy(content)
+    for fault in wrong:
+        place, right = mended, example
+        for part in fault.keys[0]:
+            known = part in right
+            if known and isinstance(place.get(part), dict):
+                place, right = place[part], right[part]
+                continue
+            if known:
+                place[part] = deepcopy(right[part])
+            else:
+                place.pop(part, None)
+            break
+    return mended
 
 
 def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
         else:
-            into[key] = value
+            into[name] = value
 
 
-def _override(content: dict[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
-    """Change `content`; return what is wrong with the overrides themselves."""
-    wrong = []
-    pairs = overrides.items() if isinstance(overrides, Mapping) else [_pair(text) for text in overrides]
-    for path, value in pairs:
-        parts = tuple(path.split("."))
-        parent = model_at(MachineConfig, parts[:-1])
-        if parent is None:
-            # Name the first part that leads nowhere.
-            depth = next(i for i in range(len(parts)) if model_at(MachineConfig, parts[: i + 1]) is None)
-            parent, parts = model_at(MachineConfig, parts[:depth]), parts[: depth + 1]
-        assert parent is not None
-        if parts[-1] not in parent.model_fields or dotted(parts) != path:
-            wrong.append(f"override {path}: {dotted(parts)} {unknown(parts[-1], list(parent.model_fields))}")
-            continue
-        place = content
-        for part in parts[:-1]:
-            place = place.setdefault(part, {})
-        place[parts[-1]] = value
-    return wrong
+def _plain(value: Any) -> Any:
+    """Return a copy in which every mapping is a dict with names for keys."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return deepcopy(value)
 
 
-def _pair(text: str) -> tuple[str, Any]:
-    path, equals, value = text.partition("=")
-    if not equals or not path.strip():
-        raise ConfigError(f"override {text!r} must be path=value, as in sip.cube_mesh.w=2")
-    try:
-        return path.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {text!r}: the value is no YAML ({getattr(error, 'problem', error)})") from error
+def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        yield from _paths(inner, (*path, name))

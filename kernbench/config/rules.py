@@ -1,21 +1,27 @@
-"""Rules that join fields of the machine file; each says what to change."""
+"""Rules that join keys of the machine file; each says what to change."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
+from kernbench.config.faults import Fault, key
 from kernbench.config.schema import MachineConfig
 from kernbench.units import KIB, MIB
 
 # What an address can name; `policy.address.phyaddr` has the format.
 MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 256, 16, 64, 128, 256, 4096
-_RING_DIRECTIONS = 8
-_WIDEST_ITEM = 4
+
+FLAT = ("ring_1d", "fully_connected")
+_RING_DIRECTIONS = 8  # N, S, E, W to cubes, and as many to SIPs
+_WIDEST_ITEM = 4  # bytes of an f32 operand
+_ROUNDING = 1e-9  # of products of decimal fractions
+_LAYOUT = ("cube.pe_layout", "cube.noc.rows", "cube.noc.cols")
+_PE_COUNT = ("cube.pe_layout.pe_per_corner", "cube.pe_layout.corners", "cube.pe_layout.pe_routers")
 
 
-def broken(config: MachineConfig) -> Iterator[str]:
-    """Yield a line for every rule that `config` breaks."""
+def broken(config: MachineConfig) -> Iterator[Fault]:
+    """Yield a fault for every rule that `config` breaks."""
     yield from _addresses(config)
     yield from _sips(config)
     yield from _mesh(config)
@@ -23,80 +29,125 @@ def broken(config: MachineConfig) -> Iterator[str]:
     yield from _tcm(config)
 
 
-def _addresses(config: MachineConfig) -> Iterator[str]:
+def _fault(text: str, *keys: str) -> Fault:
+    return Fault(text, tuple(key(k) for k in keys))
+
+
+def _addresses(config: MachineConfig) -> Iterator[Fault]:
+    mesh, hbm, sram, tcm = config.sip.cube_mesh, config.cube.hbm, config.cube.sram, config.cube.pe.pe_tcm
     if config.n_sips > MAX_SIPS:
-        yield f"system.sips.count = {config.n_sips} must be <= {MAX_SIPS}: the address fields rack and sip hold no more"
+        yield _fault(
+            f"system.sips.count = {config.n_sips} must be <= {MAX_SIPS}: the address fields rack and sip hold no more",
+            "system.sips.count",
+        )
     if config.cubes_per_sip > MAX_CUBES:
-        mesh = config.sip.cube_mesh
-        yield (
+        yield _fault(
             f"sip.cube_mesh = {mesh.w} x {mesh.h} = {config.cubes_per_sip} cubes must be <= {MAX_CUBES}: the address "
-            "field die holds no more"
+            "field die holds no more",
+            "sip.cube_mesh.w",
+            "sip.cube_mesh.h",
         )
     if config.pes_per_cube > MAX_PES:
-        yield f"cube.pe_layout: {config.pes_per_cube} PEs must be <= {MAX_PES}: the address table holds no more"
-    if config.cube.hbm.size_gib > HBM_WINDOW_GIB:
-        yield (
-            f"cube.hbm.size_gib = {config.cube.hbm.size_gib:g} must be <= {HBM_WINDOW_GIB} [GiB]: the HBM window of an "
-            "address holds no more"
+        yield _fault(
+            f"cube.pe_layout: {config.pes_per_cube} PEs must be <= {MAX_PES}: the address table holds no more",
+            *_PE_COUNT,
         )
-    for name, size, window in (
-        ("cube.pe.pe_tcm.size_mb", config.cube.pe.pe_tcm.size_mb, TCM_WINDOW_MIB),
-        ("cube.sram.size_mib", config.cube.sram.size_mib, SRAM_WINDOW_MIB),
+    for name, size, unit, window, what in (
+        ("cube.hbm.size_gib", hbm.size_gib, "GiB", HBM_WINDOW_GIB, "the HBM window of an address"),
+        ("cube.sram.size_mib", sram.size_mib, "MiB", SRAM_WINDOW_MIB, "its range of the address table"),
+        ("cube.pe.pe_tcm.size_mb", tcm.size_mb, "MiB", TCM_WINDOW_MIB, "its range of the address table"),
     ):
         if size > window:
-            yield f"{name} = {size:g} must be <= {window} [MiB]: its range of the address table holds no more"
+            yield _fault(f"{name} = {size:g} must be <= {window} [{unit}]: {what} holds no more", name)
 
 
-def _sips(config: MachineConfig) -> Iterator[str]:
+def _sips(config: MachineConfig) -> Iterator[Fault]:
     sips = config.system.sips
-    if sips.topology in ("ring_1d", "fully_connected"):
+    keys = ("system.sips.w", "system.sips.h", "system.sips.count", "system.sips.topology")
+    if sips.topology in FLAT:
         if sips.w is not None or sips.h is not None:
-            yield f"system.sips: w and h belong to 2-D topologies, {sips.topology} has none; remove them"
-        return
-    if (sips.w is None) != (sips.h is None):
-        yield f"system.sips: topology {sips.topology} needs both w and h, or neither for a square count"
-    elif sips.w is not None and sips.h is not None:
-        if sips.w * sips.h != sips.count:
-            yield (
-                f"system.sips: w x h = {sips.w} x {sips.h} = {sips.w * sips.h} must equal count = {sips.count}; "
-                "change one of them"
+            yield _fault(
+                f"system.sips: w and h belong to 2-D topologies, {sips.topology} has none; remove them (or set them "
+                "to null)",
+                *keys,
             )
-    elif math.isqrt(sips.count) ** 2 != sips.count:
-        yield f"system.sips.count = {sips.count} is no square: topology {sips.topology} then needs w and h"
+    elif sips.w is None and sips.h is None:
+        if math.isqrt(sips.count) ** 2 != sips.count:
+            yield _fault(
+                f"system.sips.count = {sips.count} is no square: topology {sips.topology} then needs system.sips.w "
+                "and h, whose product is the count",
+                "system.sips.count",
+                *keys,
+            )
+    elif sips.w is None or sips.h is None:
+        yield _fault(
+            f"system.sips: topology {sips.topology} needs both w and h, or neither for a square count; give the other",
+            *keys,
+        )
+    elif sips.w * sips.h != sips.count:
+        yield _fault(
+            f"system.sips: w x h = {sips.w} x {sips.h} = {sips.w * sips.h} must equal count = {sips.count}; "
+            "change one of them",
+            *keys,
+        )
 
 
-def _mesh(config: MachineConfig) -> Iterator[str]:
+def _mesh(config: MachineConfig) -> Iterator[Fault]:
     noc = config.cube.noc
+    grid, mesh = f"the {noc.rows} x {noc.cols} mesh", ("cube.noc.removed", "cube.noc.rows", "cube.noc.cols")
     removed = set(noc.removed)
     for row, col in noc.removed:
         if row >= noc.rows or col >= noc.cols:
-            yield f"cube.noc.removed: [{row}, {col}] is outside the {noc.rows} x {noc.cols} mesh"
-    places = pe_places(config)
-    taken: dict[tuple[int, int], int] = {}
-    for pe, place in enumerate(places):
-        where = f"PE {pe} at router [{place[0]}, {place[1]}]"
-        if not (0 <= place[0] < noc.rows and 0 <= place[1] < noc.cols):
-            yield f"cube.pe_layout: {where} is outside the {noc.rows} x {noc.cols} mesh; give cube.pe_layout.pe_routers"
-        elif place in removed:
-            yield f"cube.pe_layout: {where} stands on a removed router; give cube.pe_layout.pe_routers"
-        elif place in taken:
-            yield f"cube.pe_layout: {where} collides with PE {taken[place]}; give cube.pe_layout.pe_routers"
-        taken.setdefault(place, pe)
+            yield _fault(f"cube.noc.removed: [{row}, {col}] is outside {grid}; take it off the list", *mesh)
+    if config.pes_per_cube <= MAX_PES:
+        yield from _pes(config, grid, removed)
     for (side, conn), place in port_places(config).items():
         if place in removed:
-            yield (
+            yield _fault(
                 f"cube.noc.removed: router [{place[0]}, {place[1]}] carries UCIe connection {conn} of side "
-                f"{side.upper()}; keep it, or lower cube.ucie.connections"
+                f"{side.upper()}; keep it, or lower cube.ucie.connections",
+                *mesh,
+                "cube.ucie.connections",
             )
     left = {(r, c) for r in range(noc.rows) for c in range(noc.cols)} - removed
-    if left and len(_reached(left)) < len(left):
-        yield "cube.noc.removed: the routers left are cut into parts; keep one that joins them"
     if not left:
-        yield "cube.noc.removed: no router is left"
-    for name, (x, y) in (("m_cpu", config.cube.m_cpu.pos_mm), ("sram", config.cube.sram.pos_mm)):
-        width, height = noc.cols * noc.pitch_mm, noc.rows * noc.pitch_mm
+        yield _fault("cube.noc.removed: no router is left; take some off the list", *mesh)
+    elif len(_reached(left)) < len(left):
+        yield _fault("cube.noc.removed: the routers left are cut into parts; keep one that joins them", *mesh)
+    width, height = noc.cols * noc.pitch_mm, noc.rows * noc.pitch_mm
+    for name, (x, y) in (
+        ("cube.m_cpu.pos_mm", config.cube.m_cpu.pos_mm),
+        ("cube.sram.pos_mm", config.cube.sram.pos_mm),
+    ):
         if not (0 <= x <= width and 0 <= y <= height):
-            yield f"cube.{name}.pos_mm = [{x:g}, {y:g}] must be on the die of {width:g} x {height:g} [mm]"
+            yield _fault(
+                f"{name} = [{x:g}, {y:g}] must be on the die of {width:g} x {height:g} [mm] (cols and rows x pitch)",
+                name,
+                "cube.noc.rows",
+                "cube.noc.cols",
+                "cube.noc.pitch_mm",
+            )
+
+
+def _pes(config: MachineConfig, grid: str, removed: set[tuple[int, int]]) -> Iterator[Fault]:
+    noc = config.cube.noc
+    taken: dict[tuple[int, int], int] = {}
+    for pe, place in enumerate(pe_places(config)):
+        keys: tuple[str, ...] = _LAYOUT
+        if not (0 <= place[0] < noc.rows and 0 <= place[1] < noc.cols):
+            wrong = f"is outside {grid}"
+        elif place in removed:
+            wrong, keys = "stands on a removed router", (*_LAYOUT, "cube.noc.removed")
+        elif place in taken:
+            wrong = f"collides with PE {taken[place]}"
+        else:
+            taken[place] = pe
+            continue
+        yield _fault(
+            f"cube.pe_layout: PE {pe} at router [{place[0]}, {place[1]}] {wrong}; give cube.pe_layout.pe_routers, one "
+            "[row, column] for each PE",
+            *keys,
+        )
 
 
 def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
@@ -136,43 +187,60 @@ def _reached(left: set[tuple[int, int]]) -> set[tuple[int, int]]:
     return seen
 
 
-def _hbm(config: MachineConfig) -> Iterator[str]:
+def _hbm(config: MachineConfig) -> Iterator[Fault]:
     hbm, dma = config.cube.hbm, config.cube.pe.pe_dma
-    for name, value in (("burst_bytes", hbm.burst_bytes), ("channels", hbm.channels)):
-        if value & (value - 1):
-            yield f"cube.hbm.{name} = {value} must be a power of two"
+    own = ("cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
     total = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
     for name, bw in (("cube.hbm.bw_gbs", hbm.bw_gbs), ("cube.pe.pe_dma.bw_gbs", dma.bw_gbs)):
-        if bw < total:
-            yield (
+        if bw < total * (1 - _ROUNDING):
+            yield _fault(
                 f"{name} = {bw:g} must be >= {total:g} [GB/s], the slice's own bandwidth (channels x channel_bw_gbs x "
-                "efficiency): no link between a PE and its slice is narrower than the slice"
+                "efficiency): no link between a PE and its slice is narrower than the slice",
+                name,
+                *own,
             )
-    if hbm.slice_bytes(config.pes_per_cube) < hbm.channels * hbm.burst_bytes:
-        yield (
-            f"cube.hbm.size_gib = {hbm.size_gib:g} over {config.pes_per_cube} PEs leaves slices of "
-            f"{hbm.slice_bytes(config.pes_per_cube)} B, less than one burst of each channel; enlarge it"
+    slice_bytes, row = hbm.slice_bytes(config.pes_per_cube), hbm.channels * hbm.burst_bytes
+    if slice_bytes < row:
+        yield _fault(
+            f"cube.hbm.size_gib = {hbm.size_gib:g} over {config.pes_per_cube} PEs leaves slices of {slice_bytes} B, "
+            f"less than one burst of each channel ({row} B); enlarge it",
+            "cube.hbm.size_gib",
+            "cube.hbm.channels",
+            "cube.hbm.burst_bytes",
+            *_PE_COUNT,
         )
 
 
-def _tcm(config: MachineConfig) -> Iterator[str]:
+def _tcm(config: MachineConfig) -> Iterator[Fault]:
     pe = config.cube.pe
     tcm, ipcq, tile = pe.pe_tcm, pe.pe_ipcq, pe.pe_gemm.tile
+    at = "cube.pe.pe_tcm."
     rings = ipcq.n_slots * ipcq.slot_bytes * _RING_DIRECTIONS
     need = (tcm.tile_buffer_mb + tcm.kernel_scratch_mb) * MIB + rings
-    if need > tcm.size_mb * MIB:
-        yield (
-            f"cube.pe.pe_tcm.size_mb = {tcm.size_mb:g} must be >= {need / MIB:g} [MiB]: tile buffers, kernel scratch "
-            f"and {_RING_DIRECTIONS} rings of {ipcq.n_slots} x {ipcq.slot_bytes} B; enlarge it or shrink those"
+    if need >= tcm.size_mb * MIB:
+        yield _fault(
+            f"{at}size_mb = {tcm.size_mb:g} must be > {need / MIB:g} [MiB]: tile buffers, kernel scratch and "
+            f"{_RING_DIRECTIONS} rings of {ipcq.n_slots} x {ipcq.slot_bytes} B, and room for operands; enlarge it or "
+            "shrink those",
+            f"{at}size_mb",
+            f"{at}tile_buffer_mb",
+            f"{at}kernel_scratch_mb",
+            "cube.pe.pe_ipcq.n_slots",
+            "cube.pe.pe_ipcq.slot_bytes",
         )
     if tcm.scratch_result_kib * KIB > tcm.kernel_scratch_mb * MIB:
-        yield (
-            f"cube.pe.pe_tcm.scratch_result_kib = {tcm.scratch_result_kib} must be <= "
-            f"{tcm.kernel_scratch_mb * 1024:g} [KiB], the whole kernel scratch"
+        yield _fault(
+            f"{at}scratch_result_kib = {tcm.scratch_result_kib} must be <= {tcm.kernel_scratch_mb * 1024:g} [KiB], the "
+            "whole kernel scratch",
+            f"{at}scratch_result_kib",
+            f"{at}kernel_scratch_mb",
         )
     buffers = tcm.buffers_per_operand * _WIDEST_ITEM * (tile.m * tile.k + tile.k * tile.n)
     if buffers > tcm.tile_buffer_mb * MIB:
-        yield (
-            f"cube.pe.pe_tcm.tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {buffers / MIB:g} [MiB]: "
-            f"{tcm.buffers_per_operand} buffers of each operand's tile at {_WIDEST_ITEM} B per element"
+        yield _fault(
+            f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {buffers / MIB:g} [MiB]: "
+            f"{tcm.buffers_per_operand} buffers of each operand's tile at {_WIDEST_ITEM} B per element",
+            f"{at}tile_buffer_mb",
+            f"{at}buffers_per_operand",
+            "cube.pe.pe_gemm.tile",
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from kernbench.config.read import load_yaml
+from kernbench.config import load_yaml
 from kernbench.errors import ConfigError
 from kernbench.studies.points import FINISHED, progress
 from kernbench.topology.builder import Machine, resolve_topology
