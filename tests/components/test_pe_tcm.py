@@ -1,0 +1,90 @@
+"""Space in TCM: what fits, what waits for space, and what is refused with its sizes."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from kernbench.errors import OutOfMemoryError
+from tests.components.one_pe import engine_of, launch, pointer, rows, run
+
+MIB = 1 << 20
+TILE = MIB // 2  # elements of f16 in a tile of 1 MiB
+ROOM = 11  # MiB: what tile buffers and scratch leave of 16
+
+
+def load(tl, i: int, mib: int = 1):
+    return tl.load(pointer(i * MIB), shape=mib * TILE)
+
+
+def keep(count: int, mib: int = 1):
+    def kernel(tl) -> None:
+        kept = [load(tl, i, mib) for i in range(count)]
+        assert len(kept) == count
+
+    return kernel
+
+
+def test_eleven_mib_of_operands_fit_and_a_byte_more_does_not():
+    run(keep(ROOM))
+    with pytest.raises(OutOfMemoryError, match=r"1048576 B.*0 of 11534336 B.*del"):
+        run(keep(ROOM + 1))
+
+
+def test_the_file_says_how_much_there_is():
+    run(keep(ROOM + 1), {"cube.pe.pe_tcm.size_mb": 17})
+    with pytest.raises(OutOfMemoryError):
+        run(keep(ROOM), {"cube.pe.pe_tcm.tile_buffer_mb": 5})
+
+
+def test_what_would_not_fit_in_an_empty_memory_is_refused_at_once():
+    with pytest.raises(OutOfMemoryError, match=r"sip0\.cube0\.pe0.*12582912 B.*11534336 B.*smaller tiles"):
+        run(keep(1, 12))
+
+
+def test_a_dropped_handle_makes_room_and_the_cycle_collector_is_not_needed():
+    def kernel(tl) -> None:
+        for i in range(2 * ROOM):
+            tile = load(tl, i)
+            del tile
+
+    gc.disable()
+    try:
+        run(kernel)
+    finally:
+        gc.enable()
+
+
+def test_space_that_a_command_still_uses_is_waited_for_and_not_longer():
+    def kernel(tl) -> None:
+        first = load(tl, 0, ROOM)
+        tl.store(pointer(16 * MIB), first)
+        del first
+        load(tl, 0)
+
+    engine = run(kernel)
+    [(_, stored)] = rows(engine, "store")
+    _, (second, _) = rows(engine, "load")
+    assert second == stored + 2
+
+
+def test_small_results_lie_in_scratch_and_larger_ones_with_the_operands():
+    def results(count: int, kib: int):
+        def kernel(tl) -> None:
+            source = tl.load(pointer(), shape=kib * 512)
+            kept = [source + 1.0 for _ in range(count)]
+            assert len(kept) == count
+
+        return kernel
+
+    run(results(16, 64))
+    with pytest.raises(OutOfMemoryError, match="scratch"):
+        run(results(17, 64))
+    run(results(100, 65))
+
+
+def test_a_kernel_that_ends_gives_everything_back():
+    engine = engine_of()
+    for _ in range(3):
+        launch(engine, keep(ROOM))
