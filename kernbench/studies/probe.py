@@ -1,0 +1,196 @@
+"""The probe: transfers over every kind of way, alone and many at once, against the closed form.
+
+Each transfer is one transaction of the network, as a DMA sends it, and all of a case start at the same instant
+on an idle machine. Neither commands of a PE nor its limits of outstanding requests are in it: what is seen is
+links and memory. Memory is HBM at physical addresses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from kernbench.analysis.fair import drain
+from kernbench.analysis.links import hottest, shares
+from kernbench.analysis.transfer import PARTS
+from kernbench.errors import KernbenchError
+from kernbench.studies.points import Row, code_version, run_points
+from kernbench.studies.probe_cases import select
+from kernbench.studies.probe_run import Probe, hops, probe
+from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.units import KIB, MIB
+
+SCHEMA_VERSION = 1
+SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
+LONGEST = 16 * MIB
+VISIBLE = 0.0005  # shares of links that are kept for pictures
+NESTED = ("hops", "links")
+
+
+def sweep(
+    machine: Machine | str | None = None,
+    *,
+    names: Sequence[str] = (),
+    sizes: Sequence[int] = SIZES,
+    longest: int = LONGEST,
+    mode: str = "auto",
+    workers: int = 1,
+    folder: Path | None = None,
+) -> list[Row]:
+    """Return one row per case and size, cases in their order.
+
+    Parameters
+    ----------
+    machine
+        As for `kb.load`.
+    names
+        Cases; all that the machine has the parts for by default.
+    sizes
+        Bytes of each transfer.
+    longest
+        Bytes that the transfers of a case move in all at most: sizes beyond are left out.
+    mode
+        The engine's mode.
+    workers
+        Processes.
+    folder
+        Where finished points are kept.
+
+    Raises
+    ------
+    KernbenchError
+        If a case is unknown or a size is none; nothing has been run then.
+    """
+    resolved = resolve_topology(machine)
+    if not sizes or any(size < 1 for size in sizes):
+        raise KernbenchError(f"sizes: {list(sizes)} must be bytes >= 1, at least one")
+    chosen = select(resolved, names)
+    points: list[Row] = [
+        {"machine": dict(resolved.spec), "case": case.name, "nbytes": size, "mode": mode}
+        for case in chosen
+        for size in sorted(sizes)
+        if size * len(case.ends) <= longest
+    ]
+    if not points:
+        raise KernbenchError(f"longest = {longest} B must hold all transfers of a case at the smallest size")
+    # The longest first, so that no process is left with one of them at the end.
+    order = sorted(range(len(points)), key=lambda i: (-points[i]["nbytes"] * _count(chosen, points[i]["case"]), i))
+    done = run_points(simulate, [points[i] for i in order], folder=folder, workers=workers)
+    by_point = dict(zip(order, done, strict=True))
+    return [by_point[i] for i in range(len(points))]
+
+
+def _count(chosen: Sequence[Any], name: str) -> int:
+    return next(len(case.ends) for case in chosen if case.name == name)
+
+
+def simulate(point: Row) -> Row:
+    """Run one case at one size and return its row."""
+    machine = resolve_topology(point["machine"])
+    [case] = select(machine, [point["case"]])
+    found = probe(machine, case, point["nbytes"], mode=point["mode"])
+    out = row(found)
+    if not case.pattern:
+        out["hops"] = hops(machine, case, point["nbytes"])
+    return out
+
+
+def row(found: Probe) -> Row:
+    """Return what the study keeps of one probe; times of a pattern are means over its transfers, unless they say."""
+    case, n, records = found.case, found.nbytes, found.result.records
+    ends = [parts.total / 1000 for parts in found.parts]
+    slowest = [min(found.capacity[resource] for resource in way) for way in found.ways]
+    drained = max(drain(found.ways, found.capacity, n))
+    out: Row = {
+        "case": case.name,
+        "kind": case.kind,
+        "transfers": len(case.ends),
+        "nbytes": n,
+        "first_end_ns": min(ends),
+        "mean_ns": fmean(ends),
+        "last_end_ns": max(ends),
+        "alone_ns": fmean(alone.total for alone in found.alone) / 1000,
+    }
+    out |= {f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in PARTS}
+    out |= {
+        "bandwidth_gbs": len(ends) * n / max(ends),
+        "path_gbs": fmean(slowest),
+        "fair_gbs": len(ends) * n / drained,
+        "path_utilization": fmean(n / end / bw for end, bw in zip(ends, slowest, strict=True)),
+    }
+    share = shares(records.links, records.makespan_ps)
+    first = hottest(share)
+    out |= {
+        "fair_utilization": drained / max(ends),
+        "hottest_link": first,
+        "hottest_share": share[first],
+        "hottest_alike": sum(value == share[first] for value in share.values()),
+        "certificate": found.result.certificate,
+        "machine": records.machine,
+        "code_version": code_version(),
+    }
+    if case.pattern:
+        out["links"] = {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}
+    return out
+
+
+def table(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows without what is no single value: as a CSV file holds them."""
+    return [{key: value for key, value in row.items() if key not in NESTED} for row in rows]
+
+
+def write(rows: Sequence[Row], machine: Machine, folder: Path) -> Path:
+    """Write `probe.json` and `probe.csv`, and `probe_hops.csv` and `probe_links.csv` beside them; return the first.
+
+    The links are those of each pattern at its largest size, with the share of the time that each was busy.
+    """
+    import pandas as pd
+
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "machine": machine.hash,
+        "code_version": code_version(),
+        "rows": table(rows),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "probe.json"
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
+    pd.DataFrame(table(rows)).to_csv(folder / "probe.csv", index=False, lineterminator="\n")
+    stamps = [{"case": row["case"], "nbytes": row["nbytes"]} | hop for row in rows for hop in row.get("hops", ())]
+    busy = [
+        {"case": name, "nbytes": nbytes, "link": link, "share": share}
+        for (name, nbytes), links in link_shares(rows).items()
+        for link, share in links.items()
+    ]
+    for name, part in (("probe_hops.csv", stamps), ("probe_links.csv", busy)):
+        columns = list(part[0]) if part else []
+        pd.DataFrame(part, columns=columns).to_csv(folder / name, index=False, lineterminator="\n")
+    return path
+
+
+def link_shares(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the busy shares of links in each pattern at its largest size, by (case, bytes)."""
+    largest = {row["case"]: row for row in rows if "links" in row}  # rows of a case grow
+    return {(name, row["nbytes"]): row["links"] for name, row in largest.items()}
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the content of `probe.json` in `folder`.
+
+    Raises
+    ------
+    KernbenchError
+        If there is none, or it has another schema version.
+    """
+    path = folder / "probe.json"
+    if not path.is_file():
+        raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("schema_version") != SCHEMA_VERSION:
+        raise KernbenchError(
+            f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again"
+        )
+    return content

@@ -1,0 +1,131 @@
+"""One probe: the transfers of a case on an idle machine, each with its closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from kernbench.analysis import transfer
+from kernbench.analysis.result import Result
+from kernbench.analysis.transfer import Channels, Leg, Parts
+from kernbench.runtime_api.auto import passes
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.link import Route
+from kernbench.sim_engine.transfer import Transaction
+from kernbench.studies.points import Row
+from kernbench.studies.probe_cases import Case
+from kernbench.topology.builder import Machine
+from kernbench.units import ns_to_ps, serialization_ps
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One case at one size, in the order of its transfers.
+
+    Attributes
+    ----------
+    parts : list of Parts
+        Where the measured time of each transfer went.
+    alone : list of Parts
+        The closed form of each.
+    ways : list of list
+        The resources that its data cross: names of links, and the memory's id.
+    capacity : dict
+        Rate of each resource [GB/s].
+    result : Result
+        The run.
+    """
+
+    case: Case
+    nbytes: int
+    parts: list[Parts]
+    alone: list[Parts]
+    ways: list[list[str]]
+    capacity: dict[Hashable, float]
+    result: Result
+
+
+def probe(machine: Machine, case: Case, nbytes: int, *, mode: str = "auto") -> Probe:
+    """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
+    for engine in passes(machine, mode=mode, log="off"):
+        ends = _start(engine, case, nbytes)
+        engine.run()
+    channels, rate = _channels(machine)
+    parts, alone, ways = [], [], []
+    capacity: dict[Hashable, float] = {}
+    for (src, memory), offset, end in zip(case.ends, _offsets(case, nbytes), ends, strict=True):
+        there = engine.fabric.route(src, memory)
+        back = engine.fabric.back(there)
+        closed = transfer.read if case.kind == "read" else transfer.write
+        alone.append(closed(_legs(engine, there), _legs(engine, back), nbytes, channels, offset))
+        parts.append(alone[-1].measured(end))
+        data = back if case.kind == "read" else there
+        ways.append([*(link.name for link in data.links), memory])
+        capacity.update((link.name, link.bw_gbs) for link in data.links)
+        capacity[memory] = rate
+    return Probe(case, nbytes, parts, alone, ways, capacity, Result(engine.records(), case.name))
+
+
+def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
+    """Return when the first and the last flit crossed each link [ns], link by link in that order."""
+    engine = GraphEngine(machine, log="off", trace=True)
+    _start(engine, case, nbytes)
+    engine.run()
+    assert engine.fabric.hops is not None
+    crossed = sorted(engine.fabric.hops, key=lambda hop: hop.link)
+    rows: list[Row] = []
+    for link, group in groupby(crossed, key=lambda hop: hop.link):
+        flits = sorted(group, key=lambda hop: hop.start_ps)
+        rows.append(
+            {
+                "link": link,
+                "flits": len(flits),
+                "bytes": sum(hop.nbytes for hop in flits),
+                "first_arrival_ns": flits[0].arrival_ps / 1000,
+                "first_end_ns": flits[0].end_ps / 1000,
+                "last_end_ns": flits[-1].end_ps / 1000,
+                "waited_ns": sum(hop.start_ps - hop.arrival_ps for hop in flits) / 1000,
+            }
+        )
+    # The link into a memory and the one out of it may be crossed at the same instant: arrivals in order of ends.
+    return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], row["last_end_ns"]))
+
+
+def _start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
+    """Send all transfers of a case now; return the list that their ends will be in [ps]."""
+    ends = [0] * len(case.ends)
+
+    def ended(txn: Transaction) -> None:
+        ends[txn.arg] = engine.env.now
+
+    for i, ((src, memory), offset) in enumerate(zip(case.ends, _offsets(case, nbytes), strict=True)):
+        txn = Transaction(nbytes, offset, ended, i)
+        start = txn.read if case.kind == "read" else txn.write
+        start(engine.fabric, engine.fabric.route(src, memory), engine.part(memory))
+    return ends
+
+
+def _offsets(case: Case, nbytes: int) -> Iterator[int]:
+    used: dict[str, int] = {}
+    for _, memory in case.ends:
+        yield used.get(memory, 0)
+        used[memory] = used.get(memory, 0) + nbytes
+
+
+def _legs(engine: GraphEngine, route: Route) -> list[Leg]:
+    graph = engine.machine.graph
+    legs = []
+    for link in route.links:
+        wire = graph.edge(link.src, link.dst).latency_ps - graph.node(link.dst).overhead_ps
+        legs.append(Leg(link.bw_gbs, wire, link.lat - wire))
+    return legs
+
+
+def _channels(machine: Machine) -> tuple[Channels, float]:
+    """Return how a slice serves bursts, and its bandwidth [GB/s]."""
+    hbm = machine.config.cube.hbm
+    bw_gbs = hbm.channel_bw_gbs * hbm.efficiency
+    burst_ps = serialization_ps(hbm.burst_bytes, bw_gbs)
+    channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns))
+    return channels, hbm.channels * bw_gbs
