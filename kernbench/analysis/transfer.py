@@ -152,7 +152,7 @@ def write(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channe
     d = data.serialization // q
     free: dict[int, int] = {}
     for i in range(m):
-        arrival = (ceil((i + 1) * q, m) - 1) * d
+        arrival = (_ceil((i + 1) * q, m) - 1) * d
         channel = i % memory.count
         first = memory.turn_ps if channel not in free else 0
         free[channel] = max(free.get(channel, 0), arrival) + first + memory.burst_ps

@@ -77,6 +77,7 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     rows: list[Row] = []
     for link, group in groupby(crossed, key=lambda hop: hop.link):
         flits = sorted(group, key=lambda hop: hop.start_ps)
+        waited = sum(hop.start_ps - hop.arrival_ps for hop in flits)
         rows.append(
             {
                 "link": link,
@@ -85,7 +86,7 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
                 "first_arrival_ns": flits[0].arrival_ps / 1000,
                 "first_end_ns": flits[0].end_ps / 1000,
                 "last_end_ns": flits[-1].end_ps / 1000,
-                "waited_ns": sum(hop.start_ps - hop.arrival_ps for hop in flits) / 1000,
+                "waited_ns": waited / 1000,
             }
         )
     # The link into a memory and the one out of it may be crossed at the same instant: arrivals in order of ends.
