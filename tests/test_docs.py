@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import yaml
 
-from tests.repo import ROOT, files, relative
+from tests.repo import ROOT, files, notebooks, relative
 
 DOCS = [p for p in files() if p.suffix == ".md"]
 DECISIONS = [p for p in DOCS if p.parent.name == "decisions" and p.name != "README.md"]
@@ -151,6 +151,11 @@ def test_readme_names_targets_that_exist():
     named = set(re.findall(r"\bmake (milestones|[a-z]+)(?=`|\s{2})", README))
     assert named
     assert named <= targets
+
+
+def test_readme_leads_to_every_notebook():
+    linked = set(re.findall(r"\]\((\S+\.ipynb)\)", README))
+    assert {relative(p) for p in notebooks()} <= linked
 
 
 def test_changelog_tells_of_this_version():

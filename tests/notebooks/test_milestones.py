@@ -48,6 +48,6 @@ def test_writes_what_is_committed_and_draws_it_again(path, tmp_path, capsys):
 @every_milestone
 def test_refuses_a_parameter_that_it_does_not_have(path, tmp_path, capsys):
     folder = tmp_path / "report"
-    assert main(["milestone", path.stem, "--output", str(folder), "--param", "shpaes=1"]) == 2
-    assert "shpaes is unknown; known:" in capsys.readouterr().err
+    assert main(["milestone", path.stem, "--output", str(folder), "--param", "no_such=1"]) == 2
+    assert "no_such is unknown; known:" in capsys.readouterr().err
     assert not folder.exists()
