@@ -7,6 +7,7 @@ links and memory. Memory is HBM at physical addresses.
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ SCHEMA_VERSION = 1
 SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 LONGEST = 16 * MIB
 VISIBLE = 0.0005  # shares of links that are kept for pictures
+LINKS = "probe_links.csv"
 NESTED = ("hops", "links")
 
 
@@ -158,27 +160,24 @@ def write(rows: Sequence[Row], machine: Machine, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "probe.json"
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
-    pd.DataFrame(table(rows)).to_csv(folder / "probe.csv", index=False, lineterminator="\n")
     stamps = [{"case": row["case"], "nbytes": row["nbytes"]} | hop for row in rows for hop in row.get("hops", ())]
     busy = [
-        {"case": name, "nbytes": nbytes, "link": link, "share": share}
-        for (name, nbytes), links in link_shares(rows).items()
-        for link, share in links.items()
+        {"case": row["case"], "nbytes": row["nbytes"], "link": link, "share": share}
+        for row in largest_patterns(rows)
+        for link, share in row["links"].items()
     ]
-    for name, part in (("probe_hops.csv", stamps), ("probe_links.csv", busy)):
-        columns = list(part[0]) if part else []
-        pd.DataFrame(part, columns=columns).to_csv(folder / name, index=False, lineterminator="\n")
+    for name, part in (("probe.csv", table(rows)), ("probe_hops.csv", stamps), (LINKS, busy)):
+        pd.DataFrame(part).to_csv(folder / name, index=False, lineterminator="\n")
     return path
 
 
-def link_shares(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, float]]:
-    """Return the busy shares of links in each pattern at its largest size, by (case, bytes)."""
-    largest = {row["case"]: row for row in rows if "links" in row}  # rows of a case grow
-    return {(name, row["nbytes"]): row["links"] for name, row in largest.items()}
+def largest_patterns(rows: Sequence[Row]) -> list[Row]:
+    """Return the row of each pattern at its largest size; rows of a case grow in size."""
+    return list({row["case"]: row for row in rows if row.get("links")}.values())
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `probe.json` in `folder`.
+    """Return the content of `probe.json` in `folder`, rows with the links that `probe_links.csv` holds.
 
     Raises
     ------
@@ -193,4 +192,9 @@ def read(folder: Path) -> dict[str, Any]:
         raise KernbenchError(
             f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again"
         )
+    rows = {(row["case"], row["nbytes"]): row for row in content["rows"]}
+    with (folder / LINKS).open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            links = rows[line["case"], int(line["nbytes"])].setdefault("links", {})
+            links[line["link"]] = float(line["share"])
     return content

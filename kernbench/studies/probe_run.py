@@ -11,6 +11,7 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import Channels, Leg, Parts
 from kernbench.runtime_api.auto import passes
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.fabric import Hop
 from kernbench.sim_engine.link import Route
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.studies.points import Row
@@ -76,16 +77,16 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     crossed = sorted(engine.fabric.hops, key=lambda hop: hop.link)
     rows: list[Row] = []
     for link, group in groupby(crossed, key=lambda hop: hop.link):
-        flits = sorted(group, key=lambda hop: hop.start_ps)
-        waited = sum(hop.start_ps - hop.arrival_ps for hop in flits)
+        train: list[Hop] = sorted(group, key=lambda hop: hop.start_ps)
+        waited = sum(hop.start_ps - hop.arrival_ps for hop in train)
         rows.append(
             {
                 "link": link,
-                "flits": len(flits),
-                "bytes": sum(hop.nbytes for hop in flits),
-                "first_arrival_ns": flits[0].arrival_ps / 1000,
-                "first_end_ns": flits[0].end_ps / 1000,
-                "last_end_ns": flits[-1].end_ps / 1000,
+                "flits": len(train),
+                "bytes": sum(hop.nbytes for hop in train),
+                "first_arrival_ns": train[0].arrival_ps / 1000,
+                "first_end_ns": train[0].end_ps / 1000,
+                "last_end_ns": train[-1].end_ps / 1000,
                 "waited_ns": waited / 1000,
             }
         )
