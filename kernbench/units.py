@@ -13,7 +13,7 @@ FLIT_BYTES = 256
 
 def flits(nbytes: int) -> int:
     """Return how many flits carry `nbytes`: one up to 256 bytes, whole ones above."""
-    return max(1, -(-nbytes // FLIT_BYTES))
+    return -(-nbytes // FLIT_BYTES) or 1
 
 
 def ns_to_ps(ns: float) -> int:

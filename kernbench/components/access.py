@@ -88,12 +88,12 @@ class AccessJob(Job):
         self.sent += 1
         txn = Transaction(request.nbytes, request.offset, self._done, request, request.lines, request.pieces)
         if isinstance(command, Load):
-            self.pe.dma.read(txn, request.node_id)
+            self.pe.dma.port(request.node_id).read(txn)
         else:
             if self.buffer is not None:
                 parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
                 txn.data = np.concatenate(parts)
-            self.pe.dma.write(txn, request.node_id)
+            self.pe.dma.port(request.node_id).write(txn)
         return self.sent == len(self.requests)
 
     def _done(self, txn: Transaction) -> None:

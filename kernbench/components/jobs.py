@@ -77,7 +77,7 @@ class TileJob(Job):
     """
 
     __slots__ = (
-        "fetched", "gemm_ps", "kt", "left", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "reads",
+        "fetched", "fetches", "gemm_ps", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "reads",
         "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ class TileJob(Job):
         self.start_ps: int | None = None
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
-        self.left: list[int] = []
+        self.fetches: list[tuple[int, int]] = []
 
     def planned(self, i: int) -> int | None:
         """Return when PE_SCHEDULER has planned tile `i`, or None while it cannot begin with the command."""

@@ -55,11 +55,12 @@ class Stage:
     still, but the buffer that the tile came from is free since it was taken.
     """
 
-    __slots__ = ("busy_ps", "component", "free", "leaving", "name", "queue")
+    __slots__ = ("busy_ps", "component", "free", "held", "leaving", "name", "queue")
 
     def __init__(self, name: str, log: OpLog) -> None:
         self.name, self.component = name, log.component(name)
         self.free = self.busy_ps = 0
+        self.held = False
         self.leaving: tuple[int, Ring] | None = None
         self.queue: deque[Any] = deque()
 
@@ -105,32 +106,51 @@ class Pipeline:
 
     def advance(self) -> None:
         """Move all that can move."""
-        while self._store() | self._math() | self._gemm() | self._fetch():
-            pass
+        while True:
+            moved = self._fetch()
+            if self.fetch_gemm.items or self.gemm.leaving is not None:
+                moved |= self._gemm()
+            if self.math.queue or self.math.leaving is not None:
+                moved |= self._math()
+            if self.gemm_store.items or self.math_store.items or self.store.leaving is not None:
+                moved |= self._store()
+            # Whatever comes next waits for what is not there yet, unless a stage was held up by the one behind it.
+            if not moved or not (self.fetch.held or self.gemm.leaving or self.math.leaving or self.store.leaving):
+                return
 
     def _fetch(self) -> bool:
         stage, log = self.fetch, self.log
-        moved = False
+        moved = stage.held = False
         while stage.queue:
             job: TileJob = stage.queue[0]
             i = job.fetched
             landed = job.landed(i)
+            if landed is None:
+                break
             ring = self.fetch_gemm if job.matrix else self.fetch_math
             room = ring.taken[ring.put_ % ring.size]
-            if landed is None or room is None:
+            if room is None:
+                stage.held = True
                 break
             start = stage.free
             if start < landed:
                 start = landed
-            service = job.plan.fetch_ps(i)
+            k = i % job.kt
+            if not k:
+                job.fetches = job.plan.fetches(i // job.kt)
+            nbytes, service = job.fetches[k]
             end = start + service
             stage.busy_ps += service
             if log.tiles:
-                log.row(start, end, stage.component, _FETCH, job.id, job.plan.fetch_nbytes(i), 0, i)
+                log.row(start, end, stage.component, _FETCH, job.id, nbytes, 0, i)
             if end < room:
                 end = room
             stage.free = end
-            ring.put(end)
+            if ring is self.fetch_gemm and not ring.items and self.gemm.leaving is None and self.gemm.queue[0] is job:
+                ring.put_ += 1
+                self._multiply(job, end)
+            else:
+                ring.put(end)
             job.fetched = i + 1
             if job.fetched == job.n:
                 stage.queue.popleft()
@@ -139,7 +159,7 @@ class Pipeline:
         return moved
 
     def _gemm(self) -> bool:
-        stage, log, ring = self.gemm, self.log, self.fetch_gemm
+        stage, ring = self.gemm, self.fetch_gemm
         moved = False
         while True:
             if stage.leaving is not None:
@@ -148,25 +168,30 @@ class Pipeline:
                 moved = True
             if not ring.items:
                 break
-            job: TileJob = stage.queue[0]
-            i = job.multiplied
-            start = stage.free
-            if start < ring.items[0]:
-                start = ring.items[0]
-            ring.take(start)
-            end = start + job.gemm_ps
-            stage.busy_ps += job.gemm_ps
-            if log.tiles:
-                log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
-            if (i + 1) % job.kt:
-                stage.free = end
-            else:
-                stage.leaving = end, self.gemm_store if job.vector_ps is None else self.gemm_math
-            job.multiplied = i + 1
-            if job.multiplied == job.n:
-                stage.queue.popleft()
+            self._multiply(stage.queue[0], ring.items.popleft())
             moved = True
         return moved
+
+    def _multiply(self, job: TileJob, ready: int) -> None:
+        """Give the tile that the fetch stage left at `ready` to the matrix engine."""
+        stage, log, ring = self.gemm, self.log, self.fetch_gemm
+        i = job.multiplied
+        start = stage.free
+        if start < ready:
+            start = ready
+        ring.taken[ring.got % ring.size] = start
+        ring.got += 1
+        end = start + job.gemm_ps
+        stage.busy_ps += job.gemm_ps
+        if log.tiles:
+            log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
+        job.multiplied = i = i + 1
+        if i % job.kt:
+            stage.free = end
+        else:
+            stage.leaving = end, self.gemm_store if job.vector_ps is None else self.gemm_math
+            if i == job.n:
+                stage.queue.popleft()
 
     def _math(self) -> bool:
         stage, log = self.math, self.log

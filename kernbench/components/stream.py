@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kernbench.components.command import Ref
@@ -12,21 +12,26 @@ from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_dma import Port
+    from kernbench.components.builtin.pe_scheduler import Operand
     from kernbench.components.pe import Pe
 
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
 
-Piece = tuple[str, int, int, list[int] | None]
+Piece = tuple["Port", int, int, list[int] | None]
 
 
 class Stream:
-    """A matrix in memory, by tiles: `pieces(r, c)` are (node, offset, bytes, lines) of one tile."""
+    """A matrix in memory, by tiles. A piece of one is (port, offset, bytes, lines): what one request asks for."""
 
     def __init__(self, pe: Pe, ref: Ref, grid: Grid) -> None:
         self.pe, self.ref, self.grid = pe, ref, grid
-        whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
         self.strided = pe.gather == "strided"
-        self._home = pe.engine.locate(whole[0][0]) if len(whole) == 1 else None
+        whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
+        self._home: tuple[Port, int] | None = None
+        if len(whole) == 1 and not self.strided:
+            node_id, offset = pe.engine.locate(whole[0][0])
+            self._home = pe.dma.port(node_id), offset
 
     def pieces(self, r: int, c: int) -> list[Piece]:
         """Return the requests of tile (r, c)."""
@@ -34,10 +39,11 @@ class Stream:
             return self._touched(self.grid.strided(r, c))
         offset, nbytes = self.grid.packed(r, c)
         if self._home is not None:
-            return [(self._home[0], self._home[1] + offset, nbytes, None)]
-        engine = self.pe.engine
-        found = self.pe.mmu.translate(self.ref.va + offset, nbytes)
-        return [(*engine.locate(pa), n, None) for pa, n in found]
+            port, base = self._home
+            return [(port, base + offset, nbytes, None)]
+        engine, dma = self.pe.engine, self.pe.dma
+        found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
+        return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
 
     def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Piece]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
@@ -52,86 +58,99 @@ class Stream:
                     first += 1
                 touched.extend(range(first, (at + n - 1 >> bits) + 1))
                 nbytes[node_id] = nbytes.get(node_id, 0) + n
-        return [(node_id, touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
+        port = self.pe.dma.port
+        return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
 
 
 class TileReads:
-    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
+    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free."""
 
-    An operand is (stream, place, last): `place(i)` is the grid position of tile `i`; with `last` it is read
-    with the last k tile of an output tile only.
-    """
-
-    def __init__(
-        self, job: TileJob, operands: list[tuple[Stream, Callable[[int], tuple[int, int]], bool]], buffers: int
-    ) -> None:
+    def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
-        self.landed: dict[int, int] = {}
+        self._every = any("k" in operand.axes for _, operand in operands)
         self._left: dict[int, int] = {}
+        self._landed: dict[int, int] = {}
         self._free: list[int] = []
         self._tile = -1
+        self._m = self._n = 0
+        self._waits: int
         self._pending: list[tuple[int, Piece]] = []
         self._prepare()
 
     def _prepare(self) -> None:
         """Go on to the next tile that reads something."""
         job, kt, buffers = self.job, self.job.kt, self.buffers
-        while not self._pending and self._tile + 1 < job.n:
-            self._tile += 1
-            i = self._tile
-            for stream, place, last in self.operands:
-                if last and (i + 1) % kt:
+        pending = self._pending
+        while not pending and self._tile + 1 < job.n:
+            self._tile = i = self._tile + 1
+            out, k = divmod(i, kt)
+            if not k:
+                self._m, self._n = job.plan.out_place(out)
+            for stream, operand in self.operands:
+                axes = operand.axes
+                if axes == "mk":
+                    pieces, waits = stream.pieces(self._m, k), i - buffers
+                elif axes == "kn":
+                    pieces, waits = stream.pieces(k, self._n), i - buffers
+                elif k == kt - 1:
+                    pieces, waits = stream.pieces(*operand.place(self._m, self._n, k)), i - buffers * kt
+                else:
                     continue
-                waits_for = i - buffers * (kt if last else 1)
-                self._pending.extend((waits_for, piece) for piece in stream.pieces(*place(i)))
-            self._left[i] = len(self._pending)
-            self._pending.reverse()
+                for piece in pieces:
+                    pending.append((waits, piece))
+            self._left[i] = len(pending)
+            if len(pending) > 1:
+                pending.reverse()
 
     def arrival(self, i: int) -> int | None:
         """Return when tile `i` is complete in TCM, or None if that is not known yet."""
-        if self._left.get(i) == 0:
+        t = self._landed.get(i)
+        if t is None and not self._every and self._left.get(i) == 0:
             return self.job.planned(i)
-        return self.landed.get(i)
+        return t
 
     def freed(self, i: int, t: int) -> None:
         """Note that the buffers of tile `i` are free from `t` on."""
-        self.landed.pop(i, None)
-        self._left.pop(i, None)
+        self._landed.pop(i, None)
+        del self._left[i]
         self._free.append(t)
         self.job.pe.dma.reader.pump()
 
     def next_ps(self) -> int | None:
         """Return when the next request may be issued: planned, and a buffer free."""
-        t = self.job.planned(self._tile)
-        if t is None:
+        planned = self.job.planned_ps
+        if planned is None:
             return None
+        t = planned + (self._tile + 1) * self.job.tile_ps
         waits_for = self._pending[-1][0]
         if waits_for < 0:
             return t
-        return max(t, self._free[waits_for]) if waits_for < len(self._free) else None
+        free = self._free
+        if waits_for >= len(free):
+            return None
+        return t if t > free[waits_for] else free[waits_for]
 
     def issue(self) -> bool:
         """Issue the next request; return True if it was the last."""
-        job, pe = self.job, self.job.pe
-        _, (node_id, offset, nbytes, lines) = self._pending.pop()
-        now = pe.engine.env._now
+        job, pending = self.job, self._pending
+        _, (port, offset, nbytes, lines) = pending.pop()
+        now = job.pe.engine.env._now
         if job.start_ps is None:
             job.start_ps = now
-        pe.dma.read(Transaction(nbytes, offset, self._landed, (self._tile, now), lines), node_id)
-        if not self._pending:
+        port.read(Transaction(nbytes, offset, self._arrived, (self._tile, now), lines))
+        if not pending:
             self._prepare()
-        return not self._pending
+        return not pending
 
-    def _landed(self, txn: Transaction) -> None:
+    def _arrived(self, txn: Transaction) -> None:
         i, issued = txn.arg
         pe = self.job.pe
         now, log = pe.engine.env._now, pe.engine.log
         if log.tiles:
             log.row(issued, now, pe.dma.component, _DMA_IN, self.job.id, txn.nbytes, 0, i)
-        self._left[i] -= 1
-        if not self._left[i]:
-            self._left[i] = -1
-            self.landed[i] = now
+        left = self._left[i] = self._left[i] - 1
+        if not left:
+            self._landed[i] = now
             pe.pipeline.advance()
         pe.dma.reader.done()
 
@@ -139,8 +158,8 @@ class TileReads:
 class TileWrites:
     """Writes the output tiles of a job as they leave the store stage; the last acknowledgement ends the job."""
 
-    def __init__(self, job: TileJob, stream: Stream, place: Callable[[int], tuple[int, int]]) -> None:
-        self.job, self.stream, self.place = job, stream, place
+    def __init__(self, job: TileJob, stream: Stream) -> None:
+        self.job, self.stream = job, stream
         self._out = 0
         self._unacknowledged = 0
         self._pending: list[Piece] = []
@@ -157,13 +176,13 @@ class TileWrites:
         job, pe = self.job, self.job.pe
         now = pe.engine.env._now
         if not self._pending:
-            self._pending = self.stream.pieces(*self.place(self._out))[::-1]
+            self._pending = self.stream.pieces(*job.plan.out_place(self._out))[::-1]
             self._out += 1
             pe.pipeline.store_dma.take(now)
-        node_id, offset, nbytes, lines = self._pending.pop()
+        port, offset, nbytes, lines = self._pending.pop()
         self._unacknowledged += 1
         txn = Transaction(nbytes, offset, self._acknowledged, (job.tile_of(self._out - 1), now), lines)
-        pe.dma.write(txn, node_id)
+        port.write(txn)
         pe.pipeline.advance()
         return self._out == job.outputs and not self._pending
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,18 @@ from kernbench.topology.builder import Machine
 
 MODES = ("exact", "fast")
 _SLICE = 4096
+_COLLECT_EVERY = 200_000
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Let the cycle collector look rarely: a run makes millions of tuples and hardly a cycle."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_EVERY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class GraphEngine:
@@ -213,8 +227,9 @@ class GraphEngine:
     def _slices(self, event: simpy.Event | None) -> Iterator[None]:
         if event is not None and event.processed:
             return
-        while self._guarded(lambda: self.env.drain(_SLICE, event)):
-            yield
+        with _few_collections():
+            while self._guarded(lambda: self.env.drain(_SLICE, event)):
+                yield
         if self.programs if event is None else not event.processed:
             self._deadlock()
 

@@ -89,10 +89,10 @@ class Fabric:
         self.hops: list[Hop] | None = [] if trace else None
         self._router = Router(graph)
         self._tie_seed = tie_seed
-        self._counts: dict[int, int] = {}
+        self._counts: dict[int, list[int]] = {}
         self._parts: dict[str, Any] = {}
         self._feed, self._hop = flit_mover(self, clock, run_ahead)
-        self._message = message_mover(self, clock, run_ahead)
+        self._move, self._start_pair = message_mover(self, clock, run_ahead)
 
     def link(self, src: str, dst: str) -> Link:
         """Return the link from `src` to `dst`, its latency as the node behind it says."""
@@ -131,19 +131,29 @@ class Fabric:
     def _make(self, path: tuple[str, ...]) -> Route:
         links = tuple(self.link(a, b) for a, b in pairwise(path))
         hooks = tuple(getattr(self._part(link.dst), "on_head", None) for link in links)
-        by_flit = not self.whole or any(hooks) or not self.hot.isdisjoint((path[0], path[-1], *(x.name for x in links)))
-        return Route(links, self.graph.index(path[0]), hooks if any(hooks) else None, by_flit)
+        start: Any
+        if self.hops is not None or any(hooks):
+            start = self._start_observed
+        elif not self.whole or not self.hot.isdisjoint((path[0], path[-1], *(link.name for link in links))):
+            start = self._start_flits
+        else:
+            start = self._start_pair if len(links) == 2 else self._start_whole
+        node = self.graph.index(path[0])
+        return Route(links, node << _COUNT_BITS + _HOP_BITS, self._counts.setdefault(node, [0]), hooks, start)
 
     def key(self, route: Route) -> int:
         """Return a new transaction key: the source's place in the machine, then its own count."""
-        count = self._counts.get(route.node, 0)
-        self._counts[route.node] = count + 1
-        return (route.node << _COUNT_BITS | count) << _HOP_BITS
+        count = route.counter[0]
+        route.counter[0] = count + 1
+        return route.base | count << _HOP_BITS
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
         route.nbytes += nbytes
-        self.train(route, flits(nbytes), min(nbytes, FLIT_BYTES), key, fn, arg)
+        if nbytes > FLIT_BYTES:
+            self.train(route, flits(nbytes), FLIT_BYTES, key, fn, arg)
+        else:
+            self.train(route, 1, nbytes, key, fn, arg)
 
     def stream(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
         """Send `nbytes` now; `fn(arg)` is called at the arrival of every flit."""
@@ -156,15 +166,20 @@ class Fabric:
         """Put `count` flits of `size` bytes on the first link now; `fn` hears of the last one (of `each` one)."""
         if size == FLIT_BYTES:
             route.flits += count
+        elif size in route.small:
+            route.small[size] += count
         else:
-            route.small[size] = route.small.get(size, 0) + count
-        if not route.by_flit:
-            self._message([route.links, 0, count, size, key, self.clock._now, True, fn, arg, each])
-            return
-        if route.hooks is not None or self.hops is not None:
-            for left in range(count - 1, -1, -1):
-                self._observed([route, 0, size, key, fn if each or not left else None, arg])
-            return
+            route.small[size] = count
+        route.start(route, count, size, key, fn, arg, each)
+
+    def _start_whole(
+        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
+    ) -> None:
+        self._move([route.links, 0, count, size, key, self.clock._now, True, fn, arg, each])
+
+    def _start_flits(
+        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
+    ) -> None:
         links = route.links
         first = links[0]
         d = first.flit_ps if size == FLIT_BYTES else first.time(size)
@@ -193,6 +208,12 @@ class Fabric:
                 heappush(heap, (t, priority, key + 1, (self._hop, flit)))
                 t += d
 
+    def _start_observed(
+        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
+    ) -> None:
+        for left in range(count - 1, -1, -1):
+            self._observed([route, 0, size, key, fn if each or not left else None, arg])
+
     def flag(self, link: Link) -> None:
         """Note that a head has reached `link` before the last flit of the message before it."""
         self.flagged[link.name] = self.flagged.get(link.name, 0) + 1
@@ -208,7 +229,7 @@ class Fabric:
         if self.hops is not None:
             self.hops.append(Hop(key, link.name, size, t, start, end))
         t = end + link.lat
-        hook = route.hooks and route.hooks[k]
+        hook = route.hooks[k]
         if hook:
             t += hook(size, t)
         k += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kernbench.sim_engine.clock import ARRIVAL
@@ -38,16 +39,19 @@ class Link:
 class Route:
     """The links from one node to another, and what has been sent over them.
 
-    `node` is the source's place in the machine, `hooks` the parts that want to see every head (or None),
-    `by_flit` whether its messages move flit by flit.
-    `flits` counts whole flits, `small` messages of at most one flit by size: from these every link's bytes
-    and busy time follow, so that nothing has to be counted hop by hop.
+    `base` and `counter` make the keys of the source's transactions, `hooks` are the parts that want to see every
+    head (None elsewhere), `start` puts flits on the first link in the way that this route needs. `flits` counts
+    whole flits, `small` messages of less by size: from these every link's bytes and busy time follow, so that
+    nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("by_flit", "flits", "hooks", "links", "nbytes", "node", "reply", "small")
+    __slots__ = ("base", "counter", "flits", "hooks", "links", "nbytes", "reply", "small", "start")
 
-    def __init__(self, links: tuple[Link, ...], node: int, hooks: tuple[Any, ...] | None, by_flit: bool) -> None:
-        self.links, self.node, self.hooks, self.by_flit = links, node, hooks, by_flit
+    def __init__(
+        self, links: tuple[Link, ...], base: int, counter: list[int], hooks: tuple[Any, ...], start: Callable[..., None]
+    ) -> None:
+        self.links, self.base, self.counter = links, base, counter
+        self.hooks, self.start = hooks, start
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.small: dict[int, int] = {}

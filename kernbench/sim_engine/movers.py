@@ -5,6 +5,7 @@ Closures over the heap and the clock, since attribute look-ups would be a third 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.fabric import Fabric
+    from kernbench.sim_engine.link import Link, Route
 
 
 def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callback]:
@@ -85,8 +87,8 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
     return feed, hop
 
 
-def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
-    """Return the function that takes q flits of one message over their links.
+def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callable[..., None]]:
+    """Return `move`, which takes q flits of one message over their links, and `pair`, the same for just two.
 
     The last link is reserved with the one before it: should anything else reach it earlier, the check says so.
     """
@@ -97,10 +99,17 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
         links, k, q, size, key, tail, even, fn, arg, each = unit
         first, count = k, len(links)
         t = clock._now
+        came_over = links[k - 1].priority if k else 0
         while True:
             link = links[k]
-            _note(fabric, link, t, tail, links[k - 1].priority if k else 0)
-            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
+            last = link.last
+            if t <= last and (t < last or came_over < link.last_from):
+                fabric.flag(link)
+            if tail >= last:
+                link.last = tail
+                link.last_from = came_over
+            times = link.times
+            d = times[size] if size in times else link.time(size)
             start = link.free
             if start < t:
                 start = t
@@ -111,25 +120,68 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
             else:
                 even = True
             link.free = end
+            came_over = link.priority
             t = start + d + link.lat
             tail = end + link.lat
             k += 1
             if k == count:
                 if each:
-                    if not even:
-                        fabric.flag(link)
-                    step = (tail - t) // (q - 1) if q > 1 else 0
-                    arrivals = [t, step, q, link.priority, key + k, fn, arg]
-                    heappush(heap, (t, link.priority, key + k, (unfold, arrivals)))
+                    arrive(link, t, tail, q, even, key + k, fn, arg)
                 elif fn is not None:
-                    heappush(heap, (tail, link.priority, key + k, (fn, arg)))
+                    heappush(heap, (tail, came_over, key + k, (fn, arg)))
                 break
             if k == count - 1 or (run_ahead and (not heap or t < heap[0][0])):
                 continue
             unit[1], unit[5], unit[6] = k, tail, even
-            heappush(heap, (t, link.priority, key + k, (move, unit)))
+            heappush(heap, (t, came_over, key + k, (move, unit)))
             break
         fabric.reservations += k - first
+
+    def pair(route: Route, q: int, size: int, key: int, fn: Callback | None, arg: object, each: bool) -> None:
+        """Take a message over a route of two links, such as a PE's own slice."""
+        first, link = route.links
+        t = clock._now
+        if t < first.last:
+            fabric.flag(first)
+        first.last = t
+        times = first.times
+        d = times[size] if size in times else first.time(size)
+        start = first.free
+        if start < t:
+            start = t
+        end = first.free = start + q * d
+        t = start + d + first.lat
+        tail = end + first.lat
+        came_over = first.priority
+        last = link.last
+        if t <= last and (t < last or came_over < link.last_from):
+            fabric.flag(link)
+        if tail >= last:
+            link.last = tail
+            link.last_from = came_over
+        times = link.times
+        d = times[size] if size in times else link.time(size)
+        start = link.free
+        if start < t:
+            start = t
+        end = start + q * d
+        even = True
+        if end < tail + d:
+            even = start == t
+            end = tail + d
+        link.free = end
+        fabric.reservations += 2
+        if each:
+            arrive(link, start + d + link.lat, end + link.lat, q, even, key + 2, fn, arg)
+        elif fn is not None:
+            heappush(heap, (end + link.lat, link.priority, key + 2, (fn, arg)))
+
+    def arrive(link: Link, head: int, tail: int, q: int, even: bool, key: int, fn: Any, arg: object) -> None:
+        """Tell of every flit of a message whose first and last arrive at `head` and `tail`, evenly spaced."""
+        if not even:
+            fabric.flag(link)
+        step = (tail - head) // (q - 1) if q > 1 else 0
+        heappush(heap, (head, link.priority, key, (unfold, [head, step, q, link.priority, key, fn, arg])))
 
     def unfold(arrivals: list[Any]) -> None:
         """Tell of the next flit of a message [t, step, left, priority, key, fn, arg] at its end."""
@@ -140,10 +192,10 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> Callback:
             heappush(heap, (t, priority, key, (unfold, arrivals)))
         fn(arg)
 
-    return move
+    return move, pair
 
 
-def _note(fabric: Fabric, link: Any, head: int, tail: int, came_over: int) -> None:
+def _note(fabric: Fabric, link: Link, head: int, tail: int, came_over: int) -> None:
     """Check that a message's head reaches `link` in order, and keep its tail."""
     last = link.last
     if head < last or (head == last and came_over < link.last_from):

@@ -29,10 +29,25 @@ class Transaction:
 
     `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
     they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
-    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory.
+    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A memory with queues
+    says in `served` what the log keeps: (arrival, since when it was busy, key of the transaction that came then, end).
     """
 
-    __slots__ = ("arg", "arrived", "back", "data", "end", "fn", "key", "lines", "nbytes", "offset", "pending", "pieces")
+    __slots__ = (
+        "arg",
+        "arrived",
+        "back",
+        "data",
+        "end",
+        "fn",
+        "key",
+        "lines",
+        "nbytes",
+        "offset",
+        "pending",
+        "pieces",
+        "served",
+    )
 
     def __init__(
         self,
@@ -46,9 +61,10 @@ class Transaction:
     ) -> None:
         self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
         self.lines, self.pieces, self.data = lines, pieces, data
-        self.pending: list[tuple[int, int]] = []
-        self.arrived = self.end = self.key = 0
+        self.pending: list[tuple[int, int]]
+        self.key: int
         self.back: Route
+        self.served: tuple[int, int, int, int] | None = None
 
     def read(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a read over `route`."""
@@ -58,6 +74,7 @@ class Transaction:
 
     def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a write over `route`."""
+        self.arrived = self.end = 0
         self.back = fabric.back(route)
         self.key = fabric.key(route)
         fabric.stream(route, self.nbytes, self.key, memory.on_flit, self)

@@ -9,7 +9,7 @@ bank conflicts are not modelled: `efficiency` and `access_ns` stand for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
@@ -32,8 +32,12 @@ class HbmCtrl:
         self.free = [0] * self.n
         self.direction = [READ] * self.n
         self._all_read = [READ] * self.n
-        self.by_rounds = engine.by_rounds
+        self.by_rounds = engine.by_rounds and hbm.burst_bytes == FLIT_BYTES
+        self._line_mask = hbm.burst_bytes - 1
+        self._round_bytes = hbm.burst_bytes * self.n
         self._served_ps = 0
+        # For each channel since when it has been busy without a gap, and the transaction that came to it then.
+        self._since = [(0, -1)] * self.n
 
     @property
     def busy_ps(self) -> int:
@@ -42,19 +46,17 @@ class HbmCtrl:
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
-        q = flits(txn.nbytes)
-        lines = txn.lines if txn.lines is not None else self._lines(txn)
-        groups = self._rounds(lines, q) or self._singly(lines, q)
-        groups.reverse()
+        groups = self._rounds(txn) or self._singly(txn)
         txn.pending = groups
         txn.back.nbytes += txn.nbytes
         self.fabric.call_at(groups[-1][0], txn.key, self._release, txn)
 
-    def _singly(self, lines: Sequence[int], q: int) -> list[tuple[int, int]]:
-        """Serve bursts one by one; return (time, flits) of every time at which flits are ready."""
+    def _singly(self, txn: Transaction) -> list[tuple[int, int]]:
+        """Serve bursts one by one; return (time, flits) of every time at which flits are ready, the last first."""
         now, access = self.engine.env._now, self.access_ps
-        done = sorted((self._burst(line, now, READ), line) for line in lines)
-        m = len(done)
+        lines = txn.lines if txn.lines is not None else self._lines(txn)
+        done = sorted((self._burst(line, now, READ, txn.key), line) for line in lines)
+        q, m = flits(txn.nbytes), len(done)
         groups: list[tuple[int, int]] = []
         for j in range(q):
             t = done[-(-(j + 1) * m // q) - 1][0] + access
@@ -62,39 +64,46 @@ class HbmCtrl:
                 groups[-1] = (t, groups[-1][1] + 1)
             else:
                 groups.append((t, 1))
+        txn.served = now, *self._since[done[-1][1] & (self.n - 1)], groups[-1][0]
+        groups.reverse()
         return groups
 
-    def _rounds(self, lines: Sequence[int], q: int) -> list[tuple[int, int]] | None:
-        """Return the same for consecutive lines when all channels are free alike, by the round; else None."""
-        n, m, free = self.n, len(lines), self.free
-        if m % n or m != q or not self.by_rounds or not isinstance(lines, range):
+    def _rounds(self, txn: Transaction) -> list[tuple[int, int]] | None:
+        """Return the same by the round, for whole rounds of consecutive lines over channels free alike; else None."""
+        whole = not (txn.offset & self._line_mask or txn.nbytes % self._round_bytes)
+        if not (whole and self.by_rounds) or txn.lines is not None:
             return None
+        free = self.free
         start = max(free)
         now = self.engine.env._now
-        if start <= now:
+        if start > now and min(free) != start:
+            return None
+        if self.turn_ps and self.direction != self._all_read:
+            return None
+        burst, n = self.burst_ps, self.n
+        if start < now:
             start = now
-        elif min(free) != start:
-            return None
-        if self.direction != self._all_read:
-            return None
-        burst = self.burst_ps
-        end = start + m // n * burst
+            self._since = [(now, txn.key)] * n
+        rounds: int = txn.nbytes // self._round_bytes
+        end = start + rounds * burst
         self.free = [end] * n
-        self._served_ps += m * burst
+        self._served_ps += rounds * n * burst
         access = self.access_ps
-        return [(t + access, n) for t in range(start + burst, end + 1, burst)]
+        txn.served = now, *self._since[0], end + access
+        return [(t + access, n) for t in range(end, start, -burst)]
 
     def _lines(self, txn: Transaction) -> range:
         """Return the lines that a transaction without a list of its own touches."""
         first = txn.offset >> self.line_bits
         return range(first, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
 
-    def _burst(self, line: int, arrival: int, direction: int) -> int:
+    def _burst(self, line: int, arrival: int, direction: int, key: int) -> int:
         """Serve one burst; return when it is done."""
         channel = line & (self.n - 1)
         start = self.free[channel]
         if start < arrival:
             start = arrival
+            self._since[channel] = arrival, key
         if self.direction[channel] != direction:
             self.direction[channel] = direction
             start += self.turn_ps
@@ -104,11 +113,12 @@ class HbmCtrl:
 
     def _release(self, txn: Transaction) -> None:
         """Put the flits that are ready now on their way back."""
-        _, count = txn.pending.pop()
-        size = min(txn.nbytes, FLIT_BYTES)
-        if txn.pending:
+        pending = txn.pending
+        _, count = pending.pop()
+        size = txn.nbytes if txn.nbytes < FLIT_BYTES else FLIT_BYTES
+        if pending:
             self.fabric.train(txn.back, count, size, txn.key, None, None)
-            self.fabric.call_at(txn.pending[-1][0], txn.key, self._release, txn)
+            self.fabric.call_at(pending[-1][0], txn.key, self._release, txn)
             return
         if self.engine.data:
             txn.data = self.engine.memory.peek(txn.pieces)
@@ -118,7 +128,10 @@ class HbmCtrl:
         """Serve the bursts that the flit which has just arrived completes."""
         now = self.engine.env._now
         for line in self._share(txn):
-            txn.end = max(txn.end, self._burst(line, now, WRITE))
+            end = self._burst(line, now, WRITE, txn.key)
+            if end >= txn.end:
+                txn.end = end
+                txn.served = now, *self._since[line & (self.n - 1)], end
         txn.arrived += 1
         if txn.arrived == flits(txn.nbytes):
             if txn.data is not None:

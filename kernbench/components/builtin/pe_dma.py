@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transfer import COMMAND_BYTES, Memory, Transaction
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
+    from kernbench.sim_engine.engine import GraphEngine
 
 
 class Source(Protocol):
@@ -62,22 +63,44 @@ class Channel:
         self.pump()
 
 
+class Port:
+    """The way from a PE's DMA to one memory and back."""
+
+    __slots__ = ("_on_read", "back", "fabric", "memory", "route")
+
+    def __init__(self, engine: GraphEngine, dma: str, memory: str) -> None:
+        self.fabric = engine.fabric
+        self.route = engine.fabric.route(dma, memory)
+        self.back = engine.fabric.back(self.route)
+        self.memory: Memory = engine.part(memory)
+        self._on_read = self.memory.on_read
+
+    def read(self, txn: Transaction) -> None:
+        """Start a read."""
+        txn.back = self.back
+        route = self.route
+        txn.key = key = self.fabric.key(route)
+        self.fabric.train(route, 1, COMMAND_BYTES, key, self._on_read, txn)
+
+    def write(self, txn: Transaction) -> None:
+        """Start a write."""
+        txn.write(self.fabric, self.route, self.memory)
+
+
 class PeDma:
     """Reads and writes of one PE. Descriptor set-up is part of PE_CPU's command time."""
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         config = pe.config.pe_dma
         self.pe, self.node_id = pe, node_id
+        self._ports: dict[str, Port] = {}
         self.component = pe.engine.log.component(node_id)
         self.reader = Channel(pe, config.outstanding_reads)
         self.writer = Channel(pe, config.outstanding_writes)
 
-    def read(self, txn: Transaction, node_id: str) -> None:
-        """Send a read to the memory at `node_id`."""
-        engine = self.pe.engine
-        txn.read(engine.fabric, engine.fabric.route(self.node_id, node_id), engine.part(node_id))
-
-    def write(self, txn: Transaction, node_id: str) -> None:
-        """Send a write to the memory at `node_id`."""
-        engine = self.pe.engine
-        txn.write(engine.fabric, engine.fabric.route(self.node_id, node_id), engine.part(node_id))
+    def port(self, memory: str) -> Port:
+        """Return the way to the memory at a node."""
+        port = self._ports.get(memory)
+        if port is None:
+            port = self._ports[memory] = Port(self.pe.engine, self.node_id, memory)
+        return port

@@ -18,24 +18,29 @@ from kernbench.units import MIB, ns_to_ps
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
 
-Place = Callable[[int], tuple[int, int]]
-
 
 @dataclass(slots=True)
 class Operand:
-    """What a tile reads of one operand: its grid, the place of tile `i` in it, and when it is read."""
+    """What tiles read of one operand: its grid, and which of a tile's m, n, k (0 for none) give the place in it.
+
+    An operand without k is read once per output tile, with its last k tile, or with its first.
+    """
 
     what: Ref | Value
     grid: Grid
-    place: Place
-    last: bool = False
+    axes: str
     first: bool = False
 
-    def nbytes(self, i: int, kt: int) -> int:
-        """Return the bytes that tile `i` reads of it."""
-        if (self.last and (i + 1) % kt) or (self.first and i % kt):
+    def place(self, m: int, n: int, k: int) -> tuple[int, int]:
+        """Return the grid position that tile (m, n, k) reads."""
+        at = {"m": m, "n": n, "k": k, "0": 0}
+        return at[self.axes[0]], at[self.axes[1]]
+
+    def nbytes(self, m: int, n: int, k: int, kt: int) -> int:
+        """Return the bytes that tile (m, n, k) reads of it."""
+        if "k" not in self.axes and k != (0 if self.first else kt - 1):
             return 0
-        return self.grid.nbytes(*self.place(i))
+        return self.grid.nbytes(*self.place(m, n, k))
 
 
 class Plan:
@@ -48,29 +53,22 @@ class Plan:
         self.gemm_ps = 0
         self.vector_ps: Callable[[int], int] | None = None
         self.out = Grid(0, 0, 1, 1, 0)
-        self._fetch: dict[tuple[bool, bool, bool, bool], tuple[int, int]] = {}
+        self._fetch: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
 
     def out_place(self, o: int) -> tuple[int, int]:
         """Return the grid position of output tile `o`."""
         return divmod(o, self.tiles.nt)
 
-    def _fetched(self, i: int) -> tuple[int, int]:
-        # Tiles differ only by whether they are ragged in m, n, k and whether they begin an output tile.
-        m, n, k = self.tiles.at(i)
-        kind = (m == self.tiles.mt - 1, n == self.tiles.nt - 1, k == self.kt - 1, k == 0)
+    def fetches(self, o: int) -> list[tuple[int, int]]:
+        """Return (bytes, time [ps]) that each k tile of output tile `o` fetches from TCM."""
+        m, n = self.out_place(o)
+        # Output tiles differ only by whether they are ragged.
+        kind = (m == self.tiles.mt - 1, n == self.tiles.nt - 1)
         found = self._fetch.get(kind)
         if found is None:
-            nbytes = sum(operand.nbytes(i, self.kt) for operand in self.operands)
-            found = self._fetch[kind] = (nbytes, self.pe.fetch_store.fetch_ps(nbytes))
+            sizes = [sum(x.nbytes(m, n, k, self.kt) for x in self.operands) for k in range(self.kt)]
+            found = self._fetch[kind] = [(nbytes, self.pe.fetch_store.fetch_ps(nbytes)) for nbytes in sizes]
         return found
-
-    def fetch_nbytes(self, i: int) -> int:
-        """Return the bytes that tile `i` fetches from TCM."""
-        return self._fetched(i)[0]
-
-    def fetch_ps(self, i: int) -> int:
-        """Return the time that takes [ps]."""
-        return self._fetched(i)[1]
 
     def flops(self, i: int) -> int:
         """Return the useful operations of tile `i`."""
@@ -122,7 +120,7 @@ class PeScheduler:
             plan = self._composite(command)
         job = TileJob(self.pe, command, command_id, issued, plan)
         streamed = [
-            (Stream(self.pe, operand.what, operand.grid), operand.place, operand.last)
+            (Stream(self.pe, operand.what, operand.grid), operand)
             for operand in plan.operands
             if isinstance(operand.what, Ref)
         ]
@@ -130,7 +128,7 @@ class PeScheduler:
             self._fits(plan)
             job.reads = TileReads(job, streamed, self.pe.config.pe_tcm.buffers_per_operand)
         if isinstance(command, Composite) and command.out is not None:
-            job.writes = TileWrites(job, Stream(self.pe, command.out, plan.out), plan.out_place)
+            job.writes = TileWrites(job, Stream(self.pe, command.out, plan.out))
         return job
 
     def _fits(self, plan: Plan) -> None:
@@ -164,10 +162,10 @@ class PeScheduler:
         tiles = GemmPlan.of(*mkn, self.pe.gemm.tile)
         plan = Plan(self.pe, command, tiles, matrix=True)
         plan.gemm_ps = self.pe.gemm.tile_ps(a.dtype)
-        plan.operands.append(Operand(a, tiles.a(a.dtype.itemsize), lambda i: tiles.at(i)[::2]))
-        plan.operands.append(Operand(b, tiles.b(b.dtype.itemsize), lambda i: tiles.at(i)[:0:-1]))
+        plan.operands.append(Operand(a, tiles.a(a.dtype.itemsize), "mk"))
+        plan.operands.append(Operand(b, tiles.b(b.dtype.itemsize), "kn"))
         if acc is not None:
-            plan.operands.append(Operand(acc, tiles.c(acc.dtype.itemsize), lambda i: tiles.at(i)[:2], first=True))
+            plan.operands.append(Operand(acc, tiles.c(acc.dtype.itemsize), "mn", first=True))
         return plan
 
     def _composite(self, command: Composite) -> Plan:
@@ -188,9 +186,9 @@ class PeScheduler:
             item = extra.dtype.itemsize
             if kind == "row":
                 grid = Grid(1, tiles.n_size, 1, tiles.tile[2], item)
-                plan.operands.append(Operand(extra, grid, lambda i: (0, tiles.at(i)[1]), last=True))
+                plan.operands.append(Operand(extra, grid, "0n"))
             else:
-                plan.operands.append(Operand(extra, tiles.c(item), lambda i: tiles.at(i)[:2], last=True))
+                plan.operands.append(Operand(extra, tiles.c(item), "mn"))
         epilogue: tuple[VectorOp, ...] = command.epilogue
         if epilogue or not plan.matrix:
             plan.vector_ps = lambda o: self.pe.math.ps(epilogue, plan.elements(o))
@@ -207,5 +205,5 @@ class PeScheduler:
         for operand in (a, command.b):
             if operand is not None:
                 grid = tiles.c(operand.dtype.itemsize)
-                plan.operands.append(Operand(operand, grid, lambda i: tiles.at(i)[:2]))
+                plan.operands.append(Operand(operand, grid, "mn"))
         return plan
