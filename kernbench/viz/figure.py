@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import matplotlib.figure
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 Table = Iterable[Mapping[str, Any]]
+
+
+class Figure(matplotlib.figure.Figure):
+    """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
+
+    def _repr_png_(self) -> bytes:
+        png = BytesIO()
+        self.savefig(png, format="png", metadata={"Software": None})
+        return png.getvalue()
 
 
 def rows_of(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
