@@ -178,7 +178,7 @@ def _mended(content: dict[str, Any], wrong: list[Fault], example: Mapping[str, A
         place, right = mended, example
         for part in fault.keys[0]:
             known = part in right
-            if known and isinstance(place.get(part), dict):
+            if known and isinstance(place.get(part), dict) and isinstance(right[part], Mapping):
                 place, right = place[part], right[part]
                 continue
             if known:

@@ -121,7 +121,8 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
     ):
         if not (0 <= x <= width and 0 <= y <= height):
             yield _fault(
-                f"{name} = [{x:g}, {y:g}] must be on the die of {width:g} x {height:g} [mm] (cols and rows x pitch)",
+                f"{name} = [{x:g}, {y:g}] must be on the die of {width:g} x {height:g} [mm]; move it, or enlarge the "
+                "mesh",
                 name,
                 "cube.noc.rows",
                 "cube.noc.cols",
@@ -231,7 +232,7 @@ def _tcm(config: MachineConfig) -> Iterator[Fault]:
     if tcm.scratch_result_kib * KIB > tcm.kernel_scratch_mb * MIB:
         yield _fault(
             f"{at}scratch_result_kib = {tcm.scratch_result_kib} must be <= {tcm.kernel_scratch_mb * 1024:g} [KiB], the "
-            "whole kernel scratch",
+            "whole kernel scratch; lower it, or enlarge the scratch",
             f"{at}scratch_result_kib",
             f"{at}kernel_scratch_mb",
         )

@@ -1,0 +1,203 @@
+"""Rules between keys: on each bound a machine loads, and one step beyond it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench.config import read_machine, rules
+from kernbench.policy.address import phyaddr
+from kernbench.units import GIB, MIB
+from tests.config.contents import DEFAULT, ONE_PE, changed, faults
+
+SIPS = "system.sips"
+TCM = "cube.pe.pe_tcm"
+IPCQ = "cube.pe.pe_ipcq"
+SIXTEEN = {"cube.noc.rows": 16, "cube.noc.cols": 16, "cube.noc.removed": []}
+
+
+def row(r: int, n: int) -> list[list[int]]:
+    return [[r, c] for c in range(n)]
+
+
+# What just fits, what just does not, and what is said of it.
+BOUNDS = {
+    "SIPs of an address": (
+        {f"{SIPS}.count": 256},
+        {f"{SIPS}.count": 257},
+        "system.sips.count = 257 must be <= 256: the address fields rack and sip",
+    ),
+    "cubes of an address": (
+        {"sip.cube_mesh": {"w": 16, "h": 1}},
+        {"sip.cube_mesh": {"w": 17, "h": 1}},
+        "sip.cube_mesh = 17 x 1 = 17 cubes must be <= 16: the address field die",
+    ),
+    "PEs of an address": (
+        {**SIXTEEN, "cube.pe_layout.pe_routers": [p for r in range(4) for p in row(r, 16)]},
+        {**SIXTEEN, "cube.pe_layout.pe_routers": [p for r in range(5) for p in row(r, 13)]},
+        "cube.pe_layout: 65 PEs must be <= 64",
+    ),
+    "HBM window": (
+        {"cube.hbm.size_gib": 128},
+        {"cube.hbm.size_gib": 128.5},
+        "cube.hbm.size_gib = 128.5 must be <= 128 [GiB]",
+    ),
+    "TCM window": ({f"{TCM}.size_mb": 256}, {f"{TCM}.size_mb": 257}, f"{TCM}.size_mb = 257 must be <= 256 [MiB]"),
+    "SRAM window": (
+        {"cube.sram.size_mib": 4096},
+        {"cube.sram.size_mib": 4097},
+        "cube.sram.size_mib = 4097 must be <= 4096 [MiB]",
+    ),
+    "a square count": (
+        {SIPS: {"count": 4, "topology": "torus_2d"}},
+        {SIPS: {"count": 5, "topology": "torus_2d"}},
+        "system.sips.count = 5 is no square: topology torus_2d then needs system.sips.w and h",
+    ),
+    "w x h": (
+        {SIPS: {"count": 6, "topology": "mesh_2d_no_wrap", "w": 3, "h": 2}},
+        {SIPS: {"count": 6, "topology": "mesh_2d_no_wrap", "w": 3, "h": 3}},
+        "system.sips: w x h = 3 x 3 = 9 must equal count = 6",
+    ),
+    "both w and h": (
+        {SIPS: {"count": 9, "topology": "mesh_2d"}},
+        {SIPS: {"count": 9, "topology": "mesh_2d", "w": 3}},
+        "system.sips: topology mesh_2d needs both w and h, or neither",
+    ),
+    "w and h of a ring": (
+        {SIPS: {"count": 6, "topology": "ring_1d", "w": None, "h": None}},
+        {SIPS: {"count": 6, "topology": "ring_1d", "w": 3, "h": 2}},
+        "system.sips: w and h belong to 2-D topologies, ring_1d has none; remove them",
+    ),
+    "PEs inside the grid": (
+        {"cube.pe_layout.pe_per_corner": 3},
+        {**ONE_PE, "cube.noc.rows": 2, "cube.pe_layout": {"pe_per_corner": 7, "corners": ["NW"]}},
+        "cube.pe_layout: PE 6 at router [0, 6] is outside the 2 x 6 mesh; give cube.pe_layout.pe_routers",
+    ),
+    "PEs of their own": (
+        {"cube.pe_layout.pe_routers": [[0, 0], [0, 1]]},
+        {"cube.pe_layout.pe_routers": [[0, 0], [0, 0]]},
+        "cube.pe_layout: PE 1 at router [0, 0] collides with PE 0; give cube.pe_layout.pe_routers",
+    ),
+    "corners that collide": (
+        {"cube.pe_layout.corners": ["NW", "NE"]},
+        {"cube.pe_layout.corners": ["NW", "NW"]},
+        "cube.pe_layout: PE 2 at router [0, 0] collides with PE 0; give cube.pe_layout.pe_routers",
+    ),
+    "PEs on routers": (
+        {"cube.pe_layout.pe_routers": [[2, 1]]},
+        {"cube.pe_layout.pe_routers": [[2, 2]]},
+        "cube.pe_layout: PE 0 at router [2, 2] stands on a removed router; give cube.pe_layout.pe_routers",
+    ),
+    "removed places": (
+        {"cube.noc.removed": [[0, 5]], "cube.pe_layout.pe_routers": [[0, 0]]},
+        {"cube.noc.removed": [[0, 6]]},
+        "cube.noc.removed: [0, 6] is outside the 6 x 6 mesh",
+    ),
+    "routers of ports": (
+        {"cube.noc.removed": [[0, 4]], "cube.ucie.connections": 3, "cube.pe_layout.pe_routers": [[0, 0]]},
+        {"cube.noc.removed": [[0, 4]], "cube.ucie.connections": 4, "cube.pe_layout.pe_routers": [[0, 0]]},
+        "cube.noc.removed: router [0, 4] carries UCIe connection 3 of side N; keep it, or lower",
+    ),
+    "one mesh": (
+        {"cube.noc.removed": [[1, 2], [2, 1], [2, 3]], "cube.pe_layout.pe_routers": [[0, 0]]},
+        {"cube.noc.removed": [[1, 2], [2, 1], [2, 3], [3, 2]], "cube.pe_layout.pe_routers": [[0, 0]]},
+        "cube.noc.removed: the routers left are cut into parts",
+    ),
+    "some router": (
+        {**ONE_PE, "cube.noc.rows": 1, "cube.noc.cols": 1},
+        {**ONE_PE, "cube.noc.rows": 1, "cube.noc.cols": 1, "cube.noc.removed": [[0, 0]]},
+        "cube.noc.removed: no router is left",
+    ),
+    "M_CPU on the die": (
+        {"cube.m_cpu.pos_mm": [18, 0]},
+        {"cube.m_cpu.pos_mm": [18.1, 0]},
+        "cube.m_cpu.pos_mm = [18.1, 0] must be on the die of 18 x 18 [mm]",
+    ),
+    "SRAM on the die": (
+        {"cube.sram.pos_mm": [0, 18]},
+        {"cube.sram.pos_mm": [0, -0.1]},
+        "cube.sram.pos_mm = [0, -0.1] must be on the die of 18 x 18 [mm]",
+    ),
+    "link of a slice": (
+        {"cube.hbm.bw_gbs": 256},
+        {"cube.hbm.bw_gbs": 255},
+        "cube.hbm.bw_gbs = 255 must be >= 256 [GB/s], the slice's own bandwidth",
+    ),
+    "link of a PE_DMA": (
+        {"cube.pe.pe_dma.bw_gbs": 204.8, "cube.hbm.efficiency": 0.8},
+        {"cube.pe.pe_dma.bw_gbs": 204.7, "cube.hbm.efficiency": 0.8},
+        "cube.pe.pe_dma.bw_gbs = 204.7 must be >= 204.8 [GB/s], the slice's own bandwidth",
+    ),
+    "a row of bursts": (
+        {"cube.hbm.size_gib": 16384 / GIB},
+        {"cube.hbm.size_gib": 16383 / GIB},
+        "over 8 PEs leaves slices of 2047 B, less than one burst of each channel (2048 B); enlarge it",
+    ),
+    "room in TCM": (
+        {f"{TCM}.size_mb": 5 + 131073 / MIB},
+        {f"{TCM}.size_mb": 5 + 131072 / MIB},
+        f"{TCM}.size_mb = 5.125 must be > 5.125 [MiB]: tile buffers, kernel scratch and 8 rings of 4 x 4096 B",
+    ),
+    "rings in TCM": (
+        {f"{IPCQ}.n_slots": 351},
+        {f"{IPCQ}.n_slots": 352},
+        f"{TCM}.size_mb = 16 must be > 16 [MiB]: tile buffers, kernel scratch and 8 rings of 352 x 4096 B",
+    ),
+    "results in scratch": (
+        {f"{TCM}.scratch_result_kib": 1024},
+        {f"{TCM}.scratch_result_kib": 1025},
+        f"{TCM}.scratch_result_kib = 1025 must be <= 1024 [KiB], the whole kernel scratch",
+    ),
+    "tile buffers": (
+        {f"{TCM}.buffers_per_operand": 256},
+        {f"{TCM}.buffers_per_operand": 257},
+        f"{TCM}.tile_buffer_mb = 4 must be >= 4.01562 [MiB]: 257 buffers of each operand's tile at 4 B",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_on_the_bound_a_machine_loads(name):
+    assert faults(changed(BOUNDS[name][0])) == []
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_beyond_it_the_fault_says_what_to_change(name):
+    _, beyond, said = BOUNDS[name]
+    lines = faults(changed(beyond))
+    assert len([line for line in lines if said in line]) == 1
+    assert all(";" in line or ":" in line for line in lines)
+
+
+def test_slices_need_not_divide_evenly():
+    config = read_machine(changed({"cube.pe_layout.pe_routers": row(0, 3) + row(1, 2) + row(4, 2)}))
+    assert config.pes_per_cube == 7
+    assert config.cube.hbm.slice_bytes(7) == 48 * GIB // 7
+
+
+def test_limits_are_those_of_the_address_format():
+    windows = (phyaddr.WINDOW_BYTES, phyaddr.BY_NAME["pe_tcm"].size, phyaddr.BY_NAME["sram"].size)
+    counts = (phyaddr.MAX_SIPS, phyaddr.MAX_CUBES, phyaddr.MAX_PES)
+    assert counts == (rules.MAX_SIPS, rules.MAX_CUBES, rules.MAX_PES)
+    assert windows == (rules.HBM_WINDOW_GIB * GIB, rules.TCM_WINDOW_MIB * MIB, rules.SRAM_WINDOW_MIB * MIB)
+
+
+def test_the_smallest_machine():
+    config = read_machine(
+        changed(
+            {
+                **ONE_PE,
+                "system.sips.count": 1,
+                "sip.cube_mesh": {"w": 1, "h": 1},
+                "cube.noc.rows": 1,
+                "cube.noc.cols": 1,
+            }
+        )
+    )
+    assert config.n_pes == 1
+
+
+def test_derived_counts():
+    config = read_machine(DEFAULT)
+    assert (config.n_sips, config.cubes_per_sip, config.pes_per_cube) == (2, 16, 8)
+    assert (config.pes_per_sip, config.n_pes) == (128, 256)
+    assert config.cube.hbm.slice_bytes(8) == 6 * GIB
