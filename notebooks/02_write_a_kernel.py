@@ -256,8 +256,8 @@ print(f"{traffic(result) / 256:.1f} ns: the fused kernel's bytes over the rate o
 #
 # out = gelu(a b + bias), in two ways. First as Triton's tutorial writes it: pointer tiles, a loop over k, and the
 # accumulator in the PE. Offsets and masks are made of `arange` and numbers alone, so they cost nothing; masked elements
-# are not read. Then as one command: `tl.ref` names an operand that stays in memory; the composite streams tiles of it
-# through the DMA, the fetch stage and the matrix engine, applies the epilogue to each finished tile, and writes it back.
+# are not read. Then as one command: `tl.ref` names an operand that stays in memory, and the composite streams tiles
+# of it through the DMA, the fetch stage and the matrix engine, applies the epilogue to each, and writes it back.
 
 
 # %%
