@@ -1,0 +1,8 @@
+"""Measure everything, and write the table of `benchmarks/README.md`: `python -m benchmarks`."""
+
+from __future__ import annotations
+
+from benchmarks import products, start, table, transfers
+
+if __name__ == "__main__":
+    table.write(list(table.chain(transfers.measure, products.measure, start.measure)))

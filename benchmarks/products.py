@@ -1,0 +1,66 @@
+"""Products on one PE: the 24 points of the GEMM study, and one of them against a pipeline of Stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.table import Row, best
+from kernbench.studies import gemm
+from kernbench.topology.builder import resolve_topology
+from kernbench.topology.naming import hbm, pe_dma
+from tests.components import one_pe
+from tests.reference.pe import Gemm, Pe, Place
+from tests.reference.simulator import Reference
+
+
+def measure() -> Iterator[Row]:
+    """Yield the sweep, then one product in both simulators."""
+    yield from sweep()
+    yield against_stores()
+
+
+def sweep() -> Iterator[Row]:
+    """Yield the study's 24 points with data, checked against numpy, and with every tile in the log."""
+    machine = resolve_topology("preset:default")
+    seconds = {}
+    for mode in ("exact", "auto"):
+        seconds[mode], rows = best(lambda mode=mode: gemm.sweep(machine, gathers=("packed",), mode=mode), 2)
+        tiles = sum(row["tiles"] for row in rows)
+        yield Row(
+            f"GEMM study, {len(rows)} points, {tiles:,} tiles, data and tile log, {mode}",
+            seconds[mode],
+            f"{tiles / seconds[mode] / 1000:.1f} k tiles/s",
+            "" if mode == "exact" else "the same in exact",
+            None if mode == "exact" else seconds["exact"] / seconds[mode],
+            "< 2 s" if mode == "exact" else "",
+        )
+
+
+def against_stores(size: int = 160) -> Row:
+    """Return one product, both operands streamed, in the engine and in plain SimPy; all rows of the log agree."""
+    memory = hbm(0, 0, 0)
+    machine = one_pe.engine_of().machine
+
+    def stores() -> list[tuple[int, int]]:
+        sim = Reference(machine)
+        product = Gemm(size, size, size, Place(memory, 0), Place(memory, 1 << 24), Place(memory, 1 << 25))
+        pe = Pe(sim, pe_dma(0, 0, 0), [product], 0)
+        sim.run()
+        return sorted((row.start_ps, row.end_ps) for row in pe.rows)
+
+    def engine() -> list[tuple[int, int]]:
+        made = one_pe.run(one_pe.gemm(size, size, size), log="tile")
+        start = made.launches[0].start_ps or 0
+        rows = made.records().of_kind("dma_in", "fetch", "gemm", "store_tcm", "dma_out")
+        return sorted((int(a) - start, int(b) - start) for a, b in zip(rows.start_ps, rows.end_ps, strict=True))
+
+    slow, expected = best(stores, 1)
+    quick, got = best(engine)
+    assert got == expected, "the rows must be equal for the ratio to mean anything"
+    return Row(
+        f"product {size}^3, operands streamed, exact, launch included",
+        quick,
+        "",
+        "a SimPy process per stage and link, Stores between",
+        slow / quick,
+    )

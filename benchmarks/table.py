@@ -1,0 +1,84 @@
+"""Measuring, and the table of `benchmarks/README.md`."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- begin table -->", "<!-- end table -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; `reference` is what `ratio` compares with, measured in the same run."""
+
+    what: str
+    seconds: float
+    rate: str = ""
+    reference: str = ""
+    ratio: float | None = None
+    target: str = ""
+
+
+def best(fn: Callable[[], T], repeat: int = 3) -> tuple[float, T]:
+    """Return the least CPU time of `repeat` calls [s], and what the last one returned."""
+    seconds = []
+    for _ in range(repeat):
+        gc.collect()
+        begin = time.process_time()
+        value = fn()
+        seconds.append(time.process_time() - begin)
+    return min(seconds), value
+
+
+def host() -> str:
+    """Return what the numbers were measured on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        found = re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))
+        cpu = found[1] if found else cpu
+    versions = {name: __import__(name).__version__ for name in ("simpy", "greenlet", "numpy")}
+    return f"{cpu}, CPython {platform.python_version()}, " + ", ".join(f"{k} {v}" for k, v in versions.items())
+
+
+def markdown(rows: list[Row]) -> str:
+    """Return the rows as a table."""
+
+    def line(*cells: Any) -> str:
+        return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+    lines = [
+        line("what", "seconds", "rate", "ratio", "reference of the ratio", "target"),
+        line("---", "---:", "---:", "---:", "---", "---"),
+    ]
+    for row in rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.1f}"
+        lines.append(line(row.what, f"{row.seconds:.3g}", row.rate, ratio, row.reference, row.target))
+    return "\n".join(lines)
+
+
+def write(rows: list[Row]) -> None:
+    """Put the table into the README, between its marks."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = f"{BEGIN}\n\n{host()}.\n\n{markdown(rows)}\n\n{END}"
+    README.write_text(before + table + after, encoding="utf-8")
+
+
+def chain(*parts: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+    """Yield the rows of all parts, each printed as it comes."""
+    for part in parts:
+        for row in part():
+            ratio = "" if row.ratio is None else f"  {row.ratio:.1f}x"
+            print(f"{row.what}: {row.seconds:.3g} s  {row.rate}{ratio}", flush=True)
+            yield row

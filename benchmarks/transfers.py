@@ -1,0 +1,125 @@
+"""Transfers: the engine against a process per link, on the same closed-loop traffic, to the same end times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from benchmarks.table import Row, best
+from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.topology.naming import hbm, pe_dma
+from tests.reference.simulator import Reference
+from tests.sim_engine.under_test import Engine
+
+MESH = {
+    "system.sips.count": 1,
+    "sip.cube_mesh.w": 1,
+    "sip.cube_mesh.h": 1,
+    "cube.noc.rows": 4,
+    "cube.noc.cols": 4,
+    "cube.noc.removed": [],
+    "cube.pe_layout.pe_routers": [[r, c] for r in range(4) for c in range(4)],
+}
+SIZES = (64, 256, 1024, 4096)
+REFERENCE = "a SimPy process and Store per link"
+
+Plan = list[list[tuple[str, str, int, int]]]
+
+
+def plan(kinds: tuple[str, ...], rounds: int, agents: int = 2) -> Plan:
+    """Return for each agent its transactions: (kind, slice, offset, bytes). Agent i belongs to PE i mod 16."""
+    rng = Random(1)
+    return [
+        [
+            (rng.choice(kinds), hbm(0, 0, rng.randrange(16)), 256 * rng.randrange(64), rng.choice(SIZES))
+            for _ in range(rounds)
+        ]
+        for _ in range(16 * agents)
+    ]
+
+
+def run(sim: Any, todo: Plan) -> list[int]:
+    """Run all agents, each transaction after the one before; return every end [ps]."""
+    ends: list[list[int]] = [[] for _ in todo]
+    rng = Random(2)
+    for i, mine in enumerate(todo):
+        sim.at(rng.randrange(1, 100_000), _agent(sim, pe_dma(0, 0, i % 16), mine, ends[i], rng.randrange(1, 1000)))
+    sim.run()
+    return [end for found in ends for end in found]
+
+
+def _agent(
+    sim: Any, src: str, todo: list[tuple[str, str, int, int]], ends: list[int], pause: int
+) -> Callable[[], None]:
+    ask = {"send": lambda dst, _, n, done: sim.send(src, dst, n, done)}
+    ask["read"] = lambda dst, offset, n, done: sim.read(src, dst, offset, n, done)
+    ask["write"] = lambda dst, offset, n, done: sim.write(src, dst, offset, n, done)
+
+    def start() -> None:
+        kind, dst, offset, nbytes = todo[len(ends)]
+        ask[kind](dst, offset, nbytes, done)
+
+    def done() -> None:
+        ends.append(sim.now)
+        if len(ends) < len(todo):
+            # Two agents of one PE never ask at the same instant: that order would be nobody's to decide.
+            sim.at(sim.now + pause, start)
+
+    return start
+
+
+def measure() -> Iterator[Row]:
+    """Yield messages alone, reads and writes, and the rate of link reservations."""
+    machine = resolve_topology("preset:default", MESH)
+    for name, kinds in (("messages", ("send",)), ("reads and writes", ("read", "write"))):
+        todo = plan(kinds, 60)
+        slow, expected = best(lambda todo=todo: run(Reference(machine), todo), 1)
+        quick, got = best(lambda todo=todo: run(Engine(machine), todo))
+        assert got == expected, "the end times must be equal for the ratio to mean anything"
+        count = sum(map(len, todo))
+        yield Row(
+            f"{count:,} {name} over a 4x4 mesh, exact",
+            quick,
+            f"{count / quick / 1000:.1f} k/s",
+            REFERENCE,
+            slow / quick,
+            "ratio >= 8",
+        )
+    yield reservations(machine)
+
+
+def reservations(machine: Machine) -> Row:
+    """Return how many flits on links the engine reserves in a second."""
+    todo = plan(("send",), 500)
+
+    def once() -> int:
+        engine = Engine(machine)
+        run(engine, todo)
+        return engine.fabric.reservations
+
+    seconds, count = best(once)
+    bare = run_bare(count)
+    return Row(
+        f"{count:,} link reservations, random messages over a 4x4 mesh",
+        seconds,
+        f"{count / seconds / 1e6:.2f} M/s",
+        "a bare heap that pops and pushes once for each",
+        bare / seconds,
+        ">= 0.8 M/s",
+    )
+
+
+def run_bare(count: int) -> float:
+    """Return the time of `count` steps of a heap as deep as the traffic's, and nothing else [s]."""
+    from heapq import heappop, heappush
+
+    def once() -> None:
+        rng = Random(3)
+        heap = [(rng.randrange(1000), 1, i, None) for i in range(200)]
+        heap.sort()
+        for i in range(count):
+            t, _, _, item = heappop(heap)
+            heappush(heap, (t + 997 + (i & 63), 1, i, item))
+
+    return best(once)[0]

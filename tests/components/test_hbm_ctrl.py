@@ -1,0 +1,186 @@
+"""HBM channels in the engine: conflicts, directions, latencies, odd requests; PE 0 beside its slice.
+
+A command takes 1 ns to the slice and a flit 3 ns either way; a burst takes 8.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.transfer import Transaction
+from kernbench.topology.builder import resolve_topology
+from kernbench.topology.naming import hbm, pe_dma
+from tests.components.one_pe import slice_pa
+from tests.reference.simulator import Reference
+from tests.sim_engine.under_test import Engine
+
+PE, SLICE = pe_dma(0, 0, 0), hbm(0, 0, 0)
+ACK_NS = 1.126
+
+
+def machine(**overrides):
+    return resolve_topology("preset:default", {f"cube.hbm.{k}": v for k, v in overrides.items()})
+
+
+def ends(*requests, simulator=Engine, **overrides) -> list[float]:
+    """Return when each (kind, offset, nbytes, start ns, source) ends [ns]."""
+    sim = simulator(machine(**overrides))
+    done = [0.0] * len(requests)
+
+    def ask(i: int, kind: str, offset: int, nbytes: int, src: str) -> None:
+        getattr(sim, kind)(src, SLICE, offset, nbytes, lambda: done.__setitem__(i, sim.now / 1000))
+
+    for i, (kind, offset, nbytes, t, *src) in enumerate(requests):
+        sim.at(round(t * 1000), lambda i=i, a=(kind, offset, nbytes, src[0] if src else PE): ask(i, *a))
+    sim.run()
+    return done
+
+
+def test_a_channel_serves_one_burst_at_a_time():
+    # Offset 2048 is channel 0 again. The first burst is served from 1 to 9.
+    assert ends(("read", 0, 256, 0), ("read", 2048, 256, 0)) == [12, 20]
+    assert ends(("read", 0, 256, 0), ("read", 2048, 256, 7.999)) == [12, 20]
+    assert ends(("read", 0, 256, 0), ("read", 2048, 256, 8)) == [12, 20]
+    assert ends(("read", 0, 256, 0), ("read", 2048, 256, 8.001)) == [12, 20.001]
+
+
+def test_other_channels_do_not_wait():
+    # Both bursts are ready at 9; their flits share the links back, the first request's first.
+    assert ends(("read", 0, 256, 0), ("read", 256, 256, 0)) == [12, 13]
+    assert ends(("read", 0, 256, 0), ("read", 256, 256, 1)) == [12, 13]
+    assert ends(("read", 0, 256, 0), ("read", 256, 256, 1.001)) == [12, 13.001]
+
+
+def test_eight_bursts_take_no_longer_in_memory_than_one():
+    assert ends(("read", 0, 2048, 0)) == [1 + 8 + 2 + 8]
+    assert ends(("read", 0, 2304, 0)) == [1 + 16 + 3]
+
+
+def test_any_part_of_a_burst_costs_all_of_it():
+    assert ends(("read", 0, 1, 0), ("read", 2048, 256, 0))[1] == 20
+    assert ends(("read", 255, 2, 0), ("read", 2048, 256, 0), ("read", 2304, 256, 0))[1:] == [20, 21]
+
+
+def test_the_head_of_a_read_leaves_with_its_first_burst():
+    # Channel 0 is busy with another read until 9. The other seven bursts are ready then, too, and one at 17.
+    assert ends(("read", 2048, 256, 0), ("read", 0, 2048, 0)) == [12, 20]
+    # What was seven flits behind the head does not wait for the burst that comes last.
+    assert ends(("read", 2048, 256, 0), ("read", 0, 2048, 0), ("read", 256, 256, 9))[2] == 21
+
+
+def test_a_write_is_acknowledged_when_its_last_burst_is_done():
+    assert ends(("write", 0, 256, 0)) == [3 + 8 + ACK_NS]
+    assert ends(("write", 0, 2048, 0)) == [3 + 7 + 8 + ACK_NS]
+    assert ends(("write", 0, 2304, 0)) == [3 + 8 + 8 + ACK_NS]
+
+
+def test_a_read_waits_for_a_write_on_its_channel():
+    # The write's flit is there at 3 and its burst done at 11.
+    assert ends(("write", 0, 256, 0), ("read", 0, 256, 10))[1] == 22
+    assert ends(("write", 0, 256, 0), ("read", 0, 256, 9.5))[1] == 22
+    assert ends(("write", 0, 256, 0), ("read", 0, 256, 10.001))[1] == 22.001
+
+
+def test_a_change_of_direction_costs_the_turn_round_on_its_channel():
+    requests = ("write", 0, 256, 0), ("read", 0, 256, 100), ("read", 256, 256, 200), ("read", 0, 256, 300)
+    still, turning = ends(*requests), ends(*requests, turnaround_ns=5)
+    # Channels begin as readers: there and back on channel 0, nothing on channel 1.
+    assert [round(b - a, 3) for a, b in zip(still, turning, strict=True)] == [5, 5, 0, 0]
+
+
+def test_turning_occupies_the_channel():
+    requests = ("read", 0, 256, 0), ("write", 0, 256, 20), ("read", 2048, 256, 24)
+    # The write turns from 23 to 28 and is done at 36; the read turns until 41 and is done at 49.
+    assert ends(*requests, turnaround_ns=5)[2] == 49 + 3
+
+
+def test_access_latency_delays_and_does_not_occupy():
+    assert ends(("read", 0, 256, 0), ("read", 2048, 256, 0), access_ns=40) == [52, 60]
+    assert ends(("read", 0, 4096, 0), access_ns=40) == [67]
+    assert ends(("write", 0, 256, 0), access_ns=40) == [3 + 8 + ACK_NS]
+
+
+@pytest.mark.parametrize(("efficiency", "burst_ns"), [(1.0, 8), (0.8, 10), (0.5, 16)])
+def test_efficiency_stretches_bursts(efficiency, burst_ns):
+    assert ends(("read", 0, 256, 0), ("read", 2048, 256, 0), efficiency=efficiency) == pytest.approx(
+        [1 + burst_ns + 3, 1 + 2 * burst_ns + 3], abs=0.003
+    )
+
+
+def test_neighbours_share_a_slice_first_come_first_served():
+    # A command of PE 1 arrives 2.03 after it is sent, and its flit takes 5.03 on the way back; PE 0's 1 and 3.
+    far = pe_dma(0, 0, 1)
+    assert ends(("read", 0, 256, 1.029), ("read", 2048, 256, 0, far)) == [13.029, 23.059]
+    assert ends(("read", 0, 256, 1.031), ("read", 2048, 256, 0, far)) == [21.03, 15.06]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["read", "write"]), st.integers(0, 9000), st.integers(1, 6000), st.integers(0, 40)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([64, 256, 512, 1024]),
+    st.sampled_from([0, 3]),
+)
+def test_requests_end_when_the_reference_says(requests, channels, burst, turnaround):
+    odd = {"channels": channels, "burst_bytes": burst, "turnaround_ns": turnaround, "channel_bw_gbs": 256 / channels}
+    # Starts of their own keep it the machine's business who comes first.
+    asked = [(*request[:3], request[3] + 50 * i) for i, request in enumerate(requests)]
+    assert ends(*asked, **odd) == ends(*asked, simulator=Reference, **odd)
+
+
+def test_lines_given_are_what_is_served():
+    # A strided tile: four lines on one channel, 1 KiB of bytes. Four rounds of 8 ns instead of one.
+    def alone(lines) -> float:
+        engine = GraphEngine(machine())
+        done: list[float] = []
+        txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
+        txn.read(engine.fabric, engine.fabric.route(PE, SLICE), engine.part(SLICE))
+        engine.run()
+        return done[0]
+
+    assert alone([0, 1, 2, 3]) == 1 + 8 + 2 + 4
+    assert alone([0, 8, 16, 24]) == 1 + 32 + 3
+    # Eight lines for four flits: a flit leaves for every second line.
+    assert alone([0, 8, 1, 9, 2, 10, 3, 11]) == 1 + 16 + 2 + 2
+
+
+def test_busy_time_is_the_channels_mean():
+    engine = GraphEngine(machine())
+    Transaction(512, 0, lambda _: None).read(engine.fabric, engine.fabric.route(PE, SLICE), engine.part(SLICE))
+    engine.run()
+    assert engine.part(SLICE).busy_ps == 2 * 8000 // 8
+
+
+def test_bytes_arrive_when_the_transfer_does():
+    engine = GraphEngine(machine(), enable_data=True)
+    pa = slice_pa(engine, 0)
+    piece = [(pa, 256)]
+    new, seen = np.full(256, 7, np.uint8), {}
+
+    def write(_: object) -> None:
+        txn = Transaction(256, 0, lambda _: None, pieces=piece, data=new)
+        txn.write(engine.fabric, engine.fabric.route(PE, SLICE), engine.part(SLICE))
+
+    def read(name: str) -> None:
+        txn = Transaction(256, 0, lambda t: seen.__setitem__(name, int(t.data[0])), pieces=piece)
+        txn.read(engine.fabric, engine.fabric.route(PE, SLICE), engine.part(SLICE))
+
+    # The write's flit reaches the memory at 103; a read whose flit leaves before has the old bytes.
+    engine.env.call_at(100_000, write)
+    engine.env.call_at(93_000, read, "before")
+    engine.env.call_at(120_000, read, "after")
+    engine.run()
+    assert seen == {"before": 0, "after": 7}
+
+
+def test_zero_channels_are_refused_where_the_file_is_read():
+    with pytest.raises(Exception, match="channels"):
+        machine(channels=3)

@@ -1,0 +1,76 @@
+"""Routers of a user's own: named in the machine file, they cost what they say, and nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench.errors import ConfigError
+from kernbench.policy.routing import Router
+from kernbench.topology.builder import resolve_topology
+from kernbench.topology.naming import hbm, pe_dma
+from tests.components.slow_parts import CountingRouter
+from tests.sim_engine.under_test import Engine
+
+PE, FAR = pe_dma(0, 0, 0), hbm(0, 0, 7)
+
+
+def end(nbytes=256, src=PE, dst=FAR, **overrides) -> int:
+    machine = resolve_topology("preset:default", {k.replace("__", "."): v for k, v in overrides.items()})
+    sim, ends = Engine(machine), []
+    sim.send(src, dst, nbytes, lambda: ends.append(sim.now))
+    sim.run()
+    return ends[0]
+
+
+def routers(src=PE, dst=FAR) -> int:
+    machine = resolve_topology("preset:default")
+    return sum(machine.graph.node(n).kind == "router" for n in Router(machine.graph).path(src, dst))
+
+
+def test_a_slower_router_by_dotted_path():
+    slow = "tests.components.slow_parts:SlowRouter"
+    assert end(cube__noc__router__impl=slow) - end() == routers() * 5000
+    # Latency is pipelined: of a long message each flit is late alike.
+    assert end(8192, cube__noc__router__impl=slow) - end(8192) == routers() * 5000
+
+
+def test_it_is_as_slow_as_the_number_in_the_file():
+    assert end(cube__noc__router__impl="tests.components.slow_parts:SlowRouter") == end(
+        cube__noc__router__overhead_ns=6
+    )
+
+
+def test_a_router_that_wants_to_see_flits_sees_each_one():
+    CountingRouter.seen = 0
+    counting = end(1024, cube__noc__router__impl="tests.components.slow_parts:CountingRouter")
+    assert CountingRouter.seen == 4 * routers()
+    assert counting - end(1024) == 7 * 256 * routers()
+
+
+@pytest.mark.parametrize(
+    ("key", "per_route"),
+    [("system__switch", 1), ("sip__io__pcie_ep", 1), ("sip__io__noc", 1)],
+)
+def test_other_parts_on_the_way_from_the_host(key, per_route):
+    overhead = {f"{key}__overhead_ns": 11}
+    machine = resolve_topology("preset:default")
+    usual = machine.graph.node(
+        {"system__switch": "switch", "sip__io__pcie_ep": "sip0.io.pcie_ep"}.get(key, "sip0.io.noc")
+    )
+    assert end(src="host", **overhead) - end(src="host") == per_route * (11_000 - usual.overhead_ps)
+
+
+def test_ucie_ports_cost_twice_a_crossing():
+    across = {"src": PE, "dst": hbm(0, 1, 0)}
+    assert end(**across, cube__ucie__port_ns=9) - end(**across) == 2000
+
+
+@pytest.mark.parametrize("impl", ["no.such.module:Router", "tests.components.slow_parts:NoSuchClass"])
+def test_a_path_that_leads_nowhere_is_named(impl):
+    with pytest.raises(ConfigError, match=impl):
+        end(cube__noc__router__impl=impl)
+
+
+def test_an_unknown_name_offers_the_known_ones():
+    with pytest.raises(ConfigError, match=r"did you mean router\?"):
+        end(cube__noc__router__impl="ruoter")
