@@ -31,8 +31,9 @@ Range = tuple[int, int, int]
 class Broadcast(ABC):
     """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one."""
 
-    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target]) -> None:
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], name: str) -> None:
         self.engine, self.sip = engine, sip
+        self.id = engine.log.command(CommandInfo(name, sip))
         self.cubes: dict[int, list[int]] = {}
         for cube, pe in targets:
             self.cubes.setdefault(cube, []).append(pe)
@@ -42,7 +43,7 @@ class Broadcast(ABC):
 
     def send(self) -> None:
         """Send it from the host."""
-        self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self)
+        self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self, self.id)
 
     @abstractmethod
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
@@ -63,7 +64,8 @@ class Broadcast(ABC):
     def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
         fabric = self.engine.fabric
         route = fabric.back(fabric.route(asker, answerer))
-        fabric.send(route, ACK_BYTES, fabric.key(route), fn, arg)
+        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn)
+        fabric.send(route, ACK_BYTES, fabric.key(route), heard, arg)
 
     def _pe_done(self, cube: int) -> None:
         self._left[cube] -= 1
@@ -91,10 +93,9 @@ class Launch(Broadcast):
         args: tuple[Any, ...],
         name: str,
     ) -> None:
-        super().__init__(engine, sip, targets)
+        super().__init__(engine, sip, targets, name)
         self.kernel, self.args, self.name = kernel, args, name
         self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
-        self.id = engine.log.command(CommandInfo(name, sip))
         self.sent_ps = engine.env._now
         self.target_start_ps = 0
         self.ended = 0
@@ -135,7 +136,7 @@ class RangeMap(Broadcast):
     """Ranges for the MMUs: 32 B per distinct range of the PEs behind a copy."""
 
     def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
-        super().__init__(engine, sip, list(ranges))
+        super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
         self.sent_ps = engine.env._now
         behind: dict[tuple[int | None, int | None], set[Range]] = {}
@@ -158,8 +159,7 @@ class RangeMap(Broadcast):
     def _all_done(self, _: object) -> None:
         now, log = self.engine.env._now, self.engine.log
         if log.operation:
-            command = log.command(CommandInfo(f"map {self.owner}", self.sip))
-            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["map"], command, self.nbytes_of(), 0, -1)
+            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["map"], self.id, self.nbytes_of(), 0, -1)
         super()._all_done(_)
 
 
@@ -167,7 +167,7 @@ class Spread(Broadcast):
     """A dry run of a launch's copies, to learn when the last PE has decoded its own."""
 
     def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], nbytes: int) -> None:
-        super().__init__(engine, sip, targets)
+        super().__init__(engine, sip, targets, "spread")
         self._nbytes = nbytes
         self.last_ps = 0
 

@@ -137,10 +137,11 @@ class GraphEngine:
             return naming.sram(place.sip, place.cube), place.offset
         raise KernbenchError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
 
-    def message(self, src: str, dst: str, nbytes: int, arg: object) -> None:
-        """Send a control message; the component at `dst` gets `on_broadcast(arg)`."""
+    def message(self, src: str, dst: str, nbytes: int, arg: object, command: int) -> None:
+        """Send a control message of `command`; the component at `dst` gets `on_broadcast(arg)`."""
         route = self.fabric.route(src, dst)
-        self.fabric.send(route, nbytes, self.fabric.key(route), self.part(dst).on_broadcast, arg)
+        heard = self.log.heard(self.env, route, nbytes, command, self.part(dst).on_broadcast)
+        self.fabric.send(route, nbytes, self.fabric.key(route), heard, arg)
 
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
         """Copy `data` (uint8, or None without data) from the host into `pieces`; return the event of its end."""

@@ -9,6 +9,7 @@ import numpy as np
 import simpy
 
 from kernbench.analysis.records import CommandInfo
+from kernbench.analysis.causes import READ, WRITE
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.topology import naming
@@ -26,6 +27,7 @@ class HostCopy:
         self.engine, self.pieces, self.write = engine, list(pieces), write
         self.done = simpy.Event(engine.env)
         self._start = engine.env._now
+        self._id = engine.log.command(CommandInfo("h2d" if write else "d2h"))
         self._left = len(self.pieces)
         self._parts: list[np.ndarray | None] = [None] * self._left
         if not self.pieces:
@@ -45,14 +47,15 @@ class HostCopy:
     def _finished(self, txn: Transaction) -> None:
         if not self.write:
             self._parts[txn.arg] = txn.data
+        engine, log = self.engine, self.engine.log
+        if log.operation:
+            log.transfer(self._start, engine.env._now, txn, self._id, -1, WRITE if self.write else READ)
         self._left -= 1
         if self._left:
             return
-        engine, log = self.engine, self.engine.log
         if log.operation:
             name = "h2d" if self.write else "d2h"
             nbytes = sum(n for _, n in self.pieces)
-            command = log.command(CommandInfo(name))
-            log.row(self._start, engine.env._now, log.component(naming.HOST), KIND[name], command, nbytes, 0, -1)
+            log.row(self._start, engine.env._now, log.component(naming.HOST), KIND[name], self._id, nbytes, 0, -1)
         parts = [part for part in self._parts if part is not None]
         self.done.succeed(np.concatenate(parts) if parts else None)

@@ -14,17 +14,19 @@ class Link:
     """A directed link.
 
     `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals; `last` is when the
-    last flit of the latest message reaches it, and `last_from` the priority of the link that flit came over.
+    last flit of the latest message reaches it, `last_from` and `last_key` that flit's own rank and key.
     """
 
-    __slots__ = ("bw_gbs", "dst", "flit_ps", "free", "last", "last_from", "lat", "name", "priority", "src", "times")
+    __slots__ = (
+        "bw_gbs", "dst", "flit_ps", "free", "last", "last_from", "last_key", "lat", "name", "priority", "src", "times",
+    )  # fmt: skip
 
     def __init__(self, edge: Edge, extra_ps: int, rank: int) -> None:
         self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
         self.bw_gbs = edge.bw_gbs
         self.lat = edge.latency_ps + extra_ps
         self.priority = ARRIVAL + rank
-        self.free = self.last = self.last_from = 0
+        self.free = self.last = self.last_from = self.last_key = 0
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 

@@ -30,7 +30,7 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
         while True:
             link = links[k]
             if check:
-                _note(fabric, link, t, t, links[k - 1].priority)
+                _note(fabric, link, t, links[k - 1].priority, key)
             start = link.free
             if start < t:
                 start = t
@@ -60,7 +60,7 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
         done = 0
         while True:
             if check:
-                _note(fabric, link, t, t, links[0].priority)
+                _note(fabric, link, t, links[0].priority, key)
             start = link.free
             if start < t:
                 start = t
@@ -103,11 +103,12 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
         while True:
             link = links[k]
             last = link.last
-            if t <= last and (t < last or came_over < link.last_from):
+            if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)) and k:
                 fabric.flag(link)
             if tail >= last:
                 link.last = tail
                 link.last_from = came_over
+                link.last_key = key
             times = link.times
             d = times[size] if size in times else link.time(size)
             start = link.free
@@ -154,11 +155,12 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
         tail = end + first.lat
         came_over = first.priority
         last = link.last
-        if t <= last and (t < last or came_over < link.last_from):
+        if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)):
             fabric.flag(link)
         if tail >= last:
             link.last = tail
             link.last_from = came_over
+            link.last_key = key
         times = link.times
         d = times[size] if size in times else link.time(size)
         start = link.free
@@ -195,11 +197,10 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
     return move, pair
 
 
-def _note(fabric: Fabric, link: Link, head: int, tail: int, came_over: int) -> None:
-    """Check that a message's head reaches `link` in order, and keep its tail."""
+def _note(fabric: Fabric, link: Link, t: int, came_over: int, key: int) -> None:
+    """Check that a flit, among whole messages, reaches `link` in order, and keep it as the latest."""
     last = link.last
-    if head < last or (head == last and came_over < link.last_from):
+    if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)):
         fabric.flag(link)
-    if tail >= last:
-        link.last = tail
-        link.last_from = came_over
+    if t >= last:
+        link.last, link.last_from, link.last_key = t, came_over, key

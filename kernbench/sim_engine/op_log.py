@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
+from kernbench.analysis.causes import MOVES
 from kernbench.analysis.records import COLUMNS, CommandInfo
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.clock import Clock
+    from kernbench.sim_engine.link import Route
+    from kernbench.sim_engine.transfer import Transaction
 
 LEVELS = ("off", "operation", "tile")
 KINDS = (
@@ -13,6 +22,7 @@ KINDS = (
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
 _BLOCK = 16384
+_UNKNOWN = (-1, -1, -1, -1)
 
 
 class OpLog:
@@ -28,8 +38,13 @@ class OpLog:
         self.operation, self.tiles = level != "off", level == "tile"
         self.components: dict[str, int] = {}
         self.commands: list[CommandInfo] = []
+        self.routes: dict[Route, int] = {}
+        self.issued: list[tuple[int, int]] = []
+        self.after: list[tuple[int, int]] = []
         self._rows: list[tuple[int, ...]] = []
         self._blocks: list[np.ndarray] = []
+        self._moves: list[tuple[int, ...]] = []
+        self._move_blocks: list[np.ndarray] = []
 
     def component(self, name: str) -> int:
         """Return the id of a component's name."""
@@ -49,6 +64,45 @@ class OpLog:
         if len(rows) == _BLOCK:
             self._flush()
 
+    def issue(self, command: int, issued: int, after: list[int]) -> None:
+        """Add when PE_CPU has issued a command, and the commands that it comes after."""
+        if self.operation:
+            self.issued.append((command, issued))
+            self.after.extend((command, other) for other in after if other >= 0)
+
+    def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
+        """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
+        route = self.routes.setdefault(txn.back, len(self.routes))
+        self._move((start, end, route, txn.nbytes, command, tile, kind, txn.key, *(txn.served or _UNKNOWN)))
+
+    def heard(
+        self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any], None]
+    ) -> Callable[[Any], None]:
+        """Return `fn` for the arrival of a message that is sent now, which is logged then."""
+        if not self.operation:
+            return fn
+        sent = clock._now
+        number = self.routes.setdefault(route, len(self.routes))
+
+        def arrived(arg: Any) -> None:
+            self._move((sent, clock._now, number, nbytes, command, -1, MESSAGE, -1, *_UNKNOWN))
+            fn(arg)
+
+        return arrived
+
+    def _move(self, row: tuple[int, ...]) -> None:
+        moves = self._moves
+        moves.append(row)
+        if len(moves) == _BLOCK:
+            self._flush()
+
+    def moves(self) -> dict[str, np.ndarray]:
+        """Return all transactions and messages so far as columns."""
+        self._flush()
+        blocks = self._move_blocks
+        table = np.concatenate(blocks) if blocks else np.zeros((0, len(MOVES)), np.int64)
+        return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(MOVES.items())}
+
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
         self._flush()
@@ -59,3 +113,6 @@ class OpLog:
         if self._rows:
             self._blocks.append(np.array(self._rows, np.int64))
             self._rows.clear()
+        if self._moves:
+            self._move_blocks.append(np.array(self._moves, np.int64))
+            self._moves.clear()
