@@ -99,7 +99,7 @@ def _start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
     ends = [0] * len(case.ends)
 
     def ended(txn: Transaction) -> None:
-        ends[txn.arg] = engine.env.now
+        ends[txn.arg] = int(engine.env.now)
 
     for i, ((src, memory), offset) in enumerate(zip(case.ends, _offsets(case, nbytes), strict=True)):
         txn = Transaction(nbytes, offset, ended, i)
