@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from kernbench.config.faults import Fault, dotted
+from kernbench.config.faults import Fault
+from kernbench.config.parse import parse_yaml, problem
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
 
 _PRESETS = Path(str(files("kernbench") / "presets"))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML, with 1e3 a number as in YAML 1.2 and in every editor."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
-)
-
-
-def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
-    """Return the content of `text`, and a fault for each key that stands twice.
-
-    Raises
-    ------
-    yaml.YAMLError
-        If it is no YAML.
-    """
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None, []
-        return loader.construct_document(node), list(_doubles(node, (), set()))
-    finally:
-        loader.dispose()
-
-
-def _doubles(node: yaml.Node, path: tuple[Any, ...], visited: set[int]) -> Iterator[Fault]:
-    if id(node) in visited:  # an alias
-        return
-    visited.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for place, item in enumerate(node.value):
-            yield from _doubles(item, (*path, place), visited)
-    elif isinstance(node, yaml.MappingNode):
-        lines: dict[Any, int] = {}
-        for key_node, value_node in node.value:
-            key, line = key_node.value, key_node.start_mark.line + 1
-            if isinstance(key_node, yaml.ScalarNode):
-                here = (*path, key)
-                if key in lines:
-                    yield Fault(f"{dotted(here)} stands twice, in lines {lines[key]} and {line}; keep one", (here,))
-                lines.setdefault(key, line)
-                yield from _doubles(value_node, here, visited)
 
 
 def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
@@ -80,8 +33,7 @@ def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1} " if mark else ""
-        problem = getattr(error, "problem", None) or error
-        raise ConfigError(f"{path}: {place}is no YAML: {problem}; mend the syntax there") from error
+        raise ConfigError(f"{path}: {place}is no YAML: {problem(error)}; mend the syntax there") from error
 
 
 def load_yaml(path: Path) -> Any:

@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kernbench.config.faults import Fault, dotted, found, key, model_at, unknown
-from kernbench.config.files import load_yaml, parse_yaml, preset_path, presets, read_yaml
+from kernbench.config.files import load_yaml, preset_path, presets, read_yaml
+from kernbench.config.parse import parse_yaml, problem
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
 from kernbench.errors import ConfigError
@@ -65,7 +66,13 @@ class Draft:
         path = Path(source)
         content, doubles = read_yaml(path)
         if not isinstance(content, dict):
-            what = "is empty" if content is None else f"holds a {type(content).__name__}"
+            what = (
+                "is empty"
+                if content is None
+                else "holds a list"
+                if isinstance(content, list)
+                else "holds a single value"
+            )
             raise ConfigError(f"{path}: {what}; expected groups of keys, as in the packaged default")
         return cls(path.name, _plain(content), doubles)
 
@@ -75,7 +82,9 @@ class Draft:
             return
         base = self.content.pop(BASE)
         if base not in presets():
-            raise ConfigError(f"{self.name}: {BASE} = {base!r} is no preset; {hint(str(base), presets())}")
+            self.faults.append(Fault(f"{BASE} = {base!r} is no preset; {hint(base, presets())}", ((BASE,),)))
+            # The other faults are shown too: those of the keys that are there.
+            base = "default"
         below = Draft.of(preset_path(base), base)
         below.rest_on_base()
         _merge(below.content, self.content)
@@ -85,8 +94,16 @@ class Draft:
         """Change values; the order does not matter, as a group is set before what is in it."""
         if isinstance(overrides, str):
             overrides = [overrides]
-        pairs = list(overrides.items()) if isinstance(overrides, Mapping) else list(self._pairs(overrides))
-        for path, value in sorted(((key(path), value) for path, value in pairs), key=lambda pair: len(pair[0])):
+        pairs: list[tuple[Any, Any]] = list(
+            overrides.items() if isinstance(overrides, Mapping) else self._pairs(overrides)
+        )
+        values: dict[tuple[str, ...], object] = {}
+        for name, value in pairs:
+            if not isinstance(name, str) or not all(name.split(".")):
+                self.complaints.append(f"override: {name!r} is no path; join names by dots, as in sip.cube_mesh.w")
+            elif repr(values.setdefault(key(name), value)) != repr(value):  # nan is not equal to itself
+                self.complaints.append(f"override: {name} is set to {values[key(name)]!r} and to {value!r}; keep one")
+        for path, value in sorted(values.items(), key=lambda pair: len(pair[0])):
             fault = _unknown_part(path)
             if fault is not None:
                 self.complaints.append(f"override: {fault.text}")
@@ -98,17 +115,21 @@ class Draft:
                 place[path[-1]] = _plain(value)
                 self.overridden.add(path)
 
-    def _pairs(self, texts: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    def _pairs(self, texts: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         for text in texts:
-            path, equals, value = text.partition("=")
+            path, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
             if not equals or not path.strip():
                 self.complaints.append(f"override: {text!r} must be path=value, as in sip.cube_mesh.w=2")
                 continue
             try:
-                yield path.strip(), parse_yaml(value)[0]
+                content, doubles = parse_yaml(value)
             except yaml.YAMLError as error:
-                problem = getattr(error, "problem", None) or error
-                self.complaints.append(f"override: {text!r} has a value that is no YAML: {problem}")
+                self.complaints.append(
+                    f"override: {text!r} has a value that is no YAML: {problem(error)}; mend it, or put it in quotes"
+                )
+                continue
+            self.complaints += [f"override: {text!r}: {fault.text}" for fault in doubles]
+            yield path.strip(), content
 
     def validated(
         self, model: type[_Config], example_path: Path, rules: Callable[[_Config], Iterable[Fault]]

@@ -19,6 +19,10 @@ EXPECTED = "expected"
 # More routers on an edge than any die has room for: a slip of the keyboard must not take minutes to be refused.
 LONGEST_SIDE = 64
 
+# Beyond any machine; below it no time in picoseconds and no product of two values leaves the range of floats.
+LARGEST = 10**12
+_FLOATS_HOLD = 10**300
+
 
 def _expected(message: str) -> PydanticCustomError:
     return PydanticCustomError(EXPECTED, "{message}", {"message": message})
@@ -30,7 +34,9 @@ def _number(value: object) -> object:
         raise _expected("must be a plain number, not text")
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _expected("must be a number")
-    return int(value) if isinstance(value, Integral) else float(value) + 0.0
+    if isinstance(value, Integral):
+        return max(-_FLOATS_HOLD, min(int(value), _FLOATS_HOLD))  # both are refused: by a bound, or as off the die
+    return float(value) + 0.0
 
 
 def _power_of_two(value: int) -> int:
@@ -68,25 +74,26 @@ class Unit:
 
 # Bounds stand before the check of the type, or they would not reach the JSON schema.
 _FINITE = AllowInfNan(False)
+_MOST = Le(LARGEST)
 _NUMBER = BeforeValidator(_number)
 _POWER = AfterValidator(_power_of_two)
 
-Ns = Annotated[float, _FINITE, Ge(0), _NUMBER, Unit("ns")]
-NsPerMm = Annotated[float, _FINITE, Ge(0), _NUMBER, Unit("ns/mm")]
-Gbs = Annotated[float, _FINITE, Gt(0), _NUMBER, Unit("GB/s")]
-Ghz = Annotated[float, _FINITE, Gt(0), _NUMBER, Unit("GHz")]
-Mm = Annotated[float, _FINITE, Gt(0), _NUMBER, Unit("mm")]
-Mib = Annotated[float, _FINITE, Gt(0), _NUMBER, Unit("MiB")]
-Gib = Annotated[float, _FINITE, Gt(0), _NUMBER, Unit("GiB")]
+Ns = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER, Unit("ns")]
+NsPerMm = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER, Unit("ns/mm")]
+Gbs = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GB/s")]
+Ghz = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GHz")]
+Mm = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("mm")]
+Mib = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("MiB")]
+Gib = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GiB")]
 Share = Annotated[float, _FINITE, Gt(0), Le(1), _NUMBER]
-Kib = Annotated[int, Ge(1), _NUMBER, Unit("KiB")]
-Bytes = Annotated[int, Ge(1), _NUMBER, Unit("B")]
-BurstBytes = Annotated[int, Ge(1), _POWER, _NUMBER, Unit("B")]
-Cycles = Annotated[int, Ge(1), _NUMBER, Unit("cycles")]
-Count = Annotated[int, Ge(1), _NUMBER]
-PowerOfTwo = Annotated[int, Ge(1), _POWER, _NUMBER]
+Kib = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("KiB")]
+Bytes = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("B")]
+BurstBytes = Annotated[int, Ge(1), _MOST, _POWER, _NUMBER, Unit("B")]
+Cycles = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("cycles")]
+Count = Annotated[int, Ge(1), _MOST, _NUMBER]
+PowerOfTwo = Annotated[int, Ge(1), _MOST, _POWER, _NUMBER]
 Side = Annotated[int, Ge(1), Le(LONGEST_SIDE), _NUMBER]
-Index = Annotated[int, Ge(0), _NUMBER]
+Index = Annotated[int, Ge(0), _MOST, _NUMBER]
 Coordinate = Annotated[float, _FINITE, _NUMBER]
 Place = Annotated[tuple[Index, Index], BeforeValidator(_pair("[row, column]"))]
 Point = Annotated[tuple[Coordinate, Coordinate], BeforeValidator(_pair("[x, y]")), Unit("mm")]
