@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.analysis.causes import Causes
 from kernbench.errors import ConfigError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -97,6 +98,10 @@ class Records:
         Whether fast arithmetic is known to equal the flits; None where no check was needed.
     mode, machine : str
         Mode of the engine; hash of the machine.
+    spec : mapping
+        The machine, reading as its file does; empty where it is not known.
+    causes : Causes
+        Moves over the fabric and the order of commands.
     complete : bool
         False for the part of an interrupted run.
     """
@@ -119,6 +124,8 @@ class Records:
     certified: bool | None = None
     mode: str = "exact"
     machine: str = ""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    causes: Causes = field(default_factory=Causes, repr=False)
     complete: bool = True
 
     def __post_init__(self) -> None:
@@ -234,11 +241,13 @@ class Records:
             "commands": [_fields(c) for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [[x.name, x.start_ps, x.end_ps] for x in self.launches],
             "certified": self.certified, "mode": self.mode, "machine": self.machine, "complete": self.complete,
+            "spec": dict(self.spec), "nodes": self.causes.nodes,
         }  # fmt: skip
         arrays = {name: getattr(self, name) for name in COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
         if self.component_busy_ps is not None:
             arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
+        arrays |= self.causes.arrays()
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with part.open("wb") as file:
@@ -261,6 +270,7 @@ class Records:
         if (version := meta.pop("schema_version")) != SCHEMA_VERSION:
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
+        meta["causes"] = Causes.take(arrays, tuple(meta.pop("nodes")))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
         meta["commands"] = tuple(CommandInfo(c[0], c[1], c[2], c[3], tuple(c[4]), c[5]) for c in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])

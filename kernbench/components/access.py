@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.analysis.causes import READ, WRITE
 from kernbench.components.command import Load, Run, Store
 from kernbench.components.jobs import Job
 from kernbench.sim_engine.op_log import KIND
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 class Request:
     """Bytes of one memory: what one descriptor asks for. `at` says where each piece lies in the command's bytes."""
 
-    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
+    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces", "sent_ps")
 
     def __init__(self, node_id: str, offset: int) -> None:
         self.node_id, self.offset = node_id, offset
-        self.nbytes = 0
+        self.nbytes = self.sent_ps = 0
         self.lines: list[int] | None = None
         self.pieces: list[tuple[int, int]] = []
         self.at: list[int] = []
@@ -85,6 +86,7 @@ class AccessJob(Job):
                 else:
                     self.buffer = np.zeros(sum(n for r in self.requests for _, n in r.pieces), np.uint8)
         request = self.requests[self.sent]
+        request.sent_ps = engine.env._now
         self.sent += 1
         txn = Transaction(request.nbytes, request.offset, self._done, request, request.lines, request.pieces)
         if isinstance(command, Load):
@@ -103,9 +105,11 @@ class AccessJob(Job):
             for at, (_, n) in zip(txn.arg.at, txn.arg.pieces, strict=True):
                 self.buffer[at : at + n] = txn.data[taken : taken + n]
                 taken += n
+        now, log = self.pe.engine.env._now, self.pe.engine.log
+        if log.operation:
+            log.transfer(txn.arg.sent_ps, now, txn, self.id, -1, READ if load else WRITE)
         self.left -= 1
         if not self.left:
-            now, log = self.pe.engine.env._now, self.pe.engine.log
             if log.operation:
                 kind = KIND["load" if load else "store"]
                 nbytes = sum(r.nbytes for r in self.requests)

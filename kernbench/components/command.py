@@ -19,7 +19,7 @@ class Value:
     """A tile in TCM. `array` is in the carrier type, rounded to `dtype`; None while unknown.
 
     `done_ps` is when it is complete, as soon as that is known (0 for a constant). The rest is the backend's:
-    commands that still need it, who waits for it, and its place in TCM.
+    commands that still need it, who waits for it, its place in TCM, and the id of the command that makes it.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +30,7 @@ class Value:
     dropped: bool = False
     space: Any = None
     waiters: list[Callable[[int], None]] = field(default_factory=list)
+    maker: int = -1
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +72,7 @@ class VectorOp:
 class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
-    `flops` counts useful work. `done_ps` is None until the time of completion is known.
+    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Command:
     tag: str = ""
     done_ps: int | None = field(default=None, init=False)
     waiters: list[Callable[[int], None]] = field(default_factory=list, init=False)
+    id: int = field(default=-1, init=False)
 
 
 @dataclass(slots=True, eq=False)

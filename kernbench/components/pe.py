@@ -63,12 +63,16 @@ class Pe:
     def add(self, command: Command, issued: int) -> None:
         """Take a command that PE_CPU has issued at `issued`; it goes to the engines in program order."""
         job = self._job(command, issued)
+        command.id = job.id
+        after = self._order(job, command)
         for value in command.inputs:
             value.pending += 1
             job.after(value)
+            after.append(value.maker)
         if command.output is not None:
             command.output.pending += 1
-        self._order(job, command)
+            command.output.maker = job.id
+        self.engine.log.issue(job.id, issued, after)
         self.unfinished += 1
         if isinstance(job, AccessJob):
             channel = self.dma.reader if isinstance(command, Load) else self.dma.writer
@@ -96,13 +100,16 @@ class Pe:
         assert isinstance(command, Dot | Composite)
         return self.scheduler.job(command, command_id, issued)
 
-    def _order(self, job: Job, command: Command) -> None:
-        """Let overlapping accesses of a program happen in its order, unless both only read."""
+    def _order(self, job: Job, command: Command) -> list[int]:
+        """Let overlapping accesses of a program happen in its order, unless both only read; return what comes first."""
+        first = []
         mine = [Touch(start, end, writes, command) for start, end, writes in _accesses(command)]
         for other in self.touched:
             if any(t.start < other.end and other.start < t.end and (t.writes or other.writes) for t in mine):
                 job.after(other.command)
+                first.append(other.command.id)
         self.touched.extend(mine)
+        return first
 
     def pump(self) -> None:
         """Move everything that can move."""

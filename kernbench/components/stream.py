@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from kernbench.analysis.causes import READ, WRITE
 from kernbench.components.command import Ref
 from kernbench.components.jobs import TileJob
 from kernbench.components.tile_plan import Grid
@@ -148,6 +149,7 @@ class TileReads:
         now, log = pe.engine.env._now, pe.engine.log
         if log.tiles:
             log.row(issued, now, pe.dma.component, _DMA_IN, self.job.id, txn.nbytes, 0, i)
+            log.transfer(issued, now, txn, self.job.id, i, READ)
         left = self._left[i] = self._left[i] - 1
         if not left:
             self._landed[i] = now
@@ -192,6 +194,7 @@ class TileWrites:
         now, log = pe.engine.env._now, pe.engine.log
         if log.tiles:
             log.row(issued, now, pe.dma.component, _DMA_OUT, job.id, txn.nbytes, 0, tile)
+            log.transfer(issued, now, txn, job.id, tile, WRITE)
         self._unacknowledged -= 1
         if not self._unacknowledged and self._out == job.outputs and not self._pending:
             job.written(now)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.causes import MOVES
+from kernbench.analysis.causes import MESSAGE, MOVES
 from kernbench.analysis.records import COLUMNS, CommandInfo
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.analysis.causes import Causes
 from kernbench.analysis.records import Launch, LinkTable, Records
 from kernbench.sim_engine.op_log import KINDS
 
@@ -45,6 +46,36 @@ def link_table(engine: GraphEngine) -> LinkTable:
     )
 
 
+def causes(engine: GraphEngine) -> Causes:
+    """Return what the log keeps of moves and of the order of commands."""
+    log, graph = engine.log, engine.machine.graph
+    nodes: dict[str, int] = {}
+    routes = []
+    links: dict[tuple[int, int], tuple[int, int, float]] = {}
+    for route in log.routes:
+        path = [nodes.setdefault(name, len(nodes)) for name in (route.links[0].src, *(x.dst for x in route.links))]
+        routes.append(tuple(path))
+        for at, link in enumerate(route.links):
+            if (path[at], path[at + 1]) in links:
+                continue
+            # Both ways: a transaction goes out over one and comes back over the other.
+            for here, there in ((at, at + 1), (at + 1, at)):
+                src, dst = (link.src, link.dst) if here < there else (link.dst, link.src)
+                edge = graph.edge(src, dst)
+                latency = engine.fabric.link(src, dst).lat
+                wire = edge.latency_ps - graph.node(dst).overhead_ps
+                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
+    return Causes(
+        log.moves(),
+        tuple(nodes),
+        tuple(routes),
+        links,
+        np.array(log.issued, np.int64).reshape(-1, 2),
+        np.array(log.after, np.int64).reshape(-1, 2),
+        np.array([(x.id, x.target_start_ps) for x in engine.launches], np.int64).reshape(-1, 2),
+    )
+
+
 def collect(engine: GraphEngine) -> Records:
     """Return the records of a run as it stands."""
     log = engine.log
@@ -72,6 +103,8 @@ def collect(engine: GraphEngine) -> Records:
         certified=engine.certified,
         mode=engine.mode,
         machine=engine.machine.hash,
+        spec=engine.machine.spec,
+        causes=causes(engine),
         complete=engine.complete,
     )
 

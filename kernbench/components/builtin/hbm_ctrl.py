@@ -81,9 +81,10 @@ class HbmCtrl:
         if self.turn_ps and self.direction != self._all_read:
             return None
         burst, n = self.burst_ps, self.n
-        if start < now:
+        if start <= now:
+            if start < now or min(free) < now:
+                self._since = [(now, txn.key)] * n
             start = now
-            self._since = [(now, txn.key)] * n
         rounds: int = txn.nbytes // self._round_bytes
         end = start + rounds * burst
         self.free = [end] * n

@@ -27,4 +27,4 @@ class IoCpu:
         message.stamp(self.engine.env._now)
         for cube in message.cubes:
             dst = naming.m_cpu(message.sip, cube)
-            self.engine.message(self.name, dst, message.nbytes_of(cube), (message, cube))
+            self.engine.message(self.name, dst, message.nbytes_of(cube), (message, cube), message.id)

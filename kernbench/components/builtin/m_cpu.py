@@ -27,4 +27,4 @@ class MCpu:
         message, cube = copy
         for pe in message.cubes[cube]:
             dst = naming.pe_cpu(message.sip, cube, pe)
-            self.engine.message(self.name, dst, message.nbytes_of(cube, pe), message)
+            self.engine.message(self.name, dst, message.nbytes_of(cube, pe), message, message.id)
