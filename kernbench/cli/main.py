@@ -11,6 +11,7 @@ import click
 from kernbench.cli.listing import list_
 from kernbench.cli.milestone import milestone
 from kernbench.cli.new import new
+from kernbench.cli.probe import probe
 from kernbench.cli.run import run
 from kernbench.cli.show import show
 from kernbench.cli.validate import validate
@@ -29,7 +30,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, list_, milestone, show, validate, new):
+for command in (run, list_, milestone, probe, show, validate, new):
     cli.add_command(command)
 
 

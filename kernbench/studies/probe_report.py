@@ -47,7 +47,7 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
         title = (
             f"{row['case']}: {row['transfers']} transfers of {size_name(row['nbytes'])}, {row['last_end_ns']:,.0f} ns"
         )
-        drawn.append((f"{heatmap_name(row['case'])}", link_heatmap(row["links"], machine, title=title)))
+        drawn.append((heatmap_name(row["case"]), link_heatmap(row["links"], machine, title=title)))
     return [save(figure, folder / name) for name, figure in drawn]
 
 
@@ -89,10 +89,8 @@ def _latency(single: Sequence[Row]) -> list[str]:
     small = [row for row in single if row["nbytes"] == least]
     near, far = (choose(small, key=lambda row: row["last_end_ns"]) for choose in (min, max))
     part = max(PARTS, key=lambda name: far[f"{name}_ns"])
-    said = [
-        f"{size_name(least)} take from {near['last_end_ns']:,.2f} ns ({near['case']}) to {far['last_end_ns']:,.2f} ns "
-        f"({far['case']}, of it {far[f'{part}_ns']:,.1f} ns {part})."
-    ]
+    span = f"{near['last_end_ns']:,.2f} ns in {near['case']} to {far['last_end_ns']:,.2f} ns in {far['case']}"
+    said = [f"{size_name(least)} take from {span}, of it {far[f'{part}_ns']:,.1f} ns {part}."]
     if most > least:
         large = [row for row in single if row["nbytes"] == most]
         worst = min(large, key=lambda row: row["path_utilization"])
