@@ -31,7 +31,7 @@ def test_presets_are_valid(name):
         {"cube.hbm.gather": "x"}, {"cube.noc.removed": [[1]]}, {"schema_version": 2}, {"base": "zzz"},
         {"cube.pe_layout.corners": []}, {"cube.hbm.efficiency": 1.5},
     ],
-    ids=lambda changes: ", ".join(changes),
+    ids=", ".join,
 )  # fmt: skip
 def test_what_is_refused_is_invalid(changes):
     assert faults(changed(changes))

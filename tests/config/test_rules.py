@@ -201,3 +201,22 @@ def test_derived_counts():
     assert (config.n_sips, config.cubes_per_sip, config.pes_per_cube) == (2, 16, 8)
     assert (config.pes_per_sip, config.n_pes) == (128, 256)
     assert config.cube.hbm.slice_bytes(8) == 6 * GIB
+
+
+def test_corners_are_rows_of_their_own():
+    places = [(0, 0), (0, 1), (1, 4), (1, 5), (4, 0), (4, 1), (5, 4), (5, 5)]
+    assert rules.pe_places(read_machine(DEFAULT)) == places
+
+
+@pytest.mark.parametrize("side", ["w", "h"])
+def test_one_of_w_and_h_is_too_much_for_a_ring(side):
+    (line,) = faults(changed({f"{SIPS}.{side}": 2}))
+    assert "w and h belong to 2-D topologies, ring_1d has none" in line
+
+
+def test_products_of_decimal_fractions_are_forgiven_their_rounding():
+    fractions = {"cube.hbm.channels": 1, "cube.hbm.channel_bw_gbs": 1.1, "cube.hbm.efficiency": 0.1}
+    assert 1.1 * 0.1 > 0.11
+    assert faults(changed({**fractions, "cube.hbm.bw_gbs": 0.11})) == []
+    (line,) = faults(changed({**fractions, "cube.hbm.bw_gbs": 0.1099}))
+    assert line.startswith("cube.hbm.bw_gbs = 0.1099 must be >= 0.11 [GB/s]")
