@@ -64,7 +64,7 @@ def tidy(axes: Axes) -> None:
     axes.yaxis.label.set_fontsize(8)
 
 
-def save(figure: Figure, path: str | Path) -> Path:
+def save(figure: matplotlib.figure.Figure, path: str | Path) -> Path:
     """Write a figure as PNG or SVG, by the name of the file: equal figures give equal bytes."""
     path = Path(path)
     figure.draw_without_rendering()

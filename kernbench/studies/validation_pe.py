@@ -1,0 +1,224 @@
+"""Checks of what PEs do: the way of a launch, stages of a tile, vector operations, the ideal product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from math import log2
+from typing import Any
+
+from kernbench.analysis import transfer
+from kernbench.analysis.ideal import ideal_gemm
+from kernbench.analysis.records import Op, Records
+from kernbench.analysis.transfer import Leg
+from kernbench.analysis.utilization import composite_window
+from kernbench.kernels.gemm import STAGINGS, gemm
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.policy.routing import Router, reverse
+from kernbench.runtime_api.auto import run_program
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies.validation_row import Outcome, Sample
+from kernbench.topology import naming
+from kernbench.topology.builder import Machine
+from kernbench.units import ns_to_ps, serialization_ps
+
+SHAPES = ((16, 16, 16), (32, 64, 32), (40, 200, 50), (64, 64, 64), (128, 256, 128), (32, 3072, 32), (256, 256, 256))
+_STREAMED = {"ref_ref": ("a", "b"), "load_ref": ("b",), "load_load": ()}
+_VECTOR: tuple[tuple[str, bool, bool, Callable[[Any, Any], object]], ...] = (
+    # name in the log, whether it is slow, whether it reduces, what the kernel does
+    ("add", False, False, lambda tl, x: x + x),
+    ("mul", False, False, lambda tl, x: x * 3.0),
+    ("exp", True, False, lambda tl, x: tl.exp(x)),
+    ("log", True, False, lambda tl, x: tl.log(x)),
+    ("sqrt", True, False, lambda tl, x: tl.sqrt(x)),
+    ("sum", False, True, lambda tl, x: tl.sum(x, axis=0)),
+    ("max", False, True, lambda tl, x: tl.max(x, axis=0)),
+)
+
+
+def _message_ps(machine: Machine, src: str, dst: str, nbytes: int, *, back: bool = False) -> int:
+    path = Router(machine.graph).path(src, dst)
+    edges = [machine.graph.edge(a, b) for a, b in pairwise(reverse(path) if back else path)]
+    return transfer.message([Leg(edge.bw_gbs, edge.latency_ps, 0) for edge in edges], nbytes).total
+
+
+def _nothing(*_args: object, tl: object) -> None:
+    """Do nothing: the program ends when it starts."""
+
+
+def _launches(machine: Machine) -> Iterator[tuple[str, int, int, int, int, GraphEngine, Any]]:
+    config = machine.config
+    for sip in {0, config.n_sips - 1}:
+        for cube in sorted({0, config.cubes_per_sip // 2, config.cubes_per_sip - 1}):
+            for pe in range(config.pes_per_cube):
+                for arguments in (0, 3, 40):
+                    engine = GraphEngine(machine)
+                    sent = engine.launch(sip, [(cube, pe)], _nothing, (0,) * arguments, "nothing")
+                    engine.wait(sent.done)
+                    yield f"sip{sip}.cube{cube}.pe{pe}, {arguments} arguments", sip, cube, pe, arguments, engine, sent
+
+
+def _start_ps(machine: Machine, sip: int, cube: int, pe: int, arguments: int) -> int:
+    io_cpu, m_cpu, pe_cpu = naming.io_cpu(sip), naming.m_cpu(sip, cube), naming.pe_cpu(sip, cube, pe)
+    config, nbytes = machine.config, 64 + 8 * arguments
+    ways = (("host", io_cpu), (io_cpu, m_cpu), (m_cpu, pe_cpu))
+    service = config.sip.io.io_cpu.service_ns + config.cube.m_cpu.service_ns + config.cube.pe.pe_cpu.command_ns
+    return sum(_message_ps(machine, a, b, nbytes) for a, b in ways) + ns_to_ps(service)
+
+
+def launch_start(machine: Machine, repeats: int) -> Outcome:
+    """Tell when a PE starts: three messages and three services."""
+    return Outcome(
+        [
+            Sample(label, _start_ps(machine, sip, cube, pe, arguments), sent.start_ps)
+            for label, sip, cube, pe, arguments, _, sent in _launches(machine)
+        ]
+    )
+
+
+def launch_end(machine: Machine, repeats: int) -> Outcome:
+    """Tell when the host knows: three answers of 16 B later."""
+    samples = []
+    for label, sip, cube, pe, arguments, engine, _ in _launches(machine):
+        io_cpu, m_cpu, pe_cpu = naming.io_cpu(sip), naming.m_cpu(sip, cube), naming.pe_cpu(sip, cube, pe)
+        ways = (("host", io_cpu), (io_cpu, m_cpu), (m_cpu, pe_cpu))
+        answers = sum(_message_ps(machine, a, b, 16, back=True) for a, b in ways)
+        samples.append(Sample(label, _start_ps(machine, sip, cube, pe, arguments) + answers, int(engine.env.now)))
+    return Outcome(samples)
+
+
+def _product(machine: Machine, mkn: Sequence[int], staging: str, epilogue: Sequence[str] = ()) -> Records:
+    m, k, n = mkn
+
+    def program(torch: RuntimeContext) -> None:
+        here = DPPolicy(num_cubes=1, num_pes=1)
+        a, b, c = (torch.empty(*s, dtype=torch.float16, dp=here, device="ahbm") for s in ((m, k), (k, n), (m, n)))
+        torch.launch("gemm", gemm, a, b, c, m, k, n, staging, tuple(epilogue))
+
+    return run_program(machine, program, mode="exact", log="tile").records
+
+
+def _tiles(machine: Machine, mkn: Sequence[int]) -> list[tuple[int, int, int, bool]]:
+    """Return (m, k, n, last of its k) of the tiles of a product, in order m, n, k."""
+    tile = machine.config.cube.pe.pe_gemm.tile
+
+    def cut(size: int, by: int) -> list[int]:
+        return [min(by, size - at) for at in range(0, size, by)]
+
+    ks = cut(mkn[1], tile.k)
+    return [
+        (m, k, n, p == len(ks) - 1) for m in cut(mkn[0], tile.m) for n in cut(mkn[2], tile.n) for p, k in enumerate(ks)
+    ]
+
+
+def _stage(machine: Machine, kind: str) -> Outcome:
+    samples = []
+    pe = machine.config.cube.pe
+    tile, rate = pe.pe_gemm.tile, pe.pe_gemm.macs_per_cycle.f16 * pe.pe_gemm.clock_ghz
+    for mkn in SHAPES:
+        tiles = _tiles(machine, mkn)
+        for op in _product(machine, mkn, "load_ref").of_kind(kind):
+            m, k, n, _ = tiles[op.tile]
+            expected = {
+                "fetch": serialization_ps(2 * (m * k + k * n), pe.pe_tcm.read_bw_gbs),
+                "gemm": serialization_ps(tile.m * tile.k * tile.n, rate),
+                "store_tcm": serialization_ps(2 * m * n, pe.pe_tcm.write_bw_gbs),
+            }[kind]
+            samples.append(Sample(f"tile {op.tile} of {'x'.join(map(str, mkn))}", expected, op.end_ps - op.start_ps))
+    return Outcome(samples)
+
+
+def fetch(machine: Machine, repeats: int) -> Outcome:
+    """Compare the fetch of each tile: bytes of both operand tiles over the TCM read port."""
+    return _stage(machine, "fetch")
+
+
+def matrix(machine: Machine, repeats: int) -> Outcome:
+    """Compare the product of each tile: MACs of a full one over the rate, ragged or not."""
+    return _stage(machine, "gemm")
+
+
+def store(machine: Machine, repeats: int) -> Outcome:
+    """Compare the store of each output tile: its bytes over the TCM write port."""
+    return _stage(machine, "store_tcm")
+
+
+def counts(machine: Machine, repeats: int) -> Outcome:
+    """Count how many pieces of work each stage did, and the bytes that came in and went out."""
+    samples = []
+    for mkn in SHAPES:
+        tiles = _tiles(machine, mkn)
+        outputs = [tile for tile in tiles if tile[3]]
+        records = _product(machine, mkn, "ref_ref")
+        name = "x".join(map(str, mkn))
+        for kind, n in (
+            ("fetch", len(tiles)),
+            ("gemm", len(tiles)),
+            ("dma_in", 2 * len(tiles)),
+            ("dma_out", len(outputs)),
+        ):
+            samples.append(Sample(f"rows of {kind}, {name}", n, len(records.of_kind(kind))))
+        into = sum(2 * (m * k + k * n) for m, k, n, _ in tiles)
+        samples.append(Sample(f"bytes in, {name}", into, int(records.of_kind("dma_in").nbytes.sum())))
+        samples.append(Sample(f"bytes out, {name}", 2 * mkn[0] * mkn[2], int(records.of_kind("dma_out").nbytes.sum())))
+    return Outcome(samples)
+
+
+def vector(machine: Machine, repeats: int) -> Outcome:
+    """Run operations of PE_MATH, f16 and f32: elements over lanes, four times for slow ones, log2 of lanes to reduce."""
+    math = machine.config.cube.pe.pe_math
+    samples = []
+    for dtype, lanes in (("float16", math.lanes_16bit), ("float32", math.lanes_32bit)):
+        for elements in (1, lanes - 1, lanes, lanes + 1, 5000):
+            rows = _vector_rows(machine, dtype, elements)
+            for (name, slow, reduces, _), op in zip(_VECTOR, rows, strict=True):
+                cycles = -(-elements // lanes) * (math.slow_op_cycles if slow else 1)
+                cycles += int(log2(lanes)) if reduces else 0
+                expected = serialization_ps(cycles, math.clock_ghz)
+                samples.append(Sample(f"{name} of {elements} {dtype}", expected, op.end_ps - op.start_ps))
+    return Outcome(samples)
+
+
+def _vector_rows(machine: Machine, dtype: str, elements: int) -> list[Op]:
+    def kernel(x_ptr: Any, n: int, *, tl: Any) -> None:
+        x = tl.load(x_ptr, shape=(n,))
+        kept = [function(tl, x) for _, _, _, function in _VECTOR]
+        tl.wait(kept[-1])
+
+    def program(torch: RuntimeContext) -> None:
+        here = DPPolicy(num_cubes=1, num_pes=1)
+        torch.launch("vector", kernel, torch.ones(elements, dtype=dtype, dp=here, device="ahbm"), elements)
+
+    records = run_program(machine, program, mode="exact", log="tile").records
+    ops = {op.command.name: op for op in records.of_kind("math")}
+    return [ops[name] for name, *_ in _VECTOR]
+
+
+def ideal(machine: Machine, repeats: int) -> Outcome:
+    """Run products in all stagings: the composite's window against the ideal of the machine file."""
+    samples = []
+    for mkn in SHAPES:
+        for staging in STAGINGS:
+            start, end = composite_window(_product(machine, mkn, staging))
+            expected = ideal_gemm(machine.config, mkn, streamed=_STREAMED[staging]).time_ns
+            samples.append(Sample(f"{'x'.join(map(str, mkn))} {staging} [ns]", expected, (end - start) / 1000))
+    return Outcome(samples)
+
+
+def issue(machine: Machine, repeats: int) -> Outcome:
+    """Issue loads of one program: each is issued one command after the one before it, while DMA slots are free."""
+    n = machine.config.cube.pe.pe_dma.outstanding_reads
+
+    def kernel(x_ptr: Any, *, tl: Any) -> None:
+        tl.wait(*[tl.load(x_ptr + 128 * i, shape=(128,)) for i in range(n)])
+
+    engine = GraphEngine(machine)
+    with RuntimeContext(engine) as torch:
+        x = torch.empty(128 * n, dtype=torch.float16, dp=DPPolicy(num_cubes=1, num_pes=1), device="ahbm")
+        torch.launch("loads", kernel, x)
+    start = engine.launches[-1].start_ps
+    assert start is not None
+    each = ns_to_ps(machine.config.cube.pe.pe_cpu.command_ns)
+    starts = sorted(torch.result.records.of_kind("load").start_ps.tolist())
+    return Outcome([Sample(f"load {i}", start + (i + 1) * each, t) for i, t in enumerate(starts)])

@@ -1,0 +1,106 @@
+"""A check and the row it comes to: what the model's rule says against what the simulation does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernbench.studies.points import Row
+from kernbench.topology.builder import Machine
+
+EXACT = "every flit simulated (mode exact)"
+
+
+class Sample(NamedTuple):
+    """One point: what the rule says, and what was measured."""
+
+    label: str
+    expected: float
+    measured: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The points of one check.
+
+    Attributes
+    ----------
+    samples : sequence of Sample
+    certificate : str
+        How the simulated times were made sure of.
+    """
+
+    samples: Sequence[Sample]
+    certificate: str = EXACT
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the validation report.
+
+    Attributes
+    ----------
+    name : str
+        Its name, in kebab case.
+    rule : str
+        The rule of docs/model.md that it is about.
+    what : str
+        What is compared, in words.
+    run : callable
+        From the machine, and how many repetitions of what is random, to an Outcome.
+    unit : str
+        "ps" or "B": the difference counts. "%": the difference over what was expected.
+    allowed : float, optional
+        The largest error with which the rule holds; None: the row only reports.
+    note : str
+        What a reader should know about its error.
+    """
+
+    name: str
+    rule: str
+    what: str
+    run: Callable[[Machine, int], Outcome]
+    unit: str = "ps"
+    allowed: float | None = 0.0
+    note: str = ""
+
+    def row(self, machine: Machine, repeats: int) -> Row:
+        """Run it and return its row."""
+        outcome = self.run(machine, repeats)
+        errors = [self._error(sample) for sample in outcome.samples]
+        worst = max(range(len(errors)), key=errors.__getitem__)
+        sample = outcome.samples[worst]
+        return {
+            "name": self.name,
+            "rule": self.rule,
+            "what": self.what,
+            "n": len(errors),
+            "unit": self.unit,
+            "error_max": errors[worst],
+            "error_mean": sum(errors) / len(errors),
+            "percent_max": max(_percent(sample) for sample in outcome.samples),
+            "allowed": self.allowed,
+            "held": None if self.allowed is None else errors[worst] <= self.allowed,
+            "worst": sample.label if errors[worst] else "",
+            "worst_expected": sample.expected,
+            "worst_measured": sample.measured,
+            "certificate": outcome.certificate,
+            "note": self.note,
+            "quantiles": _quantiles(errors),
+        }
+
+    def _error(self, sample: Sample) -> float:
+        return _percent(sample) if self.unit == "%" else abs(sample.measured - sample.expected)
+
+
+def _percent(sample: Sample) -> float:
+    """Return the difference in % of what was expected; of nothing, any difference is all."""
+    difference = abs(sample.measured - sample.expected)
+    return 100 * difference / sample.expected if sample.expected else 100.0 * bool(difference)
+
+
+def _quantiles(errors: Sequence[float]) -> list[float]:
+    """Return the least error, the largest, and 19 between at equal shares of the points."""
+    ordered = sorted(errors)
+    return [ordered[round(i * (len(ordered) - 1) / 20)] for i in range(21)]
