@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+
+from kernbench.cli.main import main
+
+
+def test_lists_the_cases_of_the_machine(capsys):
+    assert main(["probe", "--list", "--topology", "preset:small"]) == 0
+    listed = capsys.readouterr().out
+    assert "own-slice-read" in listed
+    assert "other-sip" not in listed  # it has one SIP
+
+
+def test_a_case_tells_its_times_parts_and_hops(capsys):
+    assert main(["probe", "--case", "own-slice-read", "--topology", "preset:default"]) == 0
+    said = capsys.readouterr().out
+    assert "27.00" in said
+    assert "sip0.cube0.hbm_ctrl.pe0->sip0.cube0.r0c0" in said
+    assert "1 MiB" in said
+    assert "certified" in said
+
+
+def test_all_cases_in_one_table(capsys):
+    assert main(["probe", "--topology", "preset:small"]) == 0
+    said = capsys.readouterr().out
+    assert "all-one-write" in said
+    assert "link by link" not in said
+
+
+def test_json_has_the_same_numbers(capsys):
+    assert main(["probe", "--case", "same-half-read", "--json", "--topology", "preset:default"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["last_end_ns"] for row in rows][:1] == [30.06]
+    assert rows[0]["hops"]
+
+
+def test_an_unknown_case_is_refused_with_the_nearest(capsys):
+    assert main(["probe", "--case", "same-hald-read"]) != 0
+    assert "did you mean same-half-read" in capsys.readouterr().err
