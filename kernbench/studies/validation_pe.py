@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from math import log2
 from typing import Any
 
@@ -18,6 +19,7 @@ from kernbench.policy.routing import Router, reverse
 from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies.validation_reference import Reference
 from kernbench.studies.validation_row import Outcome, Sample
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
@@ -88,6 +90,49 @@ def launch_end(machine: Machine, repeats: int) -> Outcome:
     return Outcome(samples)
 
 
+def common_start(machine: Machine, repeats: int) -> Outcome:
+    """Compare the common start of many PEs with the last arrival in the reference; nobody starts later."""
+    config = machine.config
+    everyone = [(cube, pe) for cube in range(config.cubes_per_sip) for pe in range(config.pes_per_cube)]
+    samples = []
+    for targets in (everyone[: config.pes_per_cube], everyone[:: config.pes_per_cube], everyone):
+        for arguments in (0, 5):
+            engine = GraphEngine(machine)
+            sent = engine.launch(0, targets, _nothing, (0,) * arguments, "nothing")
+            engine.wait(sent.done)
+            expected = _last_arrival(machine, targets, 64 + 8 * arguments)
+            label = f"{len(targets)} PEs, {arguments} arguments"
+            samples.append(Sample(label, expected, sent.target_start_ps))
+            samples.append(Sample(f"late starts, {label}", 0, len(engine.records().of_kind("skew"))))
+    return Outcome(samples)
+
+
+def _last_arrival(machine: Machine, targets: Sequence[tuple[int, int]], nbytes: int) -> int:
+    """Return when the last PE_CPU has its copy: messages of the reference, services of the machine file."""
+    config, sim, io_cpu = machine.config, Reference(machine), naming.io_cpu(0)
+    taken: list[int] = []
+    cubes: dict[int, list[int]] = {}
+    for cube, pe in targets:
+        cubes.setdefault(cube, []).append(pe)
+
+    def after(ns: float, fn: Callable[[], None]) -> Callable[[], None]:
+        return lambda: sim.at(sim.now + ns_to_ps(ns), fn)
+
+    def to_pes(cube: int) -> None:
+        end = after(config.cube.pe.pe_cpu.command_ns, lambda: taken.append(sim.now))
+        for pe in cubes[cube]:
+            sim.send(naming.m_cpu(0, cube), naming.pe_cpu(0, cube, pe), nbytes, end)
+
+    def to_cubes() -> None:
+        for cube in cubes:
+            arrived = after(config.cube.m_cpu.service_ns, partial(to_pes, cube))
+            sim.send(io_cpu, naming.m_cpu(0, cube), nbytes, arrived)
+
+    sim.send("host", io_cpu, nbytes, after(config.sip.io.io_cpu.service_ns, to_cubes))
+    sim.run()
+    return max(taken)
+
+
 def _product(machine: Machine, mkn: Sequence[int], staging: str, epilogue: Sequence[str] = ()) -> Records:
     m, k, n = mkn
 
@@ -144,6 +189,41 @@ def store(machine: Machine, repeats: int) -> Outcome:
     return _stage(machine, "store_tcm")
 
 
+def lines(machine: Machine, repeats: int) -> Outcome:
+    """Count bursts of a product whose operands are stored row by row: each line that a tile touches, once."""
+    hbm = machine.config.cube.hbm
+    where = machine.with_({"cube.hbm.gather": "strided"})
+    burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+    samples = []
+    for mkn in SHAPES:
+        busy = _product(where, mkn, "ref_ref").busy_by_component()[naming.hbm(0, 0, 0)]
+        bursts = _bursts(where, mkn)
+        samples.append(Sample("x".join(map(str, mkn)), bursts, busy * hbm.channels / burst_ps))
+    return Outcome(samples)
+
+
+def _bursts(machine: Machine, mkn: Sequence[int]) -> int:
+    """Return how many lines the tiles of a, b and the output touch in all."""
+    burst, tile = machine.config.cube.hbm.burst_bytes, machine.config.cube.pe.pe_gemm.tile
+    m, k, n = mkn
+
+    def touched(rows: range, cols: range, width: int) -> int:
+        found: set[int] = set()
+        for row in rows:
+            first, last = 2 * (row * width + cols.start), 2 * (row * width + cols.stop) - 1
+            found.update(range(first // burst, last // burst + 1))
+        return len(found)
+
+    total = 0
+    for i, j in product(range(0, m, tile.m), range(0, n, tile.n)):
+        rows, cols = range(i, min(i + tile.m, m)), range(j, min(j + tile.n, n))
+        total += touched(rows, cols, n)
+        for p in range(0, k, tile.k):
+            depth = range(p, min(p + tile.k, k))
+            total += touched(rows, depth, k) + touched(depth, cols, n)
+    return total
+
+
 def counts(machine: Machine, repeats: int) -> Outcome:
     """Count how many pieces of work each stage did, and the bytes that came in and went out."""
     samples = []
@@ -166,7 +246,7 @@ def counts(machine: Machine, repeats: int) -> Outcome:
 
 
 def vector(machine: Machine, repeats: int) -> Outcome:
-    """Run operations of PE_MATH, f16 and f32: elements over lanes, four times for slow ones, log2 of lanes to reduce."""
+    """Run operations of PE_MATH, f16 and f32: elements over lanes, 4 x for slow ones, log2 of lanes to reduce."""
     math = machine.config.cube.pe.pe_math
     samples = []
     for dtype, lanes in (("float16", math.lanes_16bit), ("float32", math.lanes_32bit)):

@@ -50,7 +50,7 @@ class Check:
     run : callable
         From the machine, and how many repetitions of what is random, to an Outcome.
     unit : str
-        "ps" or "B": the difference counts. "%": the difference over what was expected.
+        "ps", "B" and the like: the difference counts. "%": the difference over what was expected.
     allowed : float, optional
         The largest error with which the rule holds; None: the row only reports.
     note : str

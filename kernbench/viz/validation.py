@@ -50,7 +50,7 @@ def validation_errors(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     axes.legend(
         handles=[
             Line2D([], [], marker="o", linestyle="", color=_HELD, label="holds"),
-            Line2D([], [], marker="o", linestyle="", color=_REPORTED, label="reported: no formula of it"),
+            Line2D([], [], marker="o", linestyle="", color=_REPORTED, label="reported: no exact formula"),
             Line2D([], [], marker="o", linestyle="", color=_BROKEN, label="does not hold"),
         ],
         fontsize=7,
