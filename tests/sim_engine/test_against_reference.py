@@ -87,3 +87,14 @@ def test_every_hop_of_every_flit(seed):
     # The key of a hop holds the source's number and the source's count, above ten bits for the place on the route.
     traced = sorted(((h.key >> 44, h.key >> 10 & (1 << 34) - 1), *h[1:]) for h in engine.fabric.hops)
     assert traced == sorted(tuple(hop) for hop in reference.network.hops)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_links_are_as_busy_as_the_flits_they_carried(seed):
+    machine = random_machine(f"busy {seed}")
+    reference, engine = both(machine, seed, MIXES["all"], 6)
+    busy: dict[str, int] = {}
+    for hop in reference.network.hops:
+        busy[hop.link] = busy.get(hop.link, 0) + hop.end_ps - hop.start_ps
+    table = engine.engine.records().links
+    assert dict(zip(table.names, table.busy_ps.tolist(), strict=True)) == busy

@@ -64,17 +64,28 @@ def test_copies_and_answers_on_random_machines(seed, n_args):
     assert "skew" not in {row.kind for row in engine.records()}
 
 
-def test_cpus_serve_one_launch_after_another():
-    engine = GraphEngine(DEFAULT)
-    sent = [engine.launch(0, [(0, 0)], nothing, (), name) for name in "ab"]
+@pytest.mark.parametrize(
+    ("slow", "apart_ns"),
+    [
+        ({}, 10),  # the io_cpu's service, the longest
+        ({"sip.io.io_cpu.service_ns": 40}, 40),
+        ({"cube.m_cpu.service_ns": 40}, 40),
+        ({"cube.pe.pe_cpu.command_ns": 40}, 40),
+    ],
+)
+def test_cpus_serve_one_launch_after_another(slow, apart_ns):
+    machine = resolve_topology("preset:default", slow)
+    engine = GraphEngine(machine)
+    sent = [engine.launch(0, [(0, 0), (0, 1)], nothing, (), name) for name in "abc"]
     engine.run()
-    reference = Reference(DEFAULT)
+    reference = Reference(machine)
     cpus = Cpus(reference)
-    expected = [Launch(cpus, 0, [(0, 0)], 64) for _ in "ab"]
+    expected = [Launch(cpus, 0, [(0, 0), (0, 1)], 64) for _ in "abc"]
     reference.run()
-    assert [x.start_ps for x in sent] == [x.started[0, 0] for x in expected]
-    # io_cpu takes 10 ns a launch, longer than any other part: the second is one service behind.
-    assert sent[1].start_ps - sent[0].start_ps == 10_000
+    assert [x.start_ps for x in sent] == [min(x.started.values()) for x in expected]
+    assert engine.env.now == max(x.done for x in expected)
+    # The slowest CPU on the way sets the pace.
+    assert sent[2].start_ps - sent[1].start_ps == apart_ns * 1000
 
 
 def test_a_pe_that_is_reached_late_starts_late_and_says_so():

@@ -1,0 +1,87 @@
+"""Speed as counts: what the engine does for a tile, a flit and a message, exactly or at most.
+
+Seconds are measured by `python -m benchmarks`; these numbers are the same on every host. A change that raises one
+makes every run slower, and needs a reason.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench.sim_engine.clock import Clock
+from kernbench.topology.builder import resolve_topology
+from tests.components.one_pe import gemm, run
+from tests.reference.traffic import agents, random_machine, run_traffic
+from tests.sim_engine.under_test import Engine
+
+SIZE, TILES, OUTPUTS = 512, 2048, 256
+# Two links lie between a PE and its slice. A tile of 4 KiB is 16 flits, with a command of 1 before it; an output
+# tile of 2 KiB is 8, with an acknowledgement of 1 behind it; an operand of 512 KiB is 2048.
+READ, WRITE, OPERAND = 2 * (1 + 16), 2 * (8 + 1), 2 * (1 + 2048)
+
+
+def product(variant: str, mode: str = "exact"):
+    return run(gemm(SIZE, SIZE, SIZE, variant), log="tile", mode=mode)
+
+
+def nothing(tl) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("variant", "flits", "events_per_tile"),
+    [
+        ("ref_ref", 2 * READ * TILES + WRITE * OUTPUTS, 26),
+        ("load_ref", READ * TILES + WRITE * OUTPUTS + OPERAND, 16),
+        ("load_load", WRITE * OUTPUTS + 2 * OPERAND, 3.4),
+    ],
+)
+def test_exact_reserves_every_flit_and_takes_few_events(variant, flits, events_per_tile):
+    engine = product(variant)
+    assert engine.fabric.reservations - run(nothing).fabric.reservations == flits
+    assert engine.env.events <= events_per_tile * TILES
+
+
+@pytest.mark.parametrize(("variant", "events_per_tile"), [("ref_ref", 9.5), ("load_ref", 6.6), ("load_load", 1.7)])
+def test_whole_messages_take_fewer(variant, events_per_tile):
+    engine = product(variant, "fast")
+    assert engine.certified
+    assert engine.env.events <= events_per_tile * TILES
+
+
+def test_a_message_alone_runs_ahead():
+    # One flit over twelve links of an idle machine: an event when it reaches the second one, and one at its end.
+    engine, ends = Engine(resolve_topology("preset:default")), []
+    engine.send("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe7", 256, lambda: ends.append(engine.now))
+    engine.run()
+    assert engine.fabric.reservations == 12
+    assert engine.engine.env.events == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_most_an_event_for_each_flit_and_link(seed):
+    machine = random_machine(f"budget {seed}")
+    engine = Engine(machine)
+    log = run_traffic(engine, agents(machine, seed, ("send",), 10))
+    # A flit needs no event of its own on the first link; a message needs one to begin and one to end.
+    assert engine.engine.env.events <= engine.fabric.reservations + 2 * len(log)
+
+
+def test_a_log_of_tiles_has_a_row_a_stage():
+    rows = product("ref_ref").records()
+    # Per tile two reads, a fetch, a product; per output tile a store and a write; the composite and the launch.
+    assert len(rows) == 4 * TILES + 2 * OUTPUTS + 2
+
+
+def test_an_idle_clock_does_nothing():
+    clock = Clock()
+    assert clock.drain(10) is False
+    assert clock.events == 0
+
+
+def test_parts_are_made_when_they_are_used():
+    engine = run(gemm(32, 64, 32))
+    small = {name.split(".")[1] for name in engine.parts if name.startswith("sip0.cube")}
+    assert small == {"cube0"}
+    # The host's way in and out, and the two links each way between PE 0 and its slice.
+    assert len(engine.fabric.links) < 40
