@@ -1,0 +1,84 @@
+"""Points of a study: order, what is kept, what an interrupt leaves, and that workers change nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernbench.studies.points import FINISHED, code_version, key_of, progress, run_points
+
+POINTS = [{"x": x} for x in (3, 1, 2)]
+ran: list[int] = []
+
+
+def square(point):
+    ran.append(point["x"])
+    return {"y": point["x"] ** 2}
+
+
+def fails_at_two(point):
+    if point["x"] == 2:
+        raise KeyboardInterrupt
+    return square(point)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    ran.clear()
+
+
+def test_rows_come_in_the_order_of_points():
+    assert run_points(square, POINTS) == [{"y": 9}, {"y": 1}, {"y": 4}]
+
+
+def test_workers_change_nothing(tmp_path):
+    assert run_points(square, POINTS, folder=tmp_path, workers=2) == run_points(square, POINTS)
+
+
+def test_a_finished_point_is_not_run_again(tmp_path):
+    run_points(square, POINTS[:2], folder=tmp_path)
+    ran.clear()
+    assert run_points(square, POINTS, folder=tmp_path) == [{"y": 9}, {"y": 1}, {"y": 4}]
+    assert ran == [2]
+
+
+def test_an_interrupt_keeps_what_was_finished(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run_points(fails_at_two, POINTS, folder=tmp_path)
+    ran.clear()
+    run_points(square, POINTS, folder=tmp_path)
+    assert ran == [2]
+
+
+def test_a_line_that_was_cut_short_is_run_again(tmp_path):
+    run_points(square, POINTS, folder=tmp_path)
+    store = tmp_path / FINISHED
+    store.write_text(store.read_text()[:-5])
+    ran.clear()
+    assert run_points(square, POINTS, folder=tmp_path) == [{"y": 9}, {"y": 1}, {"y": 4}]
+    assert ran == [2]
+
+
+def test_results_of_other_code_are_not_reused(tmp_path, monkeypatch):
+    run_points(square, POINTS, folder=tmp_path)
+    ran.clear()
+    monkeypatch.setattr("kernbench.studies.points.code_version", lambda: "other")
+    run_points(square, POINTS, folder=tmp_path)
+    assert ran == [3, 1, 2]
+
+
+def test_keys_tell_parameters_apart():
+    assert key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
+    assert key_of({"a": 1}) != key_of({"a": 2})
+    assert len(code_version()) == 12
+
+
+def test_progress_counts_the_latest_run(tmp_path):
+    store = tmp_path / FINISHED
+    assert progress(store) == (0, 0)
+    run_points(square, POINTS[:2], folder=tmp_path)
+    assert progress(store) == (2, 2)
+    run_points(square, POINTS, folder=tmp_path)
+    assert progress(store) == (1, 1)
+    assert all(json.loads(line) for line in store.read_text().splitlines())
