@@ -31,8 +31,9 @@ def single_bandwidth(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     """
     rows = rows_of(table)
     under = caption(len(rows), machine, "marks: simulated; lines: closed form; dotted: slowest link of the way")
-    figure = new_figure(11, 4.6, "Single transfers: bytes / time, against size", under)
-    for axes, kind in zip(figure.subplots(1, 2, sharey=True), ("read", "write"), strict=True):
+    kinds = sorted({row["kind"] for row in rows})
+    figure = new_figure(1 + 5 * len(kinds), 4.6, "Single transfers: bytes / time, against size", under)
+    for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
         chosen = [row for row in rows if row["kind"] == kind]
         for i, case in enumerate(_cases(chosen)):
             mine = [row for row in chosen if row["case"] == case]
