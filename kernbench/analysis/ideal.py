@@ -153,4 +153,8 @@ def _read_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
 
 
 def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
-    return _read_ns(machine, nbytes, dma_gbs) - _links_ns(machine, 0) + _links_ns(machine, 16)  # acknowledgement
+    if not nbytes:
+        return 0.0
+    # No command, and no access latency: only a read pays that. An acknowledgement at the end.
+    read_ns = _read_ns(machine, nbytes, dma_gbs) - machine.cube.hbm.access_ns
+    return read_ns - _links_ns(machine, 0) + _links_ns(machine, 16)

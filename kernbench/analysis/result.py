@@ -6,17 +6,22 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
 from kernbench.analysis.records import Launch, Records
 
+if TYPE_CHECKING:
+    from kernbench.analysis.why import Why
+
 LABELS = {
     "gemm": "matrix", "math": "vector", "fetch": "fetch", "store_tcm": "store", "dma_in": "dma in",
     "dma_out": "dma out", "composite": "composite", "host": "host", "launch": "launch", "wait": "wait",
 }  # fmt: skip
+
+VALIDATION = "model and simulator validated in milestones/output/validation/README.md"
 
 _SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map")  # from an order to its completion, not work
 
@@ -148,6 +153,18 @@ class Result:
         """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
+    def why(self) -> Why:
+        """Return the critical path by resource: what the time went to, longest first, and what to change."""
+        from kernbench.analysis.why import why
+
+        return why(self.records, self.name)
+
+    def trace(self, path: str | Path) -> Path:
+        """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""
+        from kernbench.analysis.trace import write_trace
+
+        return write_trace(self.records, path)
+
     def save(self, path: str | Path) -> Path:
         """Write the records to one file; `Result.load` reopens it."""
         return self.records.save(path)
@@ -158,7 +175,11 @@ class Result:
         return cls(Records.load(path), Path(path).stem)
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}: {self.latency_ns:,.2f} ns  (machine {self.machine or '?'})", self.certificate]
+        lines = [
+            f"{self.name}: {self.latency_ns:,.2f} ns  (machine {self.machine or '?'})",
+            self.certificate,
+            VALIDATION,
+        ]
         lines += [f"launch {x.name}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for x in self.launches[:5]]
         if len(self.launches) > 5:
             lines.append(f"... and {len(self.launches) - 5} more launches")

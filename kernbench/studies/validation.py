@@ -25,7 +25,12 @@ SCHEMA_VERSION = 1
 _TIES = "not an error: how much the order of simultaneous arrivals decides"
 
 CHECKS = (
-    Check("message-alone", "M4.1", "a message alone: latencies, fill and serialization", network.message_alone),
+    Check(
+        "message-alone",
+        "M4.1",
+        "a message alone, to 64 KiB, on random routes: latencies, fill, serialization",
+        network.message_alone,
+    ),
     Check("reference", "M4.3", "random traffic: a process for each hop of each flit", runs.against_reference),
     Check(
         "fair-shares",

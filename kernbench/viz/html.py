@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
-from kernbench.analysis.result import LABELS
+from kernbench.analysis.result import LABELS, VALIDATION
 from kernbench.analysis.timeline import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
@@ -31,6 +31,7 @@ def result_html(result: Result) -> str:
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
         f'<div style="border-left:3px solid {colour};padding-left:6px">{escape(result.certificate)}</div>',
+        f'<div style="opacity:.7;padding-left:9px">{VALIDATION}</div>',
         stage_bar_svg(result.breakdown.exclusive_ns()),
         _stage_table(result),
         _last_timeline(result.records),

@@ -1,0 +1,155 @@
+"""The validation study: rows hold, a wrong model or a wrong formula is seen, and later work can add rows."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import inspect
+import re
+from dataclasses import replace
+
+import pytest
+
+from kernbench.errors import KernbenchError
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies import validation, validation_network, validation_reference, validation_report
+from kernbench.studies.validation_row import Check, Outcome, Sample
+from kernbench.studies.validation_traffic import Engine, play, random_machine, random_traffic
+from kernbench.topology.builder import resolve_topology
+from tests.repo import ROOT
+
+SMALL = resolve_topology("preset:small")
+QUICK = ("message-alone", "reads-alone", "writes-alone", "check-values", "launch-start", "common-start", "issue")
+MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+
+
+def row_of(name: str, machine=SMALL) -> dict:
+    [check] = (check for check in validation.CHECKS if check.name == name)
+    return check.row(machine, 0)
+
+
+def outcome(*pairs: tuple[float, float]):
+    return lambda _machine, _repeats: Outcome([Sample(f"point {i}", *pair) for i, pair in enumerate(pairs)])
+
+
+def test_every_row_names_a_rule_of_the_model_once():
+    rules = set(re.findall(r"^(?:### |- \*\*)(M\d\.\d+)\b", MODEL, re.MULTILINE))
+    assert {check.rule for check in validation.CHECKS} <= rules
+    names = [check.name for check in validation.CHECKS]
+    assert len(names) == len(set(names))
+
+
+def test_every_formula_of_transfers_and_kernels_has_a_row():
+    assert {check.rule for check in validation.CHECKS} >= {
+        "M4.1", "M4.3", "M4.4", "M4.5", "M4.6", "M4.7", "M4.8", "M4.9",
+        "M5.1", "M5.2", "M5.3", "M5.4", "M5.5", "M5.7", "M5.9", "M6.2", "M6.4",
+    }  # fmt: skip
+
+
+def test_the_second_simulator_shares_no_code_with_the_engine():
+    tree = ast.parse(inspect.getsource(validation_reference))
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert "kernbench.policy.routing" in imported
+    assert not [name for name in imported if name.startswith(("kernbench.sim_engine", "kernbench.components"))]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_second_simulator_sees_a_picosecond(closed):
+    # Alike on the same machine; on one whose routers take a picosecond more, it differs.
+    machine = random_machine("a picosecond")
+    asks = random_traffic(machine, "a picosecond", 4, closed=closed, hot=True)
+    engine = play(Engine(GraphEngine(machine, log="off")), asks, closed=closed)
+    assert play(validation_reference.Reference(machine), asks, closed=closed) == engine
+    assert all(engine)
+    overhead = machine.config.cube.noc.router.overhead_ns
+    slower = machine.with_({"cube.noc.router.overhead_ns": overhead + 0.001})
+    assert play(validation_reference.Reference(slower), asks, closed=closed) != engine
+
+
+def test_a_row_says_how_far_off_and_where():
+    row = Check("a", "M4.1", "what", outcome((100, 100), (200, 203), (50, 49))).row(SMALL, 0)
+    assert (row["error_max"], row["error_mean"], row["worst"]) == (3, pytest.approx(4 / 3), "point 1")
+    assert (row["worst_expected"], row["worst_measured"]) == (200, 203)
+    assert row["percent_max"] == 2  # of 50
+    assert row["held"] is False
+
+
+def test_a_row_holds_up_to_what_is_allowed_and_no_further():
+    check = Check("a", "M4.1", "what", outcome((100, 105)), "%", 5.0)
+    assert check.row(SMALL, 0)["held"] is True
+    assert replace(check, allowed=4.999).row(SMALL, 0)["held"] is False
+    assert replace(check, allowed=None).row(SMALL, 0)["held"] is None
+
+
+def test_something_where_nothing_was_expected_is_all_wrong():
+    assert Check("a", "M4.1", "what", outcome((0, 1))).row(SMALL, 0)["percent_max"] == 100
+
+
+@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("preset", ["small", "hbm3_conservative"])
+def test_holds_exactly(name, preset):
+    row = row_of(name, resolve_topology(f"preset:{preset}"))
+    assert row["held"] is True
+    assert row["error_max"] == 0
+    assert row["n"] > 1
+
+
+@pytest.mark.parametrize("name", ["fetch", "matrix", "store", "vector", "counts", "lines"])
+def test_stages_hold_on_a_machine_of_odd_numbers(name):
+    machine = SMALL.with_(
+        {
+            "cube.pe.pe_tcm.read_bw_gbs": 333.3,
+            "cube.pe.pe_tcm.write_bw_gbs": 77.7,
+            "cube.pe.pe_gemm.clock_ghz": 1.3,
+            "cube.pe.pe_math.clock_ghz": 0.7,
+            "cube.pe.pe_math.slow_op_cycles": 5,
+        }
+    )
+    assert row_of(name, machine)["error_max"] == 0
+
+
+def test_a_wrong_formula_is_seen(monkeypatch):
+    right = validation_network.transfer.ACK_BYTES
+    assert row_of("writes-alone")["held"] is True
+    monkeypatch.setattr(validation_network.transfer, "ACK_BYTES", right + 240)
+    assert row_of("writes-alone")["held"] is False
+
+
+def test_refuses_a_check_that_there_is_not():
+    with pytest.raises(KernbenchError, match=r"no check 'fecth'; did you mean fetch\? known: message-alone"):
+        validation.sweep(SMALL, checks=["fecth"])
+    with pytest.raises(KernbenchError, match="repeats = -1 must be >= 0"):
+        validation.sweep(SMALL, repeats=-1)
+
+
+def test_report(tmp_path):
+    rows = validation.sweep(SMALL, checks=["check-values", "issue", "tie-spread"], repeats=0)
+    validation.write(rows, tmp_path)
+    assert validation.read(tmp_path)["rows"] == rows
+    with (tmp_path / "validation.csv").open(encoding="utf-8") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == ["check-values", "issue", "tie-spread"]
+    drawn = validation_report.draw(rows, tmp_path)
+    assert {path.name for path in drawn} == {"validation_errors.png", "validation_spread.png"}
+    text = validation_report.write_report(rows, tmp_path).read_text(encoding="utf-8")
+    assert "2 of 3 rows hold exactly, at 16 points." in text
+    assert "| M4.8 | the table of reads on an idle default machine | 12 | 0 | 0 | exact | - |" in text
+
+
+def test_a_broken_rule_is_the_report_s_business(tmp_path):
+    row = Check("a", "M4.1", "what", outcome((100, 103))).row(SMALL, 0)
+    rows = [{**row, "machine": SMALL.hash, "code_version": "none"}]
+    text = validation_report.write_report(rows, tmp_path).read_text(encoding="utf-8")
+    assert "DOES NOT HOLD, 3 ps at point 0 (expected 100, measured 103)" in text
+    assert "BROKEN" in text
+
+
+def test_the_committed_report_holds():
+    rows = validation.read(ROOT / "milestones" / "output" / "validation")["rows"]
+    assert [row["name"] for row in rows] == [check.name for check in validation.CHECKS]
+    assert not [row["name"] for row in rows if row["held"] is False]
+
+
+def test_results_lead_to_the_report():
+    from kernbench.analysis.result import VALIDATION
+
+    assert (ROOT / VALIDATION.split()[-1]).is_file()
