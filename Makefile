@@ -3,7 +3,7 @@
 #   make lab          JupyterLab on the notebooks
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
-#   make bench        the speed of the simulator itself
+#   make bench        the speed of the simulator itself, into benchmarks/README.md
 #   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
 #   make lock         write requirements.lock anew
 
@@ -46,7 +46,7 @@ check: $(READY)
 	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
 
 bench: $(READY)
-	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(PY) $$script; done
+	$(PY) -m benchmarks
 
 # The .py is the source: touched, it is the newer half, which gives the cells. Outputs that survive that may be stale, so
 # every notebook is run.
