@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.run import run
     from kernbench.policy.placement.dp import DPPolicy
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
     read = Result.load
 
-__all__ = ["DPPolicy", "load", "read", "run", "session"]
+__all__ = ["DPPolicy", "compare", "load", "read", "run", "session"]
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
+    "compare": "kernbench.analysis.compare:compare",
     "load": "kernbench.topology.builder:resolve_topology",
     "read": "kernbench.analysis.result:Result.load",
     "run": "kernbench.benches.run:run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Ways:
         times = [(name, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for name, bw in rates]
         slowest = max(times, key=lambda x: x[1])
         wanted = []
-        for a, b in zip(path, path[1:], strict=False):
+        for a, b in itertools.pairwise(path):
             wire, node, _ = self._causes.links[a, b]
             wanted += [("wire", self._name(a, b), wire), ("nodes", self._causes.nodes[b], node)]
         wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
@@ -65,7 +66,7 @@ class Ways:
         return found
 
     def _bandwidths(self, path: Sequence[int]) -> list[tuple[str, float]]:
-        return [(self._name(a, b), self._causes.links[a, b][2]) for a, b in zip(path, path[1:], strict=False)]
+        return [(self._name(a, b), self._causes.links[a, b][2]) for a, b in itertools.pairwise(path)]
 
     def _name(self, a: int, b: int) -> str:
         return f"{self._causes.nodes[a]}->{self._causes.nodes[b]}"

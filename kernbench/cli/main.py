@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from kernbench.cli.compare import compare
 from kernbench.cli.listing import list_
 from kernbench.cli.milestone import milestone
 from kernbench.cli.new import new
@@ -30,7 +31,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, list_, milestone, probe, show, validate, new):
+for command in (run, compare, list_, milestone, probe, show, validate, new):
     cli.add_command(command)
 
 

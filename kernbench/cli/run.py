@@ -30,6 +30,14 @@ from kernbench.cli.options import echo_json, json_option, load_machine, machine_
     show_default=True,
     help="What to record: nothing, operations, or every stage of every tile (tells where a composite spends its time).",
 )
+@click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
+@click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the result, for kernbench compare.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev.",
+)
 @json_option
 def run(
     bench: str,
@@ -39,6 +47,9 @@ def run(
     verify_data: bool,
     mode: str,
     log: str,
+    as_why: bool,
+    save: str | None,
+    trace: str | None,
     as_json: bool,
 ) -> int:
     """Run a bench and print what it comes to: latency, where the time went, what was busiest.
@@ -59,6 +70,10 @@ def run(
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside:
         outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, data=verify_data, mode=mode, log=log)
+    if save:
+        outcome.result.save(save)
+    if trace:
+        outcome.result.trace(trace)
     if as_json:
         echo_json(
             {
@@ -67,10 +82,13 @@ def run(
                 "correctness": outcome.correctness,
                 "error": str(outcome.error) if outcome.error else None,
                 "result": outcome.result.to_dict(),
+                **({"why": outcome.result.why().to_dict()} if as_why else {}),
             }
         )
     else:
         click.echo(repr(outcome.result))
+        if as_why:
+            click.echo(f"\n{outcome.result.why()!r}")
         click.echo(f"\n{outcome.name}: {outcome.completion}, numbers {outcome.correctness}")
     if outcome.error:
         for line in str(outcome.error).splitlines():

@@ -1,0 +1,176 @@
+"""Two runs side by side: what differs in the machine, and what that came to in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.analysis.breakdown import ORDER
+from kernbench.analysis.result import LABELS, Result
+
+ABSENT = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value of the machine file in both runs; None where a run's machine does not have it."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """One time of both runs [ns]; None where only one run has it."""
+
+    what: str
+    before: float | None
+    after: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Time after over time before; None where there is no such number."""
+        return self.after / self.before if self.before and self.after is not None else None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """What changed from one run to another; it prints itself, and shows itself in a notebook.
+
+    Attributes
+    ----------
+    machine : tuple of Change
+        Values of the machine file that differ.
+    latency : Time
+        The whole run.
+    launches, stages : tuple of Time
+        Launches by name, in order; mean exclusive time of each stage.
+    known : bool
+        Whether both runs say which machine they were made on; else `machine` is empty and says nothing.
+    """
+
+    before: str
+    after: str
+    machine: tuple[Change, ...]
+    latency: Time
+    launches: tuple[Time, ...]
+    stages: tuple[Time, ...]
+    known: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {
+            "before": self.before,
+            "after": self.after,
+            "machine_known": self.known,
+            "machine": [asdict(x) for x in self.machine],
+            **{
+                name: [asdict(x) | {"ratio": x.ratio} for x in times]
+                for name, times in (("latency", [self.latency]), ("launches", self.launches), ("stages", self.stages))
+            },
+        }
+
+    def machine_line(self) -> str:
+        """Return in a line how the machines differ."""
+        if not self.known:
+            return "machine: not known, at least one result does not hold it"
+        n = len(self.machine)
+        return "machine: the same" if not n else f"machine: {n} value{'s' * (n > 1)} changed"
+
+    def __repr__(self) -> str:
+        lines = [f"{self.before} -> {self.after}", self.machine_line()]
+        width = max((len(x.field) for x in self.machine), default=0)
+        lines += [f"  {x.field:<{width}}  {_value(x.before)} -> {_value(x.after)}" for x in self.machine]
+        for title, times in (("latency", [self.latency]), ("launches", self.launches), ("stages", self.stages)):
+            if times:
+                lines += ["", f"{title:<28}{'before [ns]':>16}{'after [ns]':>16}{'change':>10}"]
+                lines += [f"  {x.what:<26}{_ns(x.before):>16}{_ns(x.after):>16}{percent(x):>10}" for x in times]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from kernbench.viz.compare import compare_html
+
+        return compare_html(self)
+
+
+def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
+    """Return what changed from run `a` to run `b`.
+
+    Parameters
+    ----------
+    a, b : Result or path
+        Results, or files that `Result.save` wrote.
+    """
+    before, after = (x if isinstance(x, Result) else Result.load(x) for x in (a, b))
+    specs = before.records.spec, after.records.spec
+    known = bool(specs[0]) and bool(specs[1])
+    stages = _pairs(_stages(before), _stages(after))
+    return Comparison(
+        _title(before),
+        _title(after),
+        tuple(machine_changes(*specs)) if known else (),
+        Time("whole run", before.latency_ns, after.latency_ns),
+        _pairs(_launches(before), _launches(after)),
+        tuple(x for x in stages if x.before or x.after),
+        known,
+    )
+
+
+def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """Yield the values that differ between two machine files, by dotted path."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for field in {**old, **new}:
+        if old.get(field, ABSENT) != new.get(field, ABSENT):
+            yield Change(field, old.get(field, ABSENT), new.get(field, ABSENT))
+
+
+def percent(time: Time) -> str:
+    """Return the change in percent, signed; a dash where there is none to tell."""
+    return "-" if time.ratio is None else f"{time.ratio - 1:+.1%}"
+
+
+def _flat(spec: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in spec.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            # A saved file has lists where the machine had tuples.
+            yield f"{path}{key}", _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+
+
+def _launches(result: Result) -> dict[str, float]:
+    """Return the latency of each launch [ns]; later ones of a name are numbered."""
+    found: dict[str, float] = {}
+    count: dict[str, int] = {}
+    for x in result.launches:
+        count[x.name] = n = count.get(x.name, 0) + 1
+        found[x.name if n == 1 else f"{x.name} #{n}"] = (x.end_ps - x.start_ps) / 1000
+    return found
+
+
+def _stages(result: Result) -> dict[str, float]:
+    exclusive = result.breakdown.exclusive_ns()
+    return {LABELS[stage]: exclusive[stage] for stage in ORDER}
+
+
+def _pairs(before: dict[str, float], after: dict[str, float]) -> tuple[Time, ...]:
+    return tuple(Time(name, before.get(name), after.get(name)) for name in {**before, **after})
+
+
+def _title(result: Result) -> str:
+    return f"{result.name} (machine {result.machine or '?'}, mode {result.records.mode})"
+
+
+def _value(value: Any) -> str:
+    return "absent" if value is ABSENT else str(value)
+
+
+def _ns(ns: float | None) -> str:
+    return "-" if ns is None else f"{ns:,.2f}"

@@ -1,0 +1,169 @@
+"""A run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers and messages as flows.
+
+Work that overlaps on a component (requests under way, launches) is laid out on as many tracks as it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from heapq import heapreplace
+from pathlib import Path
+from typing import Any
+
+from kernbench.analysis.causes import MESSAGE, READ
+from kernbench.analysis.critical_path import critical_path
+from kernbench.analysis.records import Records
+from kernbench.analysis.way import Ways
+
+Event = dict[str, Any]
+PATH = "critical path"
+
+
+class Tracks:
+    """Slices by component, and the flows between them; each component's slices are spread over tracks in the end."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, list[Event]] = {}
+        self._flows: list[tuple[Event, Event, str]] = []
+
+    def slice(self, component: str, name: str, start_ps: int, end_ps: int, kind: str, **args: Any) -> Event:
+        """Add a slice; it gets its track when all are known."""
+        event = {"ph": "X", "name": name, "cat": kind, "ts": start_ps, "dur": end_ps - start_ps, "args": args}
+        self._slices.setdefault(component, []).append(event)
+        return event
+
+    def flow(self, src: Event, dst: Event, name: str) -> None:
+        """Join two slices."""
+        self._flows.append((src, dst, name))
+
+    def events(self) -> list[Event]:
+        """Return everything as trace events: names of processes and threads, slices, flows."""
+        found: list[Event] = []
+        pids: dict[str, int] = {}
+        tids: dict[int, int] = {}
+        for component in sorted(self._slices, key=_order):
+            process, thread = _names(component)
+            pid = pids.get(process)
+            if pid is None:
+                pid = pids[process] = len(pids) + 1
+                found.append(_meta("process_name", pid, 0, {"name": process}))
+                found.append(_meta("process_sort_index", pid, 0, {"sort_index": pid}))
+            for lane, events in enumerate(_lanes(self._slices[component])):
+                tid = tids[pid] = tids.get(pid, 0) + 1
+                found.append(_meta("thread_name", pid, tid, {"name": f"{thread} #{lane}" if lane else thread}))
+                found.append(_meta("thread_sort_index", pid, tid, {"sort_index": tid}))
+                for event in events:
+                    event.update(pid=pid, tid=tid)
+                    found.append(event)
+        for number, (src, dst, name) in enumerate(self._flows, 1):
+            for ph, event in (("s", src), ("f", dst)):
+                place = {"ts": event["ts"], "pid": event["pid"], "tid": event["tid"]}
+                found.append({"ph": ph, "id": number, "name": name, "cat": "flow", **place})
+                if ph == "f":
+                    found[-1]["bp"] = "e"
+        for event in found:
+            if "ts" in event:
+                event["ts"] = _us(event["ts"])
+            if "dur" in event:
+                event["dur"] = _us(event["dur"])
+        return found
+
+
+def trace_events(records: Records) -> dict[str, Any]:
+    """Return a run in the JSON object format of trace events; times are in microseconds, to the picosecond."""
+    tracks = Tracks()
+    work: dict[tuple[int, int, int, int, bool], Event] = {}
+    for op in records:
+        args = {"command": op.command.name, "nbytes": op.nbytes, "flops": op.flops, "tile": op.tile}
+        if op.command.shape:
+            args["shape"] = "x".join(map(str, op.command.shape))
+        name = op.command.name if op.tile < 0 else f"{op.kind} {op.tile}"
+        shown = {key: value for key, value in args.items() if value not in (0, -1, "")}
+        event = tracks.slice(op.component, name, op.start_ps, op.end_ps, op.kind, **shown)
+        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in ("load", "dma_in")), event)
+    _moves(records, tracks, work)
+    if records.spec:
+        for step in critical_path(records).steps:
+            parts = {f"{part.kind} at {part.resource}": part.ps / 1000 for part in step.parts}
+            tracks.slice(PATH, step.what, step.start_ps, step.end_ps, PATH, because=step.because, ns=parts)
+    about = {"machine": records.machine, "mode": records.mode, "makespan_ns": records.makespan_ps / 1000}
+    return {"traceEvents": tracks.events(), "displayTimeUnit": "ns", "otherData": about}
+
+
+def write_trace(records: Records, path: str | Path) -> Path:
+    """Write `trace_events` as a JSON file; an existing file is replaced only when the new one is whole."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(trace_events(records), separators=(",", ":")) + "\n", encoding="utf-8", newline="\n")
+    part.replace(path)
+    return path
+
+
+def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:
+    """Add what memories serve and messages between CPUs, and the flows that join them to who asked."""
+    moves = {name: column.tolist() for name, column in records.causes.moves.items()}
+    ways = Ways(records.causes, records.links)
+    sent: dict[tuple[int, str], Event] = {}
+    arrived: list[tuple[int, str, Event]] = []
+    for i in range(len(moves["start_ps"])):
+        route, start, end = moves["route"][i], moves["start_ps"][i], moves["end_ps"][i]
+        src, dst = ways.ends(route)
+        if moves["kind"][i] == MESSAGE:
+            name = records.commands[moves["command"][i]].name
+            event = tracks.slice(src, f"{name} to {dst}", start, end, "message", nbytes=moves["nbytes"][i])
+            sent.setdefault((moves["command"][i], src), event)
+            arrived.append((moves["command"][i], dst, event))
+        elif moves["served_ps"][i] >= 0:
+            read = moves["kind"][i] == READ
+            nbytes, tile = moves["nbytes"][i], moves["tile"][i]
+            name = f"{'read' if read else 'write'} for {dst}"
+            first = min(moves["arrived_ps"][i], moves["served_ps"][i])
+            memory = tracks.slice(src, name, first, moves["served_ps"][i], "memory", nbytes=nbytes)
+            asked = work.get((start, end, nbytes, tile, read)) or tracks.slice(
+                dst, name, start, end, "request", nbytes=nbytes
+            )
+            tracks.flow(asked, memory, "request")
+    for command, node, event in arrived:
+        onward = sent.get((command, node))
+        if onward is not None and onward["ts"] >= event["ts"] + event["dur"]:
+            tracks.flow(event, onward, "message")
+
+
+def _lanes(events: list[Event]) -> list[list[Event]]:
+    """Spread slices over as few lanes as they need, so that none overlaps another on its lane."""
+    lanes: list[list[Event]] = []
+    free: list[tuple[int, int]] = []
+    for event in sorted(events, key=lambda e: (e["ts"], e["dur"])):
+        if free and free[0][0] <= event["ts"]:
+            lane = free[0][1]
+            heapreplace(free, (event["ts"] + event["dur"], lane))
+        else:
+            lane = len(lanes)
+            lanes.append([])
+            free.append((event["ts"] + event["dur"], lane))
+            free.sort()
+        lanes[lane].append(event)
+    return lanes
+
+
+def _names(component: str) -> tuple[str, str]:
+    """Return the process and the thread of a component: its cube (or IO chiplet), and the rest of its id."""
+    if component == PATH:
+        return PATH, PATH
+    place = component.split(".")
+    return (".".join(place[:2]), ".".join(place[2:])) if len(place) > 2 else ("host", component)
+
+
+def _order(component: str) -> tuple[Any, ...]:
+    words = "".join(c if c.isdigit() else f" {c} " if c == "." else c for c in component).split()
+    number = [int("".join(filter(str.isdigit, word)) or -1) for word in words]
+    return (component != PATH, component != "host", number[:2], component)
+
+
+def _meta(name: str, pid: int, tid: int, args: Event) -> Event:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+
+def _us(ps: int) -> float:
+    return ps / 1_000_000
