@@ -23,11 +23,12 @@ def measure() -> Iterator[Row]:
 
 def simulated(mode: str) -> Row:
     """Return the study's products on the engine alone: values and every tile in the log, no host copies."""
+    machine = one_pe.machine_of()
     points = [(shape, variant) for shape in gemm.SHAPES for variant in gemm.STAGINGS]
 
     def once() -> int:
         return sum(
-            one_pe.run(one_pe.gemm(*shape, variant), data=True, log="tile", mode=mode).fabric.reservations
+            one_pe.run(one_pe.gemm(*shape, variant), machine, data=True, log="tile", mode=mode).fabric.reservations
             for shape, variant in points
         )
 
@@ -50,7 +51,7 @@ def studied() -> Row:
 def against_stores(size: int = 160) -> Row:
     """Return one product, both operands streamed, in the engine and in plain SimPy; all rows of the log agree."""
     memory = hbm(0, 0, 0)
-    machine = one_pe.engine_of().machine
+    machine = one_pe.machine_of()
 
     def stores() -> list[tuple[int, int]]:
         sim = Reference(machine)
@@ -60,7 +61,7 @@ def against_stores(size: int = 160) -> Row:
         return sorted((row.start_ps, row.end_ps) for row in pe.rows)
 
     def engine() -> list[tuple[int, int]]:
-        made = one_pe.run(one_pe.gemm(size, size, size), log="tile")
+        made = one_pe.run(one_pe.gemm(size, size, size), machine, log="tile")
         start = made.launches[0].start_ps or 0
         rows = made.records().of_kind("dma_in", "fetch", "gemm", "store_tcm", "dma_out")
         return sorted((int(a) - start, int(b) - start) for a, b in zip(rows.start_ps, rows.end_ps, strict=True))

@@ -9,16 +9,23 @@ from kernbench.dtypes import float16
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
-from kernbench.topology.builder import resolve_topology
+from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.triton_emu.handles import Pointer
 
 VA = 1 << 40
 SPACE = 1 << 26
 
 
-def engine_of(overrides: Mapping[str, Any] | None = None, *, data: bool = False, **options: Any) -> GraphEngine:
+def machine_of(overrides: Mapping[str, Any] | None = None) -> Machine:
+    """Return the default machine with one SIP, changed."""
+    return resolve_topology("preset:default", {"system.sips.count": 1, **(overrides or {})})
+
+
+def engine_of(
+    overrides: Mapping[str, Any] | Machine | None = None, *, data: bool = False, **options: Any
+) -> GraphEngine:
     """Return an engine of one SIP, where every PE of cube 0 has slice p of the cube mapped at VA + p * SPACE."""
-    machine = resolve_topology("preset:default", {"system.sips.count": 1, **(overrides or {})})
+    machine = overrides if isinstance(overrides, Machine) else machine_of(overrides)
     engine = GraphEngine(machine, data, **options)
     pes = range(machine.config.pes_per_cube)
     for pe in pes:
@@ -38,7 +45,9 @@ def pointer(offset: int = 0, pe: int = 0, dtype: Any = float16) -> Pointer:
     return Pointer(VA + pe * SPACE + offset, dtype)
 
 
-def run(kernel: Callable[..., None], overrides: Mapping[str, Any] | None = None, **options: Any) -> GraphEngine:
+def run(
+    kernel: Callable[..., None], overrides: Mapping[str, Any] | Machine | None = None, **options: Any
+) -> GraphEngine:
     """Run `kernel(tl)` on PE 0 of cube 0; return the engine after the launch."""
     engine = engine_of(overrides, **options)
     launch(engine, kernel)
