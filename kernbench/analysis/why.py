@@ -11,7 +11,7 @@ from kernbench.analysis.critical_path import CriticalPath, critical_path
 from kernbench.analysis.records import Records
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill")
-_LINK = ("serialization", "queueing", "fill")
+_SLICE = "cube.hbm.channel_bw_gbs"
 _LIMITS = {
     "the limit of outstanding requests": ("cube.pe.pe_dma.outstanding_reads", "cube.pe.pe_dma.outstanding_writes"),
     "a free tile buffer": ("cube.pe.pe_tcm.buffers_per_operand",),
@@ -167,7 +167,18 @@ def _together(records: Records, fields: tuple[str, ...], ps: int) -> tuple[str, 
     busy = [("memory", name, ps) for name, ps in records.busy_by_component().items()]
     busy += [("serialization", name, ps) for name, ps in links]
     found = {f: None for kind, name, ps in busy if ps > bound for f in blame(kind, name).fields if f not in fields}
-    return tuple(f for f in found if not f.endswith("_ns"))
+    return tuple(dict.fromkeys([*_at_least(records, fields), *(f for f in found if not f.endswith("_ns"))]))
+
+
+def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:
+    """Return the links that no HBM slice may outrun, if they could not carry what one of twice the rate gives."""
+    if _SLICE not in fields:
+        return []
+    cube = records.spec["cube"]
+    hbm = cube["hbm"]
+    twice = 2 * hbm["channels"] * hbm["channel_bw_gbs"] * hbm["efficiency"]
+    links = {"cube.hbm.bw_gbs": hbm["bw_gbs"], "cube.pe.pe_dma.bw_gbs": cube["pe"]["pe_dma"]["bw_gbs"]}
+    return [field for field, bw in links.items() if bw < twice]
 
 
 def _more(others: int) -> str:
