@@ -29,7 +29,10 @@
 # %% tags=["parameters"]
 topology: str = "preset:default"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
-cases: list = []  # names of cases; empty: all that the machine has the parts for
+cases: list = [  # names; empty: all cases that the machine has the parts for
+    "h2d-write", "own-slice-read", "next-cube-read", "farthest-cube-read",  # alone
+    "all-own-write", "all-one-read", "eastbound-write",  # patterns
+]  # fmt: skip
 sizes: list = [4096, 8192]  # bytes of each transfer
 longest: int = 2097152  # bytes that a case moves in all at most; sizes beyond are left out
 mode: str = "auto"  # of the engine
