@@ -46,6 +46,29 @@ class Stream:
         found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
         return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
 
+    def row(self, r: int, cols: int) -> list[list[Piece]]:
+        """Return the requests of tiles (r, 0) to (r, cols - 1)."""
+        if self._home is None:
+            return [self.pieces(r, c) for c in range(cols)]
+        (port, base), grid = self._home, self.grid
+        rows, last = grid.shape(r, cols - 1)
+        full = rows * grid.tile_cols * grid.itemsize
+        start = base + r * grid.tile_rows * grid.cols * grid.itemsize
+        found: list[list[Piece]] = [[(port, start + c * full, full, None)] for c in range(cols - 1)]
+        return [*found, [(port, start + (cols - 1) * full, rows * last * grid.itemsize, None)]]
+
+    def column(self, c: int, rows: int) -> list[list[Piece]]:
+        """Return the requests of tiles (0, c) to (rows - 1, c)."""
+        if self._home is None:
+            return [self.pieces(r, c) for r in range(rows)]
+        (port, base), grid = self._home, self.grid
+        _, cols = grid.shape(0, c)
+        nbytes = grid.tile_rows * cols * grid.itemsize
+        start = base + grid.tile_rows * c * grid.tile_cols * grid.itemsize
+        step = grid.tile_rows * grid.cols * grid.itemsize
+        found: list[list[Piece]] = [[(port, start + r * step, nbytes, None)] for r in range(rows - 1)]
+        return [*found, self.pieces(rows - 1, c)]
+
     def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Piece]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
         lines: dict[str, list[int]] = {}
@@ -68,15 +91,30 @@ class TileReads:
 
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
-        self._every = any("k" in operand.axes for _, operand in operands)
+        self._clock, self._reader = job.pe.engine.env, job.pe.dma.reader
         self._left: dict[int, int] = {}
         self._landed: dict[int, int] = {}
         self._free: list[int] = []
         self._tile = -1
-        self._m = self._n = 0
-        self._waits: int
+        self._m = -1
+        self._every: list[list[list[Piece]]] = []
+        self._once: list[Piece] = []
         self._pending: list[tuple[int, Piece]] = []
         self._prepare()
+
+    def _begin(self, out: int) -> None:
+        """Find what the k tiles of an output tile read: of operands along k each, of the others the last one."""
+        kt = self.job.kt
+        m, n = self.job.plan.out_place(out)
+        along, self._once = [], []
+        for i, (stream, operand) in enumerate(self.operands):
+            if operand.axes == "mk":
+                along.append(self._every[i] if m == self._m else stream.row(m, kt))
+            elif operand.axes == "kn":
+                along.append(stream.column(n, kt))
+            else:
+                self._once += stream.pieces(*operand.place(m, n, kt - 1))
+        self._every, self._m = along, m
 
     def _prepare(self) -> None:
         """Go on to the next tile that reads something."""
@@ -84,24 +122,17 @@ class TileReads:
         pending = self._pending
         while not pending and self._tile + 1 < job.n:
             self._tile = i = self._tile + 1
-            out, k = divmod(i, kt)
+            k = i % kt
             if not k:
-                self._m, self._n = job.plan.out_place(out)
-            for stream, operand in self.operands:
-                axes = operand.axes
-                if axes == "mk":
-                    pieces, waits = stream.pieces(self._m, k), i - buffers
-                elif axes == "kn":
-                    pieces, waits = stream.pieces(k, self._n), i - buffers
-                elif k == kt - 1:
-                    pieces, waits = stream.pieces(*operand.place(self._m, self._n, k)), i - buffers * kt
-                else:
-                    continue
-                for piece in pieces:
+                self._begin(i // kt)
+            if k == kt - 1 and self._once:
+                waits = i - buffers * kt
+                pending += [(waits, piece) for piece in reversed(self._once)]
+            waits = i - buffers
+            for along in reversed(self._every):
+                for piece in reversed(along[k]):
                     pending.append((waits, piece))
             self._left[i] = len(pending)
-            if len(pending) > 1:
-                pending.reverse()
 
     def arrival(self, i: int) -> int | None:
         """Return when tile `i` is complete in TCM, or None if that is not known yet."""
@@ -115,7 +146,7 @@ class TileReads:
         self._landed.pop(i, None)
         del self._left[i]
         self._free.append(t)
-        self.job.pe.dma.reader.pump()
+        self._reader.pump()
 
     def next_ps(self) -> int | None:
         """Return when the next request may be issued: planned, and a buffer free."""
@@ -135,7 +166,7 @@ class TileReads:
         """Issue the next request; return True if it was the last."""
         job, pending = self.job, self._pending
         _, (port, offset, nbytes, lines) = pending.pop()
-        now = job.pe.engine.env._now
+        now = self._clock._now
         if job.start_ps is None:
             job.start_ps = now
         port.read(Transaction(nbytes, offset, self._arrived, (self._tile, now), lines))
@@ -146,7 +177,7 @@ class TileReads:
     def _arrived(self, txn: Transaction) -> None:
         i, issued = txn.arg
         pe = self.job.pe
-        now, log = pe.engine.env._now, pe.engine.log
+        now, log = self._clock._now, pe.pipeline.log
         if log.tiles:
             log.row(issued, now, pe.dma.component, _DMA_IN, self.job.id, txn.nbytes, 0, i)
             log.transfer(issued, now, txn, self.job.id, i, READ)
@@ -154,7 +185,7 @@ class TileReads:
         if not left:
             self._landed[i] = now
             pe.pipeline.advance()
-        pe.dma.reader.done()
+        self._reader.done()
 
 
 class TileWrites:

@@ -91,6 +91,10 @@ class HbmCtrl:
         self._served_ps += rounds * n * burst
         access = self.access_ps
         txn.served = now, *self._since[0], end + access
+        if access < burst <= n * txn.back.links[0].flit_ps:
+            # Every channel is taken until `end`: nothing else can be ready between the first round and the last, and
+            # the link is busy from one to the next. So the flits may as well queue for it at once.
+            return [(start + burst + access, rounds * n)]
         return [(t + access, n) for t in range(end, start, -burst)]
 
     def _lines(self, txn: Transaction) -> range:
@@ -121,7 +125,7 @@ class HbmCtrl:
             self.fabric.train(txn.back, count, size, txn.key, None, None)
             self.fabric.call_at(pending[-1][0], txn.key, self._release, txn)
             return
-        if self.engine.data:
+        if self.engine.data and txn.pieces:
             txn.data = self.engine.memory.peek(txn.pieces)
         self.fabric.train(txn.back, count, size, txn.key, txn.fn, txn)
 
