@@ -43,11 +43,12 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
             title=f"Patterns, {size_name(most)} a transfer: where the time goes, without and with congestion",
         )
         drawn.append(("probe_pattern_parts.png", figure))
+    note = f"links busy for less than {probe.VISIBLE:.2%} of the time are left out"
     for row in probe.largest_patterns(rows):
         title = (
             f"{row['case']}: {row['transfers']} transfers of {size_name(row['nbytes'])}, {row['last_end_ns']:,.0f} ns"
         )
-        drawn.append((heatmap_name(row["case"]), link_heatmap(row["links"], machine, title=title)))
+        drawn.append((heatmap_name(row["case"]), link_heatmap(row["links"], machine, title=title, note=note)))
     return [save(figure, folder / name) for name, figure in drawn]
 
 

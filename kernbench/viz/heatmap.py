@@ -112,9 +112,7 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
     left_out = f"; {len(sips) - len(shown)} SIPs with less traffic not drawn" if len(sips) > len(shown) else ""
     alike = sum(value == share[first] for value in share.values()) - 1
     more = f" and {alike} more" if alike else ""
-    under = caption(
-        len(share), machine.hash, f"links that carried anything, traffic keeps right{left_out}   {note}".rstrip()
-    )
+    under = caption(len(share), machine.hash, f"links, traffic keeps right{left_out}   {note}".rstrip())
     above = 25.0 if any(naming.HOST in link.split("->") for link in share) else 6.0
     below = 8.0 if len(shown) > 1 else 1.0
     across, down = len(shown) * plan.pitch - _SIP_GAP + 4, plan.height + above + below
