@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 import weakref
 
-import numpy as np
 import pytest
 import simpy
 
@@ -15,9 +13,8 @@ from kernbench.dtypes import float16
 from kernbench.errors import DeadlockError, KernbenchError, KernelError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
-from kernbench.sim_engine.op_log import KINDS, OpLog
 from kernbench.topology.builder import resolve_topology
-from tests.components.one_pe import engine_of, gemm, launch, pointer, run, slice_pa
+from tests.components.one_pe import engine_of, gemm, launch, pointer, run
 
 PRODUCT = gemm(64, 128, 64, "ref_ref")
 
@@ -239,120 +236,6 @@ def test_an_interrupted_run_can_go_on_to_the_same_end():
 def test_an_unknown_mode_names_the_known_ones():
     with pytest.raises(KernbenchError, match="exact"):
         GraphEngine(resolve_topology("preset:small"), mode="exactly")
-
-
-@pytest.mark.parametrize("level", ["off", "operation", "tile"])
-def test_levels_of_the_log(level):
-    records = run(gemm(64, 64, 32, "load_ref"), log=level).records()
-    kinds = {row.kind for row in records}
-    assert (
-        kinds
-        == {
-            "off": set(),
-            "operation": {"launch", "load", "composite"},
-            "tile": {"launch", "load", "composite", "dma_in", "fetch", "gemm", "store_tcm", "dma_out"},
-        }[level]
-    )
-    assert records.busy_by_component()["sip0.cube0.pe0.pe_gemm"] == 2 * 16_000, "counted at every level"
-
-
-def test_the_log_level_changes_no_time():
-    assert len({run(PRODUCT, log=level).env.now for level in ("off", "operation", "tile")}) == 1
-
-
-def test_rows_say_what_moved():
-    engine = run(gemm(40, 64, 32, "ref_ref"), log="tile")
-    records = engine.records()
-    total = {kind: sum(row.nbytes for row in records if row.kind == kind) for kind in KINDS}
-    # Two tiles of rows, 32 and 8 high: the ragged one moves its own bytes, and b passes once for each.
-    assert total["dma_in"] == total["fetch"] == 40 * 64 * 2 + 2 * 64 * 32 * 2
-    assert total["dma_out"] == total["store_tcm"] == 40 * 32 * 2
-    assert sum(row.flops for row in records if row.kind == "gemm") == 2 * 40 * 64 * 32
-    [composite] = [row for row in records if row.kind == "composite"]
-    assert composite.flops == 2 * 40 * 64 * 32
-    assert composite.command.tag == "40x64x32"
-
-
-def test_links_are_busy_for_what_they_carried():
-    engine = run(gemm(32, 64, 32, "ref_ref"))
-    table = engine.records().links
-    into = dict(zip(table.names, zip(table.nbytes, table.busy_ps, strict=True), strict=True))
-    nbytes, busy = into["sip0.cube0.r0c0->sip0.cube0.pe0.pe_dma"]
-    # Two reads of 4 KiB and the acknowledgement of 16 B.
-    assert (nbytes, busy) == (2 * 4096 + 16, 32 * 1000 + 63)
-
-
-def test_busy_is_never_more_than_the_time_there_was():
-    engine = run(gemm(96, 256, 96, "ref_ref", b_pe=3))
-    records = engine.records()
-    assert max(records.links.busy_ps) <= records.makespan_ps
-    assert max(records.busy_by_component().values()) <= records.makespan_ps
-
-
-def test_host_copies_move_bytes_and_time():
-    engine = engine_of(data=True)
-    pieces = [(slice_pa(engine, 0) + 100, 1000), (slice_pa(engine, 3), 24)]
-    data = np.arange(1024, dtype=np.uint32).view(np.uint8)[:1024]
-    engine.wait(engine.write(pieces, data))
-    written = engine.env.now
-    assert written > 0
-    assert (engine.memory.peek(pieces) == data).all()
-    assert (engine.wait(engine.read(pieces)) == data).all()
-    assert engine.env.now > written
-    assert [row.kind for row in engine.records()] == ["h2d", "d2h"]
-    assert [row.nbytes for row in engine.records()] == [1024, 1024]
-
-
-def test_host_copies_without_values_take_the_same_time():
-    def end(data: bool) -> int:
-        engine = engine_of(data=data)
-        pieces = [(slice_pa(engine, 1), 5000)]
-        engine.wait(engine.write(pieces, np.zeros(5000, np.uint8) if data else None))
-        value = engine.wait(engine.read(pieces))
-        assert (value is None) != data
-        return engine.env.now
-
-    assert end(True) == end(False)
-
-
-def test_copies_of_nothing_end_at_once():
-    engine = engine_of(data=True)
-    assert engine.wait(engine.write([], np.zeros(0, np.uint8))) is None
-    assert len(engine.wait(engine.read([]))) == 0
-    assert engine.env.now == 0
-
-
-def test_an_address_that_no_memory_has_is_refused():
-    engine = engine_of()
-    with pytest.raises(KernbenchError):
-        engine.read([(1 << 30, 256)])
-
-
-def test_memory_is_zero_until_written_and_keeps_the_order_of_pieces():
-    memory = engine_of(data=True).memory
-    boundary = 1 << 18
-    pieces = [(boundary - 3, 6), (5, 2)]
-    assert memory.peek(pieces).tolist() == [0] * 8
-    memory.poke(pieces, np.arange(1, 9, dtype=np.uint8))
-    assert memory.peek([(boundary - 4, 8), (4, 4)]).tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 0]
-    memory.peek(pieces)[:] = 99
-    assert memory.peek([(5, 2)]).tolist() == [7, 8], "what is read is a copy"
-
-
-def test_a_row_of_the_log_costs_few_bytes():
-    log = OpLog("tile")
-    count = 200_000
-    tracemalloc.start()
-    try:
-        for i in range(count):
-            log.row(i, i + 16, 3, 2, 1, 4096, 131_072, i)
-        held, _ = tracemalloc.get_traced_memory()
-        columns = log.columns()
-    finally:
-        tracemalloc.stop()
-    # 64 B a row in blocks, and up to one block of rows still in tuples.
-    assert held < 64 * count + 16_384 * 400
-    assert sum(column.nbytes for column in columns.values()) <= 48 * count
 
 
 def test_an_engine_that_nobody_needs_is_freed():
