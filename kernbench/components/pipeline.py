@@ -124,7 +124,9 @@ class Pipeline:
         while stage.queue:
             job: TileJob = stage.queue[0]
             i = job.fetched
-            landed = job.landed(i)
+            landed = job.reads.landed.get(i) if job.reads is not None else None
+            if landed is None:
+                landed = job.landed(i)
             if landed is None:
                 break
             ring = self.fetch_gemm if job.matrix else self.fetch_math

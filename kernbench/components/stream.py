@@ -87,80 +87,84 @@ class Stream:
 
 
 class TileReads:
-    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free."""
+    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
+
+    `landed` holds when a tile was complete in TCM, until its buffers are free again.
+    """
 
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
+        self.landed: dict[int, int] = {}
         self._clock, self._reader = job.pe.engine.env, job.pe.dma.reader
         self._left: dict[int, int] = {}
-        self._landed: dict[int, int] = {}
         self._free: list[int] = []
         self._tile = -1
         self._m = -1
-        self._every: list[list[list[Piece]]] = []
-        self._once: list[Piece] = []
+        self._along: list[list[list[Piece]]] = []
+        self._tiles: list[list[tuple[int, Piece]]] = []
         self._pending: list[tuple[int, Piece]] = []
+        self._arriving = False
         self._prepare()
 
     def _begin(self, out: int) -> None:
-        """Find what the k tiles of an output tile read: of operands along k each, of the others the last one."""
-        kt = self.job.kt
+        """Find what the k tiles of an output tile read, the last request first, each with the tiles it lags behind.
+
+        Operands along k are read for each tile, the others with the last one.
+        """
+        kt, buffers = self.job.kt, self.buffers
         m, n = self.job.plan.out_place(out)
-        along, self._once = [], []
+        along, once = [], []
         for i, (stream, operand) in enumerate(self.operands):
             if operand.axes == "mk":
-                along.append(self._every[i] if m == self._m else stream.row(m, kt))
+                along.append(self._along[i] if m == self._m else stream.row(m, kt))
             elif operand.axes == "kn":
                 along.append(stream.column(n, kt))
             else:
-                self._once += stream.pieces(*operand.place(m, n, kt - 1))
-        self._every, self._m = along, m
+                once += stream.pieces(*operand.place(m, n, kt - 1))
+        self._along, self._m = along, m
+        self._tiles = [[(buffers, piece) for at in reversed(along) for piece in reversed(at[k])] for k in range(kt)]
+        if once:
+            self._tiles[-1][:0] = [(buffers * kt, piece) for piece in reversed(once)]
 
     def _prepare(self) -> None:
         """Go on to the next tile that reads something."""
-        job, kt, buffers = self.job, self.job.kt, self.buffers
-        pending = self._pending
-        while not pending and self._tile + 1 < job.n:
+        job = self.job
+        while not self._pending and self._tile + 1 < job.n:
             self._tile = i = self._tile + 1
-            k = i % kt
+            k = i % job.kt
             if not k:
-                self._begin(i // kt)
-            if k == kt - 1 and self._once:
-                waits = i - buffers * kt
-                pending += [(waits, piece) for piece in reversed(self._once)]
-            waits = i - buffers
-            for along in reversed(self._every):
-                for piece in reversed(along[k]):
-                    pending.append((waits, piece))
-            self._left[i] = len(pending)
+                self._begin(i // job.kt)
+            self._pending = self._tiles[k]
+            self._left[i] = len(self._pending)
 
     def arrival(self, i: int) -> int | None:
         """Return when tile `i` is complete in TCM, or None if that is not known yet."""
-        t = self._landed.get(i)
-        if t is None and not self._every and self._left.get(i) == 0:
+        if self._left.get(i) == 0 and i not in self.landed:
             return self.job.planned(i)
-        return t
+        return self.landed.get(i)
 
     def freed(self, i: int, t: int) -> None:
         """Note that the buffers of tile `i` are free from `t` on."""
-        self._landed.pop(i, None)
+        self.landed.pop(i, None)
         del self._left[i]
         self._free.append(t)
-        self._reader.pump()
+        if not self._arriving:
+            self._reader.pump()
 
     def next_ps(self) -> int | None:
         """Return when the next request may be issued: planned, and a buffer free."""
-        planned = self.job.planned_ps
-        if planned is None:
+        job = self.job
+        if job.planned_ps is None:
             return None
-        t = planned + (self._tile + 1) * self.job.tile_ps
-        waits_for = self._pending[-1][0]
-        if waits_for < 0:
+        i = self._tile
+        t = job.planned_ps + (i + 1) * job.tile_ps
+        i -= self._pending[-1][0]
+        if i < 0:
             return t
         free = self._free
-        if waits_for >= len(free):
+        if i >= len(free):
             return None
-        return t if t > free[waits_for] else free[waits_for]
+        return t if t > free[i] else free[i]
 
     def issue(self) -> bool:
         """Issue the next request; return True if it was the last."""
@@ -172,19 +176,27 @@ class TileReads:
         port.read(Transaction(nbytes, offset, self._arrived, (self._tile, now), lines))
         if not pending:
             self._prepare()
-        return not pending
+            return not self._pending
+        return False
 
     def _arrived(self, txn: Transaction) -> None:
         i, issued = txn.arg
-        pe = self.job.pe
-        now, log = self._clock._now, pe.pipeline.log
+        job = self.job
+        pipeline = job.pe.pipeline
+        now, log = self._clock._now, pipeline.log
         if log.tiles:
-            log.row(issued, now, pe.dma.component, _DMA_IN, self.job.id, txn.nbytes, 0, i)
-            log.transfer(issued, now, txn, self.job.id, i, READ)
-        left = self._left[i] = self._left[i] - 1
-        if not left:
-            self._landed[i] = now
-            pe.pipeline.advance()
+            log.row(issued, now, job.pe.dma.component, _DMA_IN, job.id, txn.nbytes, 0, i)
+            log.transfer(issued, now, txn, job.id, i, READ)
+        left = self._left[i] - 1
+        if left:
+            self._left[i] = left
+        else:
+            self._left[i] = -1
+            self.landed[i] = now
+            if i == job.fetched:
+                self._arriving = True
+                pipeline.advance()
+                self._arriving = False
         self._reader.done()
 
 

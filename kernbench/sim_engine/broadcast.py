@@ -65,7 +65,7 @@ class Broadcast(ABC):
         fabric = self.engine.fabric
         route = fabric.back(fabric.route(asker, answerer))
         heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn)
-        fabric.send(route, ACK_BYTES, fabric.key(route), heard, arg)
+        fabric.send(route, ACK_BYTES, route.key(), heard, arg)
 
     def _pe_done(self, cube: int) -> None:
         self._left[cube] -= 1

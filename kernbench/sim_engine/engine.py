@@ -141,7 +141,7 @@ class GraphEngine:
         """Send a control message of `command`; the component at `dst` gets `on_broadcast(arg)`."""
         route = self.fabric.route(src, dst)
         heard = self.log.heard(self.env, route, nbytes, command, self.part(dst).on_broadcast)
-        self.fabric.send(route, nbytes, self.fabric.key(route), heard, arg)
+        self.fabric.send(route, nbytes, route.key(), heard, arg)
 
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
         """Copy `data` (uint8, or None without data) from the host into `pieces`; return the event of its end."""

@@ -26,14 +26,12 @@ from typing import Any, NamedTuple
 from kernbench.policy.routing import Router, reverse
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
-from kernbench.sim_engine.link import Link, Route
+from kernbench.sim_engine.link import COUNT_BITS, HOP_BITS, Link, Route
 from kernbench.sim_engine.movers import flit_mover, message_mover
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
 
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
-_HOP_BITS = 10
-_COUNT_BITS = 34
 
 
 class Hop(NamedTuple):
@@ -139,13 +137,7 @@ class Fabric:
         else:
             start = self._start_pair if len(links) == 2 else self._start_whole
         node = self.graph.index(path[0])
-        return Route(links, node << _COUNT_BITS + _HOP_BITS, self._counts.setdefault(node, [0]), hooks, start)
-
-    def key(self, route: Route) -> int:
-        """Return a new transaction key: the source's place in the machine, then its own count."""
-        count = route.counter[0]
-        route.counter[0] = count + 1
-        return route.base | count << _HOP_BITS
+        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), hooks, start)
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""

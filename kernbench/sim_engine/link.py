@@ -9,6 +9,9 @@ from kernbench.sim_engine.clock import ARRIVAL
 from kernbench.topology.graph import Edge
 from kernbench.units import FLIT_BYTES, serialization_ps
 
+HOP_BITS = 10
+COUNT_BITS = 34
+
 
 class Link:
     """A directed link.
@@ -57,6 +60,12 @@ class Route:
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.small: dict[int, int] = {}
+
+    def key(self) -> int:
+        """Return a new transaction key: the source's place in the machine, then its own count; room for hops below."""
+        count = self.counter[0]
+        self.counter[0] = count + 1
+        return self.base | count << HOP_BITS
 
     def busy_ps(self, link: Link) -> int:
         """Return how long this route's messages occupied `link`, one of its links [ps]."""

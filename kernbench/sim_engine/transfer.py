@@ -69,12 +69,12 @@ class Transaction:
     def read(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a read over `route`."""
         self.back = fabric.back(route)
-        self.key = fabric.key(route)
+        self.key = route.key()
         fabric.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
 
     def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a write over `route`."""
         self.arrived = self.end = 0
         self.back = fabric.back(route)
-        self.key = fabric.key(route)
+        self.key = route.key()
         fabric.stream(route, self.nbytes, self.key, memory.on_flit, self)

@@ -60,7 +60,7 @@ class Engine:
         """Send a message now."""
         fabric = self.engine.fabric
         route = fabric.route(src, dst)
-        fabric.send(route, nbytes, fabric.key(route), lambda _: done(), None)
+        fabric.send(route, nbytes, route.key(), lambda _: done(), None)
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now."""

@@ -27,7 +27,7 @@ class Engine:
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         route = self.fabric.route(src, dst)
-        self.fabric.send(route, nbytes, self.fabric.key(route), lambda _: done(), None)
+        self.fabric.send(route, nbytes, route.key(), lambda _: done(), None)
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())

@@ -24,6 +24,7 @@ class HbmCtrl:
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         hbm = engine.machine.config.cube.hbm
         self.engine, self.fabric, self.name = engine, engine.fabric, node_id
+        self._clock = engine.env
         self.n = hbm.channels
         self.line_bits = hbm.burst_bytes.bit_length() - 1
         self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
@@ -53,7 +54,7 @@ class HbmCtrl:
 
     def _singly(self, txn: Transaction) -> list[tuple[int, int]]:
         """Serve bursts one by one; return (time, flits) of every time at which flits are ready, the last first."""
-        now, access = self.engine.env._now, self.access_ps
+        now, access = self._clock._now, self.access_ps
         lines = txn.lines if txn.lines is not None else self._lines(txn)
         done = sorted((self._burst(line, now, READ, txn.key), line) for line in lines)
         q, m = flits(txn.nbytes), len(done)
@@ -75,7 +76,7 @@ class HbmCtrl:
             return None
         free = self.free
         start = max(free)
-        now = self.engine.env._now
+        now = self._clock._now
         if start > now and min(free) != start:
             return None
         if self.turn_ps and self.direction != self._all_read:
@@ -120,7 +121,7 @@ class HbmCtrl:
         """Put the flits that are ready now on their way back."""
         pending = txn.pending
         _, count = pending.pop()
-        size = txn.nbytes if txn.nbytes < FLIT_BYTES else FLIT_BYTES
+        size = FLIT_BYTES if txn.nbytes > FLIT_BYTES else txn.nbytes
         if pending:
             self.fabric.train(txn.back, count, size, txn.key, None, None)
             self.fabric.call_at(pending[-1][0], txn.key, self._release, txn)
@@ -131,7 +132,7 @@ class HbmCtrl:
 
     def on_flit(self, txn: Transaction) -> None:
         """Serve the bursts that the flit which has just arrived completes."""
-        now = self.engine.env._now
+        now = self._clock._now
         for line in self._share(txn):
             end = self._burst(line, now, WRITE, txn.key)
             if end >= txn.end:

@@ -76,11 +76,11 @@ class Port:
         self._on_read = self.memory.on_read
 
     def read(self, txn: Transaction) -> None:
-        """Start a read."""
+        """Start a read. Its command is empty: it takes no link's time, so the route need not count it."""
         txn.back = self.back
         route = self.route
-        txn.key = key = self.fabric.key(route)
-        self.fabric.train(route, 1, COMMAND_BYTES, key, self._on_read, txn)
+        txn.key = key = route.key()
+        route.start(route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
 
     def write(self, txn: Transaction) -> None:
         """Start a write."""
