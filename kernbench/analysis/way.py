@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kernbench.analysis.causes import Causes
 from kernbench.analysis.records import LinkTable
@@ -32,6 +32,11 @@ class Ways:
         nodes, path = self._causes.nodes, self._causes.routes[route]
         return nodes[path[0]], nodes[path[-1]]
 
+    def links(self, route: int) -> list[str]:
+        """Return the names of a route's links, in both directions."""
+        path = self._causes.routes[route]
+        return [self._name(a, b) for way in (path, path[::-1]) for a, b in pairwise(way)]
+
     def rate_gbs(self, route: int) -> float:
         """Return the bandwidth of the slowest link of a route."""
         return min(bw for _, bw in self._bandwidths(self._causes.routes[route]))
@@ -49,7 +54,7 @@ class Ways:
         times = [(name, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for name, bw in rates]
         slowest = max(times, key=lambda x: x[1])
         wanted = []
-        for a, b in itertools.pairwise(path):
+        for a, b in pairwise(path):
             wire, node, _ = self._causes.links[a, b]
             wanted += [("wire", self._name(a, b), wire), ("nodes", self._causes.nodes[b], node)]
         wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
@@ -66,7 +71,7 @@ class Ways:
         return found
 
     def _bandwidths(self, path: Sequence[int]) -> list[tuple[str, float]]:
-        return [(self._name(a, b), self._causes.links[a, b][2]) for a, b in itertools.pairwise(path)]
+        return [(self._name(a, b), self._causes.links[a, b][2]) for a, b in pairwise(path)]
 
     def _name(self, a: int, b: int) -> str:
         return f"{self._causes.nodes[a]}->{self._causes.nodes[b]}"

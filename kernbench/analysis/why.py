@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from kernbench.analysis.blame import blame
 from kernbench.analysis.critical_path import CriticalPath, critical_path
 from kernbench.analysis.records import Records
+from kernbench.analysis.way import Ways
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill")
+_SHOWN = 0.05
+_BINDS = 0.5
+_PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _SLICE = "cube.hbm.channel_bw_gbs"
 _LIMITS = {
     "the limit of outstanding requests": ("cube.pe.pe_dma.outstanding_reads", "cube.pe.pe_dma.outstanding_writes"),
@@ -38,7 +45,8 @@ class Reason:
     fields : tuple of str
         Fields of the machine file that set it.
     together : tuple of str
-        Fields of other resources that are busy so long that they bind before this one is twice as fast.
+        Fields of resources that were at work for more than half of the same time: they bind before this one is
+        twice as fast.
     """
 
     what: str
@@ -105,7 +113,7 @@ class Why:
         width = max((len(name) for name in names), default=0)
         for i, (name, x) in enumerate(zip(names, shown, strict=True), 1):
             lines.append(f"{i:>3}. {name:<{width}}{x.ns:>14,.2f} ns {x.share:>6.1%}  {x.kind}")
-            if x.advice() and x.share >= 0.05:
+            if x.advice() and x.share >= _SHOWN:
                 lines.append(f"     -> {x.advice()}")
         rest = self.reasons[8:]
         if rest:
@@ -135,18 +143,21 @@ def why(records: Records, name: str = "run") -> Why:
         group, fields = blame(kind, resource)
         parts = groups.setdefault((group, fields), {})
         parts[kind, resource] = parts.get((kind, resource), 0) + ps
-    reasons = [_reason(records, *key, parts) for key, parts in groups.items()]
+    reasons = [_reason(records, path, *key, parts) for key, parts in groups.items()]
     reasons.sort(key=lambda x: (-x.ns, x.what))
     return Why(name, records.machine[:12], path, tuple(reasons))
 
 
-def _reason(records: Records, what: str, fields: tuple[str, ...], parts: dict[tuple[str, str], int]) -> Reason:
+def _reason(
+    records: Records, path: CriticalPath, what: str, fields: tuple[str, ...], parts: dict[tuple[str, str], int]
+) -> Reason:
     kinds: dict[str, int] = {}
     resources: dict[str, int] = {}
     for (kind, resource), ps in parts.items():
         kinds[kind] = kinds.get(kind, 0) + ps
         resources[resource] = resources.get(resource, 0) + ps
     total = sum(kinds.values())
+    share = total / path.makespan_ps
     names = [kind for kind in sorted(kinds, key=lambda k: -kinds[k]) if kinds[kind] >= 0.05 * total]
     return Reason(
         what,
@@ -154,20 +165,53 @@ def _reason(records: Records, what: str, fields: tuple[str, ...], parts: dict[tu
         len(resources) - 1,
         ", ".join(names),
         total / 1000,
-        total / records.makespan_ps if records.makespan_ps else 0.0,
+        share,
         fields,
-        _together(records, fields, total) if fields and names[0] in _RATE else (),
+        tuple(_together(records, path, fields, set(parts))) if fields and names[0] in _RATE and share >= _SHOWN else (),
     )
 
 
-def _together(records: Records, fields: tuple[str, ...], ps: int) -> tuple[str, ...]:
-    """Return the fields of what would bind if the `ps` that `fields` stand for were halved: it is busy for longer."""
-    bound = records.makespan_ps - ps // 2
-    links = zip(records.links.names, records.links.busy_ps.tolist(), strict=True)
-    busy = [("memory", name, ps) for name, ps in records.busy_by_component().items()]
-    busy += [("serialization", name, ps) for name, ps in links]
-    found = {f: None for kind, name, ps in busy if ps > bound for f in blame(kind, name).fields if f not in fields}
-    return tuple(dict.fromkeys([*_at_least(records, fields), *(f for f in found if not f.endswith("_ns"))]))
+def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], parts: set[tuple[str, str]]) -> list[str]:
+    """Return the fields of what was at work for more than half of the time that `parts` of the path stand for."""
+    steps = [step for step in path.steps if any((part.kind, part.resource) in parts for part in step.parts)]
+    low, high = (np.array([getattr(step, end) for step in steps], np.int64) for end in ("start_ps", "end_ps"))
+    need = _BINDS * int((high - low).sum())
+    pes = {match.group(0) for _, resource in parts if (match := _PE.match(resource.replace("hbm_ctrl.", "")))}
+    found = [*_at_least(records, fields), *_on_the_way(records, {resource for _, resource in parts}, need)]
+    found = [field for field in found if field not in fields]
+    for i, name in enumerate(records.components):
+        own = blame("", name).fields
+        if not name.startswith(tuple(f"{pe}." for pe in pes)) or not own or own[0].endswith("_ns") or own == fields:
+            continue
+        rows = records.component == i
+        if _overlap(records.start_ps[rows], records.end_ps[rows], low, high) > need:
+            found += own
+    return list(dict.fromkeys(found))
+
+
+def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]:
+    """Return the bandwidths of links that share routes with `resources` and were busy for longer than `need`."""
+    ways = Ways(records.causes, records.links)
+    shared: set[str] = set()
+    for route in range(len(records.causes.routes)):
+        links = set(ways.links(route))
+        if not resources.isdisjoint((*ways.ends(route), *links)):
+            shared |= links
+    table = records.links
+    busy = [name for name, ps in zip(table.names, table.busy_ps.tolist(), strict=True) if ps > need and name in shared]
+    return [field for name in busy for field in blame("serialization", name).fields]
+
+
+def _overlap(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
+    """Return how much of the sorted, disjoint intervals [low, high) is covered by disjoint ones [start, end)."""
+    order = np.argsort(start, kind="stable")
+    edges = np.stack([start[order], np.maximum.accumulate(end[order])], 1).ravel() if len(order) else np.zeros(0)
+    covered = (
+        np.concatenate([[0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))]) if len(edges) else 0
+    )
+    if not len(edges):
+        return 0
+    return int((np.interp(high, edges, covered) - np.interp(low, edges, covered)).sum())
 
 
 def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:

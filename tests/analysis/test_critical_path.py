@@ -1,0 +1,124 @@
+"""The chain is whole, to the picosecond, and no cause is left to guess, whatever ran on whichever machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.analysis.causes import Causes
+from kernbench.analysis.critical_path import critical_path
+from kernbench.analysis.records import Records
+from kernbench.benches.run import run as run_bench
+from kernbench.errors import KernbenchError
+from kernbench.kernels.gemm import STAGINGS
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.auto import run_program
+from kernbench.studies import gemm
+from kernbench.topology.builder import resolve_topology
+from tests.analysis.paths import STEPS, checked, program
+from tests.components.one_pe import engine_of, launch, pointer
+
+MACHINE = resolve_topology("preset:default")
+
+
+@pytest.mark.parametrize("gather", gemm.GATHERS)
+@pytest.mark.parametrize("variant", STAGINGS)
+@pytest.mark.parametrize("shape", gemm.SHAPES[:-1])
+def test_products_of_the_study(shape, variant, gather):
+    machine = MACHINE.with_({"cube.hbm.gather": gather})
+    tiles = checked(gemm.run(machine, shape, variant).records)
+    whole = checked(gemm.run(machine, shape, variant, log="operation").records)
+    assert tiles.makespan_ps == whole.makespan_ps
+
+
+overrides = st.fixed_dictionaries(
+    {
+        "cube.pe.pe_tcm.stage_buffers": st.sampled_from([1, 2, 3]),
+        "cube.pe.pe_tcm.buffers_per_operand": st.sampled_from([1, 2, 4]),
+        "cube.pe.pe_dma.outstanding_reads": st.sampled_from([1, 2, 4]),
+        "cube.pe.pe_dma.outstanding_writes": st.sampled_from([1, 4]),
+        "cube.pe.pe_mmu.lookup_ns": st.sampled_from([0, 3]),
+        "cube.pe.pe_scheduler.tile_ns": st.sampled_from([0, 1, 30]),
+        "cube.pe.pe_cpu.command_ns": st.sampled_from([0, 2, 50]),
+        "cube.pe.pe_gemm.clock_ghz": st.sampled_from([0.5, 1, 3]),
+        "cube.pe.pe_tcm.write_bw_gbs": st.sampled_from([16, 512]),
+        "cube.hbm.gather": st.sampled_from(["packed", "strided"]),
+        "cube.hbm.access_ns": st.sampled_from([0, 40]),
+        "cube.hbm.turnaround_ns": st.sampled_from([0, 7]),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    overrides,
+    st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=12),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(["tile", "operation"]),
+    st.sampled_from(["exact", "fast"]),
+)
+def test_any_program_on_any_pe(changes, steps, pes, log, mode):
+    engine = engine_of(changes, log=log, mode=mode)
+    for _ in range(2):
+        launch(engine, program(steps), *((0, pe) for pe in range(pes)))
+    checked(engine.records())
+
+
+def test_a_program_that_waits_for_room_in_tcm():
+    def kernel(tl):
+        for i in range(6):
+            tile = tl.load(pointer(i << 20), shape=(512, 1024))
+            power = tl.exp(tile)
+            del tile, power
+
+    engine = engine_of({"cube.pe.pe_tcm.size_mb": 7})
+    launch(engine, kernel)
+    path = checked(engine.records())
+    assert path.because()["the program waits"] >= 4
+
+
+@pytest.mark.parametrize("log", ["tile", "operation"])
+@pytest.mark.parametrize("bench", ["qkv-gemm-multi-pe", "va-offset-verify"])
+def test_many_pes_maps_copies_and_launches(bench, log):
+    checked(run_bench(bench, log=log).result.records)
+
+
+def test_every_pe_of_a_sip_reads_one_slice():
+    def kernel(x, *, tl):
+        tl.load(x, shape=(4096,))
+
+    def program_(torch):
+        everywhere = DPPolicy(cube="row_wise", pe="row_wise")
+        x = torch.empty(256, 4096, dtype="f16", device="ahbm", dp=everywhere)
+        torch.launch("one slice", kernel, x)
+
+    path = checked(run_program(MACHINE, program_, mode="exact").records)
+    assert path.parts()["memory", "sip0.cube0.hbm_ctrl.pe0"] >= 128 * 4096 * 2 / 256 * 1000
+
+
+def test_a_saved_run_has_the_same_path(tmp_path):
+    records = gemm.run(MACHINE, (64, 64, 64), "load_ref").records
+    assert critical_path(Records.load(records.save(tmp_path / "run.npz"))) == critical_path(records)
+
+
+def test_a_run_without_a_log_says_so():
+    with pytest.raises(KernbenchError, match=r'run it with log="operation"'):
+        critical_path(gemm.run(MACHINE, (16, 16, 16), "ref_ref", log="off").records)
+    with pytest.raises(KernbenchError, match="do not hold the machine"):
+        critical_path(replace(gemm.run(MACHINE, (16, 16, 16), "ref_ref").records, spec={}))
+
+
+def test_without_moves_the_path_is_whole_and_says_what_it_does_not_know():
+    records = replace(gemm.run(MACHINE, (64, 64, 64), "load_ref").records, causes=Causes())
+    path = critical_path(records)
+    assert sum(path.parts().values()) == records.makespan_ps
+    assert any("does not say" in resource for _, resource in path.parts())
+
+
+def test_nothing_ran():
+    empty = Records.empty(spec={"system": {}})
+    assert critical_path(empty).steps == ()
+    assert not critical_path(empty).parts()

@@ -1,0 +1,132 @@
+"""What a run names first is what makes it faster; what it does not name is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench.analysis.blame import blame
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.auto import run_program
+from kernbench.studies import gemm
+from kernbench.topology.builder import resolve_topology
+
+MACHINE = resolve_topology("preset:default")
+SHAPE = (128, 1024, 128)
+OFF_PATH = ("system.sip_link.bw_gbs", "cube.sram.bw_gbs", "cube.pe.pe_math.clock_ghz")
+
+
+def twice_as_good(machine, fields):
+    """Return the machine with every one of `fields` twice as fast."""
+
+    def value(field):
+        at = machine.spec
+        for name in field.split("."):
+            at = at[name]
+        return at / 2 if field.endswith(("_ns", "_mm")) else at * 2
+
+    return machine.with_({field: value(field) for field in fields})
+
+
+def product(machine, variant):
+    return gemm.run(machine, SHAPE, variant)
+
+
+def nothing(machine):
+    """A launch that does nothing: messages only."""
+
+    def program(torch):
+        x = torch.empty(1, dtype="f16", device="ahbm")
+        torch.launch("nothing", lambda x, *, tl: None, x)
+
+    return run_program(machine, program, log="tile")
+
+
+def sip_wide(machine):
+    """Every PE multiplies its columns of b by a, which lies in another cube: remote reads share UCIe links."""
+
+    def kernel(a, b, out, *, tl):
+        pe, cube = tl.program_id(0), tl.program_id(1)
+        if cube == 0:
+            tl.wait(tl.composite("gemm", tl.ref(a, (64, 512)), tl.ref(b, (512, 64)), out + 4096 * pe))
+
+    def program(torch):
+        far = DPPolicy(num_cubes=1, num_pes=1)
+        a = torch.empty(64, 512, dtype="f16", device="ahbm", dp=far)
+        b = torch.empty(512, 64, dtype="f16", device="ahbm", dp=far)
+        out = torch.empty(128, 64 * 64, dtype="f16", device="ahbm", dp=DPPolicy(cube="row_wise", pe="row_wise"))
+        torch.launch("shared", kernel, a, b, out)
+
+    return run_program(machine, program, log="tile")
+
+
+CASES = {
+    "ref_ref": (lambda machine: product(machine, "ref_ref"), "HBM slice", "cube.hbm.channel_bw_gbs"),
+    "load_load": (lambda machine: product(machine, "load_load"), "matrix engine", "cube.pe.pe_gemm.clock_ghz"),
+    "launch": (nothing, "wire of the PCIe link", "system.pcie.latency_ns"),
+    "sip": (sip_wide, "HBM slice", "cube.hbm.channel_bw_gbs"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twice_the_named_resource_shortens_the_run_and_twice_another_does_not(case):
+    run, what, field = CASES[case]
+    before = run(MACHINE)
+    first = before.why()[0]
+    assert (first.what, first.fields) == (what, (field,))
+    after = run(twice_as_good(MACHINE, first.fields + first.together))
+    saved = before.latency_ns - after.latency_ns
+    assert saved > 0.3 * first.ns
+    for other in OFF_PATH:
+        assert run(twice_as_good(MACHINE, [other])).latency_ns == before.latency_ns
+
+
+def test_balanced_stages_are_named_together():
+    result = product(MACHINE, "load_load")
+    first = result.why()[0]
+    assert "cube.pe.pe_tcm.read_bw_gbs" in first.together
+    alone = product(twice_as_good(MACHINE, first.fields), "load_load")
+    both = product(twice_as_good(MACHINE, first.fields + first.together), "load_load")
+    assert result.latency_ns - alone.latency_ns < 0.05 * first.ns
+    assert result.latency_ns - both.latency_ns > 0.3 * first.ns
+
+
+def test_reasons_sum_to_the_run_and_are_sorted():
+    why = product(MACHINE, "load_ref").why()
+    assert sum(x.ns for x in why) == pytest.approx(why.path.makespan_ps / 1000, abs=1e-6)
+    assert sum(x.share for x in why) == pytest.approx(1)
+    assert [x.ns for x in why] == sorted((x.ns for x in why), reverse=True)
+    assert why.to_dict()["reasons"][0]["what"] == why[0].what
+
+
+def test_the_text_names_the_resource_its_time_and_the_field():
+    why = product(MACHINE, "ref_ref").why()
+    first = why[0]
+    for text in (repr(why), why._repr_html_()):
+        for part in ("HBM slice", "sip0.cube0.hbm_ctrl.pe0", f"{first.ns:,.2f}", "cube.hbm.channel_bw_gbs"):
+            assert part in text
+    assert "raise cube.hbm.channel_bw_gbs together with cube.hbm.bw_gbs, cube.pe.pe_dma.bw_gbs" in repr(why)
+
+
+def test_a_limit_that_steps_waited_for_is_named():
+    result = product(MACHINE.with_({"cube.pe.pe_dma.outstanding_reads": 1}), "ref_ref")
+    limit = "the limit of outstanding requests"
+    starts = {reason: (n, fields) for reason, n, fields in result.why().starts()}
+    assert starts[limit][0] > 10
+    assert "cube.pe.pe_dma.outstanding_reads" in starts[limit][1]
+    assert limit in repr(result.why())
+    assert product(MACHINE, "ref_ref").latency_ns < result.latency_ns
+
+
+def test_every_field_that_is_blamed_is_one_of_the_machine_file():
+    graph = resolve_topology("preset:small", {"system.sips.count": 2}).graph
+    parts = [("nodes", node.id) for node in graph.nodes() if node.kind != "host"]
+    parts += [(kind, f"{e.src}->{e.dst}") for e in graph.edges() for kind in ("wire", "serialization")]
+    parts += [("x", f"sip0.cube0.pe0.{x}") for x in ("pe_gemm", "pe_math", "pe_fetch_store.fetch", "pe_mmu")]
+    for kind, resource in parts:
+        found = blame(kind, resource)
+        assert found.fields or kind == "wire" or resource.endswith("pe_dma"), resource
+        for field in found.fields:
+            at = MACHINE.spec
+            for name in field.split("."):
+                at = at[name]
+            assert isinstance(at, int | float), field
