@@ -77,7 +77,15 @@ result
 # %% [markdown]
 # ## Why is it slow?
 #
-# Look at the PE while the kernel ran. Each row is an engine; each box is a tile.
+# Ask the run. `why` walks the critical path back from the end: a chain of work and waits, each beginning where its
+# cause ended, so that the numbers sum to the latency. It names the field of the machine file that each resource obeys.
+
+# %%
+result.why()
+
+# %% [markdown]
+# The host's copies count, too: they spend their time on the PCIe link. Of the kernel itself, the HBM slice takes most.
+# See it happen on the PE: each row is an engine, each box a tile.
 
 # %%
 tiles = timeline(result.records, (0, 0, 0))

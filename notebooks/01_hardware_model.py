@@ -94,8 +94,8 @@ parts(rows, machine=machine.hash, title="Reads of 4 KiB: where the time goes")
 
 # %% [markdown]
 # *Nodes* grow with the number of routers and ports, and dominate the way to the farthest cube; *wire* is next to
-# nothing on the die, but most of the way to the host and nearly half of that to another SIP; *memory* is the first burst's
-# 8 ns, after which the channels keep up with the link; nothing queues.
+# nothing on the die, but most of the way to the host and nearly half of that to another SIP; *memory* is the first
+# burst's 8 ns, after which the channels keep up with the link; nothing queues.
 #
 # ## Size hides latency
 

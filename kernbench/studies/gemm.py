@@ -23,7 +23,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.verify import check_product, operand
-from kernbench.studies.points import Row, code_version, run_points
+from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -103,7 +103,7 @@ def sweep(
 
 def simulate(point: Row) -> Row:
     """Run one product and return its row."""
-    machine = resolve_topology(point["machine"])
+    machine = machine_of(point["machine"])
     result = run(machine, point["shape"], point["variant"], dtype=point["dtype"], mode=point["mode"])
     return row(machine, result, point["shape"], point["variant"], point["dtype"])
 

@@ -6,10 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from functools import cache
+from functools import cache, lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from kernbench.topology.builder import Machine, resolve_topology
 
 Row = dict[str, Any]
 FINISHED = "points.jsonl"
@@ -31,6 +33,16 @@ def key_of(point: Mapping[str, Any]) -> str:
     """Return what a finished point is found by: its parameters and the code's version."""
     text = json.dumps([code_version(), point], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def machine_of(spec: Mapping[str, Any]) -> Machine:
+    """Return the machine of a point, made once per process: its points share the graph."""
+    return _machine(json.dumps(spec, sort_keys=True))
+
+
+@lru_cache(maxsize=8)
+def _machine(text: str) -> Machine:
+    return resolve_topology(json.loads(text))
 
 
 def run_points(

@@ -18,7 +18,7 @@ from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
 from kernbench.errors import KernbenchError
-from kernbench.studies.points import Row, code_version, run_points
+from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.probe_cases import select
 from kernbench.studies.probe_run import Probe, hops, probe
 from kernbench.topology.builder import Machine, resolve_topology
@@ -91,7 +91,7 @@ def _count(chosen: Sequence[Any], name: str) -> int:
 
 def simulate(point: Row) -> Row:
     """Run one case at one size and return its row."""
-    machine = resolve_topology(point["machine"])
+    machine = machine_of(point["machine"])
     [case] = select(machine, [point["case"]])
     found = probe(machine, case, point["nbytes"], mode=point["mode"])
     out = row(found)
