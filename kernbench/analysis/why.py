@@ -59,7 +59,9 @@ class Reason:
     together: tuple[str, ...] = ()
 
     def advice(self) -> str:
-        """Return what to change, in words; empty where no field of the machine file is known."""
+        """Return what to change, in words; empty where there is nothing to say."""
+        if self.kind == "composite":
+            return 'run it with log="tile" to see inside'
         if not self.fields:
             return ""
         text = _change(self.fields)

@@ -73,7 +73,10 @@ class OpLog:
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
         """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
         route = self.routes.setdefault(txn.back, len(self.routes))
-        self._move((start, end, route, txn.nbytes, command, tile, kind, txn.key, *(txn.served or _UNKNOWN)))
+        moves = self._moves
+        moves.append((start, end, route, txn.nbytes, command, tile, kind, txn.key, *(txn.served or _UNKNOWN)))
+        if len(moves) == _BLOCK:
+            self._flush()
 
     def heard(
         self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any], None]
@@ -85,16 +88,10 @@ class OpLog:
         number = self.routes.setdefault(route, len(self.routes))
 
         def arrived(arg: Any) -> None:
-            self._move((sent, clock._now, number, nbytes, command, -1, MESSAGE, -1, *_UNKNOWN))
+            self._moves.append((sent, clock._now, number, nbytes, command, -1, MESSAGE, -1, *_UNKNOWN))
             fn(arg)
 
         return arrived
-
-    def _move(self, row: tuple[int, ...]) -> None:
-        moves = self._moves
-        moves.append(row)
-        if len(moves) == _BLOCK:
-            self._flush()
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""

@@ -130,3 +130,9 @@ def test_every_field_that_is_blamed_is_one_of_the_machine_file():
             for name in field.split("."):
                 at = at[name]
             assert isinstance(at, int | float), field
+
+
+def test_composites_without_tiles_ask_for_a_finer_log():
+    first = gemm.run(MACHINE, SHAPE, "ref_ref", log="operation").why()[0]
+    assert (first.kind, first.fields) == ("composite", ())
+    assert 'log="tile"' in first.advice()

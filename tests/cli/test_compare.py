@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+
+from kernbench.cli.main import main
+
+BENCH = ("run", "--topology", "preset:small", "--bench", "gemm-single-pe")
+
+
+def test_runs_are_saved_traced_explained_and_compared(tmp_path, capsys):
+    a, b, trace = (str(tmp_path / name) for name in ("a.npz", "b.npz", "trace.json"))
+    assert main([*BENCH, "--save", a, "--trace", trace, "--why"]) == 0
+    assert "wire of the PCIe link" in capsys.readouterr().out
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert main([*BENCH, "--save", b, "--set", "system.pcie.latency_ns=50"]) == 0
+    capsys.readouterr()
+    assert main(["compare", a, b]) == 0
+    out = capsys.readouterr().out
+    assert "system.pcie.latency_ns  100.0 -> 50.0" in out
+    assert main(["compare", a, b, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["machine"] == [{"field": "system.pcie.latency_ns", "before": 100.0, "after": 50.0}]
+    assert found["latency"][0]["ratio"] < 1
+
+
+def test_json_holds_the_reasons_when_asked(capsys):
+    assert main([*BENCH, "--why", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["why"]["reasons"][0]["fields"] == ["system.pcie.latency_ns"]
+
+
+def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path, capsys):
+    path = tmp_path / "x.npz"
+    path.write_text("no result")
+    assert main(["compare", str(path), str(path)]) != 0
+    assert "Traceback" not in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "missing.npz"), str(path)]) == 2
