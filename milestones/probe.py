@@ -66,7 +66,7 @@ else:
         workers=workers,
         folder=folder if output else None,
     )
-    probe.write(rows, machine, folder)
+    probe.write(rows, folder)
 figures = {path.name: path for path in probe_report.draw(rows, machine, folder)}
 
 

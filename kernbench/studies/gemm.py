@@ -6,7 +6,6 @@ tile, `load_ref` loads A into TCM first, `load_load` both. Every product is comp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.verify import check_product, operand
 from kernbench.studies.points import Row, code_version, machine_of, run_points
+from kernbench.studies.results import read_results, write_results
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
 
-SCHEMA_VERSION = 1
+FILE = "gemm_sweep.json"
 SHAPES = (
     (16, 16, 16), (32, 64, 32), (32, 128, 32), (64, 64, 64), (128, 256, 128), (32, 3072, 32), (256, 256, 256),
     (512, 512, 512),
@@ -196,34 +196,11 @@ def write(rows: Sequence[Row], machine: Machine, folder: Path) -> Path:
     import pandas as pd
 
     tile = machine.config.cube.pe.pe_gemm.tile
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "machine": machine.hash,
-        "code_version": code_version(),
-        "tile_sizes": {"m": tile.m, "k": tile.k, "n": tile.n},
-        "rows": list(rows),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "gemm_sweep.json"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
-    pd.DataFrame(rows).to_csv(folder / "gemm_sweep.csv", index=False, lineterminator="\n")
+    path = write_results(folder / FILE, rows, tile_sizes={"m": tile.m, "k": tile.k, "n": tile.n})
+    pd.DataFrame(rows).to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
     return path
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `gemm_sweep.json` in `folder`.
-
-    Raises
-    ------
-    KernbenchError
-        If there is none, or it has another schema version.
-    """
-    path = folder / "gemm_sweep.json"
-    if not path.is_file():
-        raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("schema_version") != SCHEMA_VERSION:
-        raise KernbenchError(
-            f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again"
-        )
-    return content
+    """Return the content of `gemm_sweep.json` in `folder`."""
+    return read_results(folder / FILE)

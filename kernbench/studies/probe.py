@@ -8,7 +8,6 @@ links and memory. Memory is HBM at physical addresses.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -21,10 +20,11 @@ from kernbench.errors import KernbenchError
 from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.probe_cases import select
 from kernbench.studies.probe_run import Probe, hops, probe
+from kernbench.studies.results import read_results, write_results
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.units import KIB, MIB
 
-SCHEMA_VERSION = 1
+FILE = "probe.json"
 SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 LONGEST = 16 * MIB
 VISIBLE = 0.0005  # shares of links that are kept for pictures
@@ -144,22 +144,14 @@ def table(rows: Sequence[Row]) -> list[Row]:
     return [{key: value for key, value in row.items() if key not in NESTED} for row in rows]
 
 
-def write(rows: Sequence[Row], machine: Machine, folder: Path) -> Path:
+def write(rows: Sequence[Row], folder: Path) -> Path:
     """Write `probe.json` and `probe.csv`, and `probe_hops.csv` and `probe_links.csv` beside them; return the first.
 
     The links are those of each pattern at its largest size, with the share of the time that each was busy.
     """
     import pandas as pd
 
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "machine": machine.hash,
-        "code_version": code_version(),
-        "rows": table(rows),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "probe.json"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
+    path = write_results(folder / FILE, table(rows))
     stamps = [{"case": row["case"], "nbytes": row["nbytes"]} | hop for row in rows for hop in row.get("hops", ())]
     busy = [
         {"case": row["case"], "nbytes": row["nbytes"], "link": link, "share": share}
@@ -177,21 +169,8 @@ def largest_patterns(rows: Sequence[Row]) -> list[Row]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `probe.json` in `folder`, rows with the links that `probe_links.csv` holds.
-
-    Raises
-    ------
-    KernbenchError
-        If there is none, or it has another schema version.
-    """
-    path = folder / "probe.json"
-    if not path.is_file():
-        raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("schema_version") != SCHEMA_VERSION:
-        raise KernbenchError(
-            f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again"
-        )
+    """Return the content of `probe.json` in `folder`, rows with the links that `probe_links.csv` holds."""
+    content = read_results(folder / FILE)
     rows = {(row["case"], row["nbytes"]): row for row in content["rows"]}
     with (folder / LINKS).open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):

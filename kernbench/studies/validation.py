@@ -7,7 +7,6 @@ types) have no row: tests hold them.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,10 +17,11 @@ from kernbench.studies import validation_network as network
 from kernbench.studies import validation_pe as pe
 from kernbench.studies import validation_runs as runs
 from kernbench.studies.points import Row, code_version, machine_of, run_points
+from kernbench.studies.results import read_results, write_results
 from kernbench.studies.validation_row import Check
 from kernbench.topology.builder import Machine, resolve_topology
 
-SCHEMA_VERSION = 1
+FILE = "validation.json"
 _TIES = "not an error: how much the order of simultaneous arrivals decides"
 
 CHECKS = (
@@ -159,15 +159,7 @@ def simulate(point: Row) -> Row:
 
 def write(rows: Sequence[Row], folder: Path) -> Path:
     """Write `validation.json` and `validation.csv`; return the former."""
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "machine": rows[0]["machine"],
-        "code_version": rows[0]["code_version"],
-        "rows": list(rows),
-    }
-    path = folder / "validation.json"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
+    path = write_results(folder / FILE, rows)
     with (folder / "validation.csv").open("w", encoding="utf-8", newline="") as file:
         names = [name for name in rows[0] if name != "quantiles"]
         table = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
@@ -177,19 +169,5 @@ def write(rows: Sequence[Row], folder: Path) -> Path:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `validation.json` in `folder`.
-
-    Raises
-    ------
-    KernbenchError
-        If there is none, or it has another schema version.
-    """
-    path = folder / "validation.json"
-    if not path.is_file():
-        raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("schema_version") != SCHEMA_VERSION:
-        raise KernbenchError(
-            f"{path}: schema_version = {content.get('schema_version')} must be {SCHEMA_VERSION}; run the study again"
-        )
-    return content
+    """Return the content of `validation.json` in `folder`."""
+    return read_results(folder / FILE)

@@ -130,7 +130,7 @@ def test_sizes_beyond_the_longest_are_left_out():
 def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
     names = ["own-slice-read", "next-cube-write", "eastbound-write", "all-own-read", "all-one-read", "all-one-write"]
     rows = study.sweep(SMALL, names=names, sizes=(4096, 8192))
-    study.write(rows, SMALL, tmp_path)
+    study.write(rows, tmp_path)
     again = study.read(tmp_path)["rows"]
     assert study.table(again) == study.table(rows)
     assert report.findings(again) == report.findings(rows)
