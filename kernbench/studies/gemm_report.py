@@ -150,7 +150,7 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
 
 def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> Path:
     """Write the findings and the figures' places as `README.md`, which a repository shows as a page."""
-    figures = sorted(path.name for path in folder.glob("*.png"))
+    figures = sorted(path.name for path in folder.glob("gemm_*.png"))
     lines = ["# GEMM on one PE", "", *(f"- {sentence}" for sentence in found), ""]
     lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in figures]
     first = rows[0]
