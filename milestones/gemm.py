@@ -13,9 +13,12 @@
 # ---
 
 # %% [markdown]
-# # Milestone: GEMM on one PE
+# # Milestone: GEMM on one PE, and layers over a whole SIP
 #
-# What limits a matrix product on one processing element, and how far from the machine's own rates does it run?
+# What limits a matrix product on one processing element, and how far from the machine's own rates does it run? And
+# what is left of that when the layers of real networks are spread over all PEs of a SIP?
+#
+# ## One PE
 #
 # The operands A (M x K) and B (K x N) lie in the HBM slice of PE 0, and the product C is written back there; both have
 # type f16. Each product is one tiled command (a *composite*) in one of three stagings:
@@ -36,6 +39,12 @@ gathers: list = ["packed", "strided"]  # layouts of operands in HBM
 dtype: str = "f16"  # of A, B and C
 mode: str = "auto"  # of the engine
 timeline: list = [64, 64, 64]  # the product whose tiles are drawn
+layer_lists: list = ["vit-s L0", "vit-s L1", "deepbench 64x1216x1"]  # layers over the whole SIP
+layer_cubes: list = [2, 1]  # w and h of the SIP for the layers; empty: the machine's
+placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer lie
+max_tiles: int = 1000000  # of the matrix engine: a layer with more is not simulated
+max_flits: int = 4000000  # between PEs: a layer with more is not simulated
+exact_flits: int = 60000  # between PEs: a layer with more is simulated message by message, not certified
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -47,7 +56,8 @@ from tempfile import mkdtemp
 from IPython.display import Image, Markdown, display
 
 import kernbench as kb
-from kernbench.studies import gemm, gemm_report
+from kernbench.studies import gemm, gemm_report, layers, layers_report
+from kernbench.studies.layers_lists import select
 
 machine = kb.load(topology, overrides)
 folder = Path(output or mkdtemp())
@@ -127,3 +137,82 @@ Image(folder / "gemm_tile_timeline.png")
 found = gemm_report.findings(rows)
 gemm_report.write_findings(found, rows, folder)
 Markdown("\n".join(f"- {sentence}" for sentence in found))
+
+# %% [markdown]
+# ## Layers over a whole SIP
+#
+# C[M, N] = A[M, K] B[K, N], spread over all PEs of SIP 0. The weights B exist once, cut by columns over the PEs; the
+# inputs A exist once, cut by rows over the PEs. K is never split, so nothing has to be summed between PEs. Compared is
+# where C lies, and with it what has to travel:
+#
+# | placement | C | a PE reads from the memory of other PEs | how |
+# |---|---|---|---|
+# | rows | rows over PEs | all of B | shard after shard into TCM, beginning with its own |
+# | columns | columns over PEs | all of A | a block of 32 rows after the other into TCM; PEs begin with different ones |
+# | 2-D | columns over cubes, rows over PEs | its rows of A, and the shards of B of its cube | like rows, in its cube |
+#
+# Operands too large for a third of the operands' part of TCM are streamed from where they are, tile by tile. Nothing is
+# gathered: C stays with the PE that computed it, as the input of the next layer would. The makespan runs from the
+# launch leaving the host to the last completion coming back, so that all of this traffic is inside it.
+#
+# A layer under tensor parallelism (tp) is the part of one SIP; the all-reduce between SIPs is not part of it.
+
+# %%
+w, h = layer_cubes or (machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h)
+sip = machine.with_({"sip.cube_mesh.w": w, "sip.cube_mesh.h": h})
+if rerender:
+    spread = layers.read(folder)["rows"]
+else:
+    spread = layers.sweep(
+        sip,
+        select(layer_lists),
+        placements=placements,
+        dtype=dtype,
+        max_tiles=max_tiles,
+        max_flits=max_flits,
+        exact_flits=exact_flits,
+        workers=workers,
+        folder=folder if output else None,
+    )
+    layers.write(spread, folder)
+drawn = layers_report.draw(spread, sip, folder)
+print(f"{sip.config.pes_per_sip} PEs; {len(spread)} points, {len(layers_report.simulated(spread))} simulated")
+layers_report.table(spread)
+
+# %% [markdown]
+# ### Which placement
+
+# %%
+Image(folder / "layers_placements.png")
+
+# %% [markdown]
+# ### How much of the SIP is used
+
+# %%
+Image(folder / "layers_roofline.png")
+
+# %%
+Image(folder / "layers_utilization.png")
+
+# %% [markdown]
+# ### The hottest links
+#
+# Of each run, and on the machine's geometry for the layer with most work of those that ran in every placement.
+
+# %%
+Image(folder / "layers_hottest_links.png")
+
+# %%
+for path in drawn:
+    if path.name.startswith("layers_links_"):
+        display(Image(path))
+
+# %% [markdown]
+# ### Findings
+#
+# Each sentence is computed from the table.
+
+# %%
+said = layers_report.findings(spread)
+layers_report.write_findings(said, spread, folder)
+Markdown("\n".join(f"- {sentence}" for sentence in said))

@@ -29,6 +29,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.kernels.sharded_gemm import columns_gemm, grid_gemm, rows_gemm
+from kernbench.policy.address.allocator import AddressConfig
 from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
@@ -38,7 +39,6 @@ from kernbench.studies.layers_work import PLACEMENTS, Work, parts, spans, work
 from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.results import read_results, write_results
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import MIB
 
 FILE = "layers.json"
 VISIBLE = 0.01  # links busy for less are not drawn
@@ -162,8 +162,7 @@ def run(
         With data, if C is not numpy's product.
     """
     m, n, k = shape
-    tcm = machine.config.cube.pe.pe_tcm
-    room = int((tcm.size_mb - tcm.tile_buffer_mb - tcm.kernel_scratch_mb) * MIB) // 3  # A, and two parts of B
+    room = AddressConfig.of(machine.config).heap_bytes // 3  # for A, and two shards of B
     tile_m = machine.config.cube.pe.pe_gemm.tile.m
     before: list[LinkTable] = []
 

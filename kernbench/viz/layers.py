@@ -53,6 +53,7 @@ def placement_bars(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel("makespan of the launch [us]")
     axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter("")
     tidy(axes)
     axes.tick_params(labelsize=7)
     figure.legend(loc="outside upper right", ncols=len(placements), fontsize=7, frameon=False)

@@ -1,0 +1,158 @@
+"""Layers over a SIP: the values, the bytes counted and moved, the bound, and what is said of each point."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.errors import KernbenchError
+from kernbench.studies import layers as study
+from kernbench.studies import layers_report as report
+from kernbench.studies.layers_lists import LISTS, Layer, layers, select, source
+from kernbench.studies.layers_work import PLACEMENTS, parts, work
+from kernbench.topology.builder import resolve_topology
+
+SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
+SHAPES = [(70, 90, 130), (3, 5, 64), (129, 257, 64), (1, 200, 64), (200, 1, 64)]
+
+every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
+
+
+@every_placement
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_are_those_of_numpy(placement, shape):
+    study.run(SIP, shape, placement, data=True, mode="exact")
+
+
+@every_placement
+def test_values_are_those_of_numpy_where_operands_are_streamed(placement):
+    small = SIP.with_({"cube.pe.pe_tcm.size_mb": 5.2})
+    study.run(small, (70, 90, 7000), placement, data=True, mode="exact")
+
+
+def test_a_wrong_value_is_found(monkeypatch):
+    monkeypatch.setattr(study, "in_order", lambda machine, placement, c: c * np.float16(1.1))
+    with pytest.raises(KernbenchError, match="differs from numpy"):
+        study.run(SIP, (70, 90, 130), "rows", data=True, mode="exact")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(list(PLACEMENTS)), st.integers(1, 300), st.integers(1, 300))
+def test_every_element_is_computed_once(placement, m, n):
+    assert sum(rows * sum(widths) for rows, widths in parts(placement, m, n, SIP.config)) == m * n
+
+
+@every_placement
+def test_the_slices_serve_what_was_counted(placement):
+    """Each PE reads each operand once: A and B of its own memory, and what was counted of the others'."""
+    m, n, k = shape = (64, 128, 256)
+    _, traffic = study.run(SIP, shape, placement, mode="exact")
+    moved = zip(traffic.names, traffic.nbytes, strict=True)
+    served = sum(nbytes for name, nbytes in moved if ".hbm_ctrl" in name.split("->")[0])
+    written = [
+        -(-rows // 32) * sum(-(-width // 32) for width in widths) for rows, widths in parts(placement, m, n, SIP.config)
+    ]
+    acknowledged = 16 * sum(written)
+    own = {
+        "rows": (m + n) * k,
+        "columns": m * k + (m // 32) * n * k,  # B is read again for each block of rows
+        "2-D": n * k + _own_rows(m, k),
+    }[placement]
+    assert served == work(SIP.config, placement, shape, "f16").remote_bytes + 2 * own + acknowledged
+
+
+def _own_rows(m, k):
+    """Elements of A that PEs find in their own memory: their place in the cube and their own rows overlap."""
+    pes = SIP.config.pes_per_cube
+    total = 0
+    for cube in range(2):
+        for pe in range(pes):
+            wanted = range(pe * m // pes, (pe + 1) * m // pes)
+            held = range((cube * pes + pe) * m // (2 * pes), (cube * pes + pe + 1) * m // (2 * pes))
+            total += len(set(wanted) & set(held)) * k
+    return total
+
+
+@every_placement
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_run_beats_its_bound(placement, shape):
+    result, _ = study.run(SIP, shape, placement, mode="exact")
+    launch = result.launches[-1]
+    assert work(SIP.config, placement, shape, "f16").bound_ns < (launch.end_ps - launch.start_ps) / 1000
+
+
+def test_the_bound_is_near_where_nothing_is_remote():
+    one = SIP.with_({"sip.cube_mesh.w": 1, "cube.pe_layout.corners": ["NW"], "cube.pe_layout.pe_per_corner": 1})
+    shape = (256, 256, 512)
+    result, _ = study.run(one, shape, "2-D", mode="exact")
+    launch = result.launches[-1]
+    counted = work(one.config, "2-D", shape, "f16")
+    assert counted.remote_bytes == 0
+    assert counted.bound_ns > 0.5 * (launch.end_ps - launch.start_ps) / 1000
+
+
+def test_weights_exist_once():
+    m, n, k = 128, 1024, 8192
+    for placement in PLACEMENTS:
+        assert work(SIP.config, placement, (m, n, k), "f16").slice_bytes == 2 * (m * k + k * n + m * n) / 16
+
+
+def test_points_left_out_say_why():
+    layer = Layer("x", "big", 64, 64, 64)
+    [row] = study.sweep(SIP, [layer], placements=["rows"], max_tiles=1)
+    assert row["left_out"] == "256 tiles, more than 1"  # 16 PEs, each with a padded tile for each of 16 shards of B
+    assert "makespan_ns" not in row
+    [row] = study.sweep(SIP, [layer], placements=["rows"], max_flits=1)
+    assert row["left_out"].endswith("flits between PEs, more than 1")
+    tokens = Layer("x", "huge", 1 << 21, 1 << 21, 64)
+    [row] = study.sweep(SIP, [tokens], placements=["columns"])
+    assert row["left_out"].startswith("does not fit: ")
+
+
+def test_many_flits_are_run_message_by_message():
+    layer = Layer("x", "l", 64, 64, 64)
+    exact, fast = (study.sweep(SIP, [layer], placements=["columns"], exact_flits=n)[0] for n in (10**6, 0))
+    assert (exact["mode"], exact["certified"]) == ("exact", True)
+    assert fast["mode"] == "fast"
+    assert fast["makespan_ns"] == pytest.approx(exact["makespan_ns"], rel=0.1)
+
+
+def test_unknown_placements_are_refused():
+    with pytest.raises(KernbenchError, match="placements: diagonal unknown; known: rows, columns, 2-D"):
+        study.sweep(SIP, layers("gpt2"), placements=["diagonal"])
+
+
+def test_lists_are_read_whole():
+    assert {name: len(layers(name)) for name in LISTS} == {"deepbench": 13, "gpt2": 6, "vit-s": 5, "llama3-70b": 80}
+    assert all("Source" in source(name) or "Derived" in source(name) for name in LISTS)
+
+
+def test_lists_can_be_narrowed():
+    [qkv, *_] = found = layers("llama3-70b tp8 m128")
+    assert len(found) == 4
+    assert (qkv.label, qkv.m, qkv.n, qkv.k, qkv.tp) == ("llama3-70b qkv tp8 m128", 128, 1280, 8192, 8)
+    assert len(select(["vit-s L0", "vit-s"])) == 5
+    for wrong in ("resnet", "gpt2 L0"):
+        with pytest.raises(KernbenchError):
+            layers(wrong)
+
+
+def test_report_says_which_and_why(tmp_path):
+    rows = study.sweep(SIP, select(["vit-s L1", "deepbench 64x1216x1"]), max_flits=4000, folder=tmp_path)
+    study.write(rows, tmp_path)
+    assert study.read(tmp_path)["rows"] == rows
+    said = "\n".join(report.findings(rows))
+    assert "Fastest placement, of 2 layers" in said
+    assert (
+        sum(line.startswith("Not simulated") for line in said.splitlines())
+        == sum(bool(r["left_out"]) for r in rows)
+        > 0
+    )
+    drawn = {path.name for path in report.draw(rows, SIP, tmp_path)}
+    assert {"layers_roofline.png", "layers_utilization.png", "layers_placements.png"} <= drawn
+    assert len(report.table(rows)) == 2
+    page = report.write_findings(report.findings(rows), rows, tmp_path).read_text()
+    assert page == report.write_findings(report.findings(rows), rows, tmp_path).read_text()
+    assert "layers_placements.png" in page
