@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args:
     RuntimeError
         If a tensor is on another device, or none is among the arguments.
     TypeError
-        If an argument is an array, or a tensor on the host.
+        If an argument is an array, or a tensor on the host, or the kernel does not take these arguments.
     """
+    _check_signature(name, kernel, args)
     tensors = []
     values = []
     for i, arg in enumerate(args):
@@ -48,3 +50,19 @@ def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args:
             'are: create one with device="ahbm"'
         )
     host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
+
+
+def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
+    """Say at the launch, where the user stands, what would else stop a PE."""
+    try:
+        signature = inspect.signature(kernel)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, tl=None)
+    except TypeError as error:
+        label = getattr(kernel, "__name__", repr(kernel))
+        raise TypeError(
+            f"launch of {name!r}: kernel {label}{signature} cannot be called with {len(args)} arguments and tl: "
+            f"{error}; a kernel takes the launch's arguments, then tl by name"
+        ) from None

@@ -75,3 +75,10 @@ def test_a_failing_kernel_ends_the_session(torch):
     with pytest.raises(Exception, match="open a new session"):
         x.numpy()
     assert not torch.result.records.complete
+
+
+@pytest.mark.parametrize("kernel", [lambda p: None, lambda p, q, *, tl: None, lambda *, tl: None])
+def test_a_kernel_that_does_not_take_the_arguments_is_refused_at_the_launch(torch, kernel):
+    with pytest.raises(TypeError, match=r"launch of 'k': kernel <lambda>\(.*cannot be called with 1 arguments and tl"):
+        torch.launch("k", kernel, torch.zeros(4, device="ahbm"))
+    assert torch.requests == 0
