@@ -76,7 +76,7 @@ class Result:
             line = f"certified: equal to the simulation of every flit (mode {mode})"
         else:
             line = f"NOT certified: streams met in mode {mode}, times may differ from mode exact"
-        return line if self.records.complete else f"{line}; INCOMPLETE: the run was interrupted"
+        return line if self.records.complete else f"{line}; INCOMPLETE: the run stopped before its end"
 
     @cached_property
     def breakdown(self) -> Breakdown:

@@ -58,7 +58,7 @@ def test_a_component_that_only_waits_for_others_is_not_busy(result):
         ({"mode": "exact"}, "certified: every flit"),
         ({"mode": "auto", "certified": True}, "certified: equal to the simulation of every flit (mode auto)"),
         ({"mode": "fast", "certified": False}, "NOT certified: streams met in mode fast"),
-        ({"complete": False}, "INCOMPLETE: the run was interrupted"),
+        ({"complete": False}, "INCOMPLETE: the run stopped before its end"),
     ],
 )
 def test_every_print_says_how_far_to_trust_it(result, fields, line):
