@@ -47,7 +47,7 @@ def milestone(
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
-    chosen = tuple(milestones.names()) if every else names
+    chosen = tuple(milestones.names()) if every else tuple(milestones.resolve(name) for name in names)
     if output and len(chosen) > 1:
         raise click.UsageError("--output is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -31,6 +32,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 def machine_options(command: Command) -> Command:
     """Add --topology and --set."""
     return topology_option(set_option(command))
+
+
+class NewFile(click.Path):
+    """A file to write, in a folder that there is: found out before a run, not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path, or fail by its folder."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"{path}: there is no folder {path.parent}; make it first, or name another", param, ctx)
+        return path
 
 
 def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:

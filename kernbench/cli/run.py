@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 
 import click
 
-from kernbench.cli.options import echo_json, json_option, load_machine, machine_options
+from kernbench.cli.options import NewFile, echo_json, json_option, load_machine, machine_options
 
 
 @click.command(short_help="Run a bench on a machine; print latency and where the time went.")
@@ -31,11 +32,11 @@ from kernbench.cli.options import echo_json, json_option, load_machine, machine_
     help="What to record: nothing, operations, or every stage of every tile (tells where a composite spends its time).",
 )
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
-@click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the result, for kernbench compare.")
+@click.option("--save", metavar="FILE", type=NewFile(), help="Keep the result, for kernbench compare.")
 @click.option(
     "--trace",
     metavar="FILE",
-    type=click.Path(dir_okay=False),
+    type=NewFile(),
     help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev.",
 )
 @json_option
@@ -48,8 +49,8 @@ def run(
     mode: str,
     log: str,
     as_why: bool,
-    save: str | None,
-    trace: str | None,
+    save: Path | None,
+    trace: Path | None,
     as_json: bool,
 ) -> int:
     """Run a bench and print what it comes to: latency, where the time went, what was busiest.

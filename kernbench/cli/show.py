@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernbench.cli.options import echo_json, json_option, load_machine, set_option
+from kernbench.cli.options import NewFile, echo_json, json_option, load_machine, set_option
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
@@ -20,7 +20,7 @@ VIEWS = ("system", "sip", "cube", "pe")
 @click.option("--view", type=click.Choice(VIEWS), help="Only this view. Default: all in words; system in a drawing.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NewFile(),
     help="Draw into this file, by its ending an .svg or a .png, instead of printing words.",
 )
 @set_option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import yaml
 
 from kernbench.config import load_yaml
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies.points import FINISHED, progress
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -44,6 +45,22 @@ def names() -> dict[str, str]:
         first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
         found[path.stem.replace("_", "-")] = "".join(first).splitlines()[0].lstrip("# ")
     return found
+
+
+def resolve(name: str) -> str:
+    """Return the milestone that `name` means, as `names` has it.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    kebab = name.replace("_", "-")
+    if kebab not in names():
+        near = get_close_matches(kebab, names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"milestone {name!r} is unknown; {hint}known: {', '.join(names())}")
+    return kebab
 
 
 def run(
@@ -77,13 +94,10 @@ def run(
     ------
     ConfigError
         If the milestone, a parameter or the machine is wrong; nothing has been written then.
+    KernbenchError
+        If it was interrupted.
     """
-    kebab = name.replace("_", "-")
-    if kebab not in names():
-        near = get_close_matches(kebab, names(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"milestone {name!r} is unknown; {hint}known: {', '.join(names())}")
-    stem = kebab.replace("-", "_")
+    stem = resolve(name).replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
     out = (output or folder() / "output" / stem).resolve()
     values = _full(notebook.with_suffix(".yaml")) | dict(parameters or {})
@@ -140,8 +154,17 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
                 cwd=str(notebook.parent),
                 progress_bar=False,
                 kernel_name="python3",
+                extra_arguments=[
+                    "--log-level=ERROR"
+                ],  # the kernel's warnings would stand between the lines of progress
             )
-        except PapermillExecutionError as error:
+        except (PapermillExecutionError, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) or error.ename == "KeyboardInterrupt":
+                logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would print the cell's whole traceback
+                raise KernbenchError(
+                    f"{notebook.stem}: interrupted; finished points are kept in {out}; "
+                    "the same command goes on from there"
+                ) from error
             raise ConfigError(
                 f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}; "
                 f"the notebook up to there is {out / REPORT}, finished points are kept"

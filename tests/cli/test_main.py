@@ -176,3 +176,32 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
 def test_new_finds_its_templates():
     templates = Path(sys.modules["kernbench.cli"].__file__).parent / "templates"
     assert list(templates.glob("*.txt"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "--bench", "gemm-single-pe", "--save", "none/x.kb"],
+        ["run", "--bench", "gemm-single-pe", "--trace", "none/x.json"],
+        ["show", "preset:small", "--out", "none/x.svg"],
+    ],
+)
+def test_a_folder_that_is_missing_is_said_before_anything_runs(command, capsys, monkeypatch):
+    monkeypatch.setattr("kernbench.runtime_api.bench_runner.run_bench", None)
+    assert main(command) == 2
+    assert "there is no folder none; make it first" in capsys.readouterr().err
+
+
+def test_no_milestone_runs_when_one_of_the_names_is_unknown(capsys, monkeypatch):
+    monkeypatch.setattr("kernbench.studies.milestone.run", None)
+    assert main(["milestone", "gemm", "prob"]) == 2
+    assert "milestone 'prob' is unknown; did you mean probe?" in capsys.readouterr().err
+
+
+def test_an_interrupted_milestone_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("papermill.execute_notebook", interrupted)
+    assert main(["milestone", "gemm", "--output", str(tmp_path / "out")]) == 1
+    assert "gemm: interrupted; finished points are kept" in capsys.readouterr().err
