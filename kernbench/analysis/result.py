@@ -62,6 +62,11 @@ class Result:
         return self.records.launches
 
     @property
+    def complete(self) -> bool:
+        """Return whether the run reached its end; False for the part of one that was interrupted or failed."""
+        return self.records.complete
+
+    @property
     def machine(self) -> str:
         """Hash of the machine, as captions print it."""
         return self.records.machine[:12]

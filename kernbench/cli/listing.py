@@ -33,7 +33,7 @@ def presets() -> dict[str, str]:
     from kernbench.topology.builder import resolve_topology
 
     machines = {name: resolve_topology(f"preset:{name}").config for name in config.presets()}
-    return {name: f"{c.n_sips} SIPs, {c.n_pes} PEs" for name, c in machines.items()}
+    return {name: f"{c.n_sips} SIP{'s' if c.n_sips > 1 else ''}, {c.n_pes} PEs" for name, c in machines.items()}
 
 
 def components() -> dict[str, str]:

@@ -87,7 +87,8 @@ def run(
             }
         )
     else:
-        click.echo(repr(outcome.result))
+        if len(outcome.result.records):
+            click.echo(repr(outcome.result))
         if as_why:
             click.echo(f"\n{outcome.result.why()!r}")
         click.echo(f"\n{outcome.name}: {outcome.completion}, numbers {outcome.correctness}")

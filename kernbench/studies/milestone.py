@@ -6,10 +6,12 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -115,8 +117,8 @@ def run(
     else:
         values["topology"] = str(Path(machine.source).resolve())
     _check(notebook, values)
-    out.mkdir(parents=True, exist_ok=True)
     if isinstance(topology, Machine):
+        out.mkdir(parents=True, exist_ok=True)
         (out / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
     _execute(notebook, out, values)
     return out
@@ -145,18 +147,19 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    with _progress(notebook.stem, out / FINISHED):
+    with TemporaryDirectory() as aside, _progress(notebook.stem, out / FINISHED):
+        # What a study refuses leaves nothing behind: the notebook joins its report once that has been begun.
+        report = Path(aside) / REPORT
         try:
             papermill.execute_notebook(
                 str(notebook),
-                str(out / REPORT),
+                str(report),
                 values,
                 cwd=str(notebook.parent),
                 progress_bar=False,
                 kernel_name="python3",
-                extra_arguments=[
-                    "--log-level=ERROR"
-                ],  # the kernel's warnings would stand between the lines of progress
+                # The kernel's warnings would stand between the lines of progress.
+                extra_arguments=["--log-level=ERROR"],
             )
         except (PapermillExecutionError, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or error.ename == "KeyboardInterrupt":
@@ -165,10 +168,17 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
                     f"{notebook.stem}: interrupted; finished points are kept in {out}; "
                     "the same command goes on from there"
                 ) from error
+            kept = f"; finished points are kept, the notebook up to there is {out / REPORT}" if _begun(out) else ""
             raise ConfigError(
-                f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}; "
-                f"the notebook up to there is {out / REPORT}, finished points are kept"
+                f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}{kept}"
             ) from error
+        finally:
+            if _begun(out) and report.is_file():
+                shutil.move(report, out / REPORT)
+
+
+def _begun(out: Path) -> bool:
+    return (out / FINISHED).is_file()
 
 
 @contextlib.contextmanager

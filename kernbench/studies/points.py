@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import cache, lru_cache
@@ -97,7 +98,9 @@ def _run(fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int) -> I
             yield key, fn(point)
         return
     # Kernels of notebooks have threads, which a forked child would inherit half alive.
-    with ProcessPoolExecutor(min(workers, len(points)), mp_context=get_context("spawn")) as pool:
+    # An interrupt reaches the whole group of processes, and is this one's to handle.
+    context, deaf = get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(min(workers, len(points)), context, signal.signal, deaf) as pool:
         futures: dict[Future[Row], str] = {pool.submit(fn, point): key for key, point in points.items()}
         try:
             for future in as_completed(futures):

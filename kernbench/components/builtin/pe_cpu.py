@@ -161,4 +161,4 @@ class Program:
 def _located(error: Exception, pe: Pe) -> KernbenchError:
     """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
     kind = type(error) if isinstance(error, KernelError) else KernelError
-    return kind(f"{pe.name}: {error}")
+    return kind(f"{pe.name}: {str(error).replace(f'{pe.name}: ', '')}")
