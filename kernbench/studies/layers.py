@@ -74,8 +74,8 @@ def sweep(
         A point with more tiles of the matrix engine, or whose PEs read more flits from each other, is not simulated:
         only its lower bound is given.
     exact_flits
-        A point whose PEs read more flits than this from each other runs in mode "fast", others in mode "exact":
-        all PEs meet in the network, so that every route would have to be repeated with flits anyway.
+        A point whose PEs read more flits than this from each other runs in mode "fast" only. Others run in mode
+        "exact", and in "fast" for comparison: all PEs meet in the network, so that "auto" would come to "exact".
     workers
         Processes.
     folder
@@ -135,6 +135,9 @@ def simulate(point: Row) -> Row:
         return out
     mode = "exact" if asked.remote_bytes <= point["exact_flits"] * _FLIT else "fast"
     result, traffic = run(machine, shape, placement, dtype=dtype, mode=mode)
+    if mode == "exact":
+        other, _ = run(machine, shape, placement, dtype=dtype, mode="fast")
+        out["fast_ns"] = (other.launches[-1].end_ps - other.launches[-1].start_ps) / 1000
     return out | _measured(machine, result, traffic, shape, dtype, point["links"])
 
 

@@ -16,11 +16,11 @@ from kernbench.topology.builder import Machine
 from kernbench.viz import layers as figures
 from kernbench.viz.figure import save
 from kernbench.viz.heatmap import link_heatmap
-from kernbench.viz.roofline import roofline
 
 if TYPE_CHECKING:
     import pandas as pd
 
+CLOSE = 1.1  # runs closer than this are told apart only if both are certified
 TITLE = "# Layers over a whole SIP"
 
 
@@ -31,21 +31,20 @@ def simulated(rows: Sequence[Row]) -> list[Row]:
 
 def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
     """Write all figures; return their paths."""
-    run, name = simulated(rows), rows[0]["machine"]
+    name = rows[0]["machine"]
     config = machine.config
     hbm = config.cube.hbm.channels * config.cube.hbm.channel_bw_gbs * config.cube.hbm.efficiency
     roofs = Roofs(
         2 * macs_per_ns(config, rows[0]["dtype"]) * config.pes_per_sip, {"HBM of the SIP": hbm * config.pes_per_sip}
     )
-    points = [{**row, "name": row["layer"], "series": row["placement"]} for row in run]
     drawn = [
-        ("layers_roofline.png", roofline(points, roofs, machine=name, title="Layers over a SIP: roofline")),
+        ("layers_roofline.png", figures.layer_roofline(rows, roofs, machine=name)),
         ("layers_utilization.png", figures.utilization_against_shape(rows, machine=name)),
         ("layers_placements.png", figures.placement_bars(rows, machine=name)),
         ("layers_hottest_links.png", figures.hottest_links(rows, machine=name)),
     ]
     note = f"links busy for less than {VISIBLE:.0%} are left out"
-    for row in run:
+    for row in simulated(rows):
         if row["links"]:
             title = f"{row['layer']} {row['shape']}, {row['placement']}: {row['makespan_ns'] / 1000:,.1f} us"
             drawn.append((heatmap_name(row), link_heatmap(row["links"], machine, title=title, note=note)))
@@ -66,17 +65,18 @@ def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the best placement of each layer beside the others' times."""
+    """Return the best placement of each layer beside the others' times; "?": one left out may be faster."""
     import pandas as pd
 
     placements = list(dict.fromkeys(row["placement"] for row in rows))
+    unsure = undecided(rows)
     out = []
     for layer, runs in best(rows).items():
         first = runs[0]
         times = {row["placement"]: row["makespan_ns"] / 1000 for row in runs}
         out.append(
             {
-                "layer": layer, "shape": first["shape"], "best": first["placement"],
+                "layer": layer, "shape": first["shape"], "best": first["placement"] + (" ?" if layer in unsure else ""),
                 **{f"{p} [us]": round(times[p], 2) if p in times else None for p in placements},
                 "utilization": round(first["utilization"], 4), "PEs": first["pes"],
                 "remote MB": round(first["remote_bytes"] / 1e6, 1), "hottest link": first["hottest_link"],
@@ -89,24 +89,56 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
 def findings(rows: Sequence[Row]) -> list[str]:
     """Return what the table says, one sentence each."""
     ranked = best(rows)
-    said = [_winners(ranked)]
-    said += [_why(layer, ranked[layer]) for layer in _examples(ranked)]
+    said = _winners(rows)
+    said += [_why(layer, ranked[layer]) for layer in _examples(ranked, undecided(rows))]
     said += _utilization(ranked) + _links(rows) + _trust(rows) + _left_out(rows)
     lists = list(dict.fromkeys(row["list"] for row in rows))
     return said + [f"Layers of {name}: {source(name)}" for name in lists]
 
 
-def _winners(ranked: dict[str, list[Row]]) -> str:
-    count = Counter(runs[0]["placement"] for runs in ranked.values())
-    wins = ", ".join(f"{name} {n}" for name, n in count.most_common())
-    return f"Fastest placement, of {len(ranked)} layers: {wins}."
+def undecided(rows: Sequence[Row]) -> list[str]:
+    """Return the layers whose fastest simulated placement may be beaten by one that was left out."""
+    ranked = best(rows)
+    return [
+        layer
+        for layer, runs in ranked.items()
+        if any(r["left_out"] and r["layer"] == layer and r["bound_ns"] < runs[0]["makespan_ns"] for r in rows)
+    ]
 
 
-def _examples(ranked: dict[str, list[Row]]) -> list[str]:
+def _winners(rows: Sequence[Row]) -> list[str]:
+    ranked, open_ = best(rows), undecided(rows)
+    decided = {layer: runs for layer, runs in ranked.items() if layer not in open_}
+    said = []
+    if decided:
+        count = Counter(runs[0]["placement"] for runs in decided.values())
+        wins = ", ".join(f"{name} {n}" for name, n in count.most_common())
+        said.append(f"Fastest placement, of {len(decided)} layers: {wins}.")
+    if open_:
+        so_far = ", ".join(f"{layer} ({ranked[layer][0]['placement']} so far)" for layer in open_)
+        said.append(
+            f"Undecided, as a placement that was not simulated has a lower bound below the fastest that was: {so_far}."
+        )
+    close = [
+        layer
+        for layer, runs in decided.items()
+        if len(runs) > 1
+        and runs[1]["makespan_ns"] < CLOSE * runs[0]["makespan_ns"]
+        and not (runs[0]["certified"] and runs[1]["certified"])
+    ]
+    if close:
+        said.append(
+            f"Within {CLOSE - 1:.0%} of the next placement, and not both certified, so that the order may be the other "
+            f"way round: {', '.join(close)}."
+        )
+    return said
+
+
+def _examples(ranked: dict[str, list[Row]], without: Sequence[str]) -> list[str]:
     """Return for each list and winner the layer with most work."""
     chosen: dict[tuple[str, str], str] = {}
     for layer, runs in sorted(ranked.items(), key=lambda item: -item[1][0]["m"] * item[1][0]["n"] * item[1][0]["k"]):
-        if len(runs) > 1:
+        if len(runs) > 1 and layer not in without:
             chosen.setdefault((runs[0]["list"], runs[0]["placement"]), layer)
     return [layer for layer in ranked if layer in chosen.values()]
 
@@ -120,7 +152,7 @@ def _why(layer: str, runs: Sequence[Row]) -> str:
     return (
         f"{layer} ({first['shape']}): {first['placement']} is best, {first['makespan_ns'] / 1000:,.1f} us, with "
         f"{first['pes']} PEs at work, {first['remote_bytes'] / 1e6:,.1f} MB read from other PEs and "
-        f"{first['issued']:.0%} of each tile useful; {against}."
+        f"{first['issued']:.1%} of each tile useful; {against}.{_estimated(runs)}"
     )
 
 
@@ -128,11 +160,11 @@ def _reasons(row: Row, first: Row) -> str:
     """Say in what a placement asks more of the machine than the fastest one."""
     reasons = []
     if row["pes"] < first["pes"]:
-        reasons.append(f"only {row['pes']} PEs at work")
+        reasons.append(f"only {row['pes']} PE{'s' if row['pes'] > 1 else ''} at work")
     if row["remote_bytes"] > 1.05 * first["remote_bytes"]:
         reasons.append(f"{row['remote_bytes'] / 1e6:,.1f} MB read from other PEs")
     if row["issued"] < 0.95 * first["issued"]:
-        reasons.append(f"{row['issued']:.0%} of each tile useful")
+        reasons.append(f"{row['issued']:.1%} of each tile useful")
     if row["hottest_busy"] > 1.05 * first["hottest_busy"]:
         reasons.append(
             f"its hottest link is busy {row['hottest_busy']:.0%} of the time, not {first['hottest_busy']:.0%}"
@@ -145,7 +177,7 @@ def _utilization(ranked: dict[str, list[Row]]) -> list[str]:
     low, high = firsts[0], firsts[-1]
     said = (
         f"Utilization of the SIP's matrix rate in the best placement: from {low['utilization']:.3%} "
-        f"({low['layer']}, {low['shape']}) to {high['utilization']:.1%} ({high['layer']}, {high['shape']})."
+        f"({low['layer']}, {low['shape']}) to {high['utilization']:.1%} ({high['layer']}, {high['shape']}).{_estimated((low, high))}"
     )
     return [said]
 
@@ -160,17 +192,35 @@ def _links(rows: Sequence[Row]) -> list[str]:
     return [said]
 
 
+def _estimated(runs: Sequence[Row]) -> str:
+    """Say which of some runs are estimates."""
+    names = ", ".join(dict.fromkeys(f"{row['layer']} in {row['placement']}" for row in runs if not row["certified"]))
+    return f" Not certified: {names}." if names else ""
+
+
 def _trust(rows: Sequence[Row]) -> list[str]:
     run = simulated(rows)
+    both = [row for row in run if "fast_ns" in row]
     fast = [row for row in run if not row["certified"]]
-    if not fast:
-        return [f"All {len(run)} runs are certified."]
-    said = (
-        f"{len(run) - len(fast)} of {len(run)} runs are certified; {len(fast)} move too many flits between PEs to "
-        "simulate each, and ran in mode fast, in which streams that meet do not interleave: "
-        "their times are estimates (* in the figure)."
-    )
-    return [said]
+    said = [f"{len(run) - len(fast)} of {len(run)} runs are certified."]
+    if fast:
+        said.append(
+            f"{len(fast)} runs move too many flits between PEs to simulate each and ran in mode fast, in which streams "
+            "that meet do not interleave: their times are estimates, not certified (* in the figure)."
+        )
+    if both:
+        worst = max(both, key=_error)
+        most = max(row["remote_bytes"] for row in both)
+        said.append(
+            f"Mode fast against mode exact, in the {len(both)} runs done in both (up to {most / 1e6:,.1f} MB between "
+            f"PEs): at most {_error(worst):.1%} apart ({worst['layer']} in {worst['placement']}); how far the larger "
+            "runs are off is not known."
+        )
+    return said
+
+
+def _error(row: Row) -> float:
+    return abs(float(row["fast_ns"]) / float(row["makespan_ns"]) - 1)
 
 
 def _left_out(rows: Sequence[Row]) -> list[str]:

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.viz import palette
 from kernbench.viz.figure import Figure, Table, caption, new_figure, rows_of, tidy
+from kernbench.viz.roofline import labels
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kernbench.analysis.roofline import Roofs
 
 _SIZES = {"m": "M (rows of A and C)", "n": "N (columns of B and C)", "k": "K (not split)"}
 
@@ -70,7 +73,9 @@ def utilization_against_shape(table: Table | pd.DataFrame, *, machine: str) -> F
     machine : str
         Hash of the machine.
     """
-    rows = [row for row in rows_of(table) if not row["left_out"]]
+    rows = rows_of(table)
+    placements = _distinct(rows, "placement")
+    rows = [row for row in rows if not row["left_out"]]
     figure = new_figure(
         11, 4.2, "Layers over a SIP: utilization against shape", caption(len(rows), machine, "over the makespan")
     )
@@ -78,7 +83,7 @@ def utilization_against_shape(table: Table | pd.DataFrame, *, machine: str) -> F
     for axes, (size, title) in zip(panels, _SIZES.items(), strict=True):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        for i, placement in enumerate(_distinct(rows, "placement")):
+        for i, placement in enumerate(placements):
             chosen = [row for row in rows if row["placement"] == placement]
             axes.plot(
                 [row[size] for row in chosen], [row["utilization"] for row in chosen],
@@ -88,6 +93,7 @@ def utilization_against_shape(table: Table | pd.DataFrame, *, machine: str) -> F
         axes.set_xlabel(title)
         axes.xaxis.set_major_formatter("{x:g}")
         tidy(axes)
+        axes.tick_params(axis="x", labelsize=7)
         axes.grid(visible=True, which="major", color=palette.LIGHT_GREY, linewidth=0.5)
     panels[0].set_ylabel("useful MACs / MAC rate of all PEs")
     panels[0].yaxis.set_major_formatter(lambda x, _: f"{x:.4%}".rstrip("0%").rstrip(".") + " %")
@@ -105,8 +111,9 @@ def hottest_links(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     machine : str
         Hash of the machine.
     """
-    rows = [row for row in rows_of(table) if not row["left_out"]]
+    rows = rows_of(table)
     names, placements = _distinct(rows, "layer"), _distinct(rows, "placement")
+    rows = [row for row in rows if not row["left_out"]]
     figure = new_figure(
         12,
         1.6 + 0.28 * len(names),
@@ -128,6 +135,53 @@ def hottest_links(table: Table | pd.DataFrame, *, machine: str) -> Figure:
         tidy(axes)
     panels[0].set_yticks(range(len(names)), names, fontsize=7)
     panels[0].set_ylim(len(names) - 0.4, -0.6)
+    return figure
+
+
+def layer_roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str) -> Figure:
+    """Draw rate against arithmetic intensity of each simulated layer, a panel for each placement.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns layer, placement, intensity [flop/B of HBM], gflops, certified; rows with left_out are not drawn.
+    roofs : Roofs
+        Peak rate and bandwidth of the SIP.
+    machine : str
+        Hash of the machine.
+    """
+    rows = rows_of(table)
+    names, placements = _distinct(rows, "layer"), _distinct(rows, "placement")
+    rows = [row for row in rows if not row["left_out"]]
+    note = "hollow: not certified (mode fast); numbers: layers; dotted: ridge"
+    figure = new_figure(13, 5.6, "Layers over a SIP: roofline", caption(len(rows), machine, note))
+    panels = figure.subplots(1, len(placements), sharex=True, sharey=True, squeeze=False)[0]
+    [(level, bw)] = roofs.levels_gbs.items()
+    ridge = roofs.ridge(level)
+    low, high = (f(ridge, *(row["intensity"] for row in rows)) for f in (min, max))
+    ends = [low / 2, ridge, high * 2]
+    for i, (axes, placement) in enumerate(zip(panels, placements, strict=True)):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.plot(ends, [roofs.attainable_gflops(x, level) for x in ends], color=palette.DARK_GREY, linewidth=1.2)
+        axes.axvline(ridge, color=palette.GREY, linewidth=0.8, linestyle=":")
+        chosen = [row for row in rows if row["placement"] == placement]
+        for row in chosen:
+            face = palette.SERIES[i] if row["certified"] else "none"
+            axes.plot(
+                row["intensity"], row["gflops"], palette.MARKERS[i], mfc=face, mec=palette.SERIES[i], markersize=5
+            )
+        for spot, label in labels([{**row, "name": row["layer"]} for row in chosen], names):
+            axes.annotate(label, spot, (5, -2), textcoords="offset points", fontsize=6, va="top")
+        axes.set_title(placement, fontsize=8, loc="left")
+        axes.set_xlabel("arithmetic intensity [flop / B of HBM]")
+        axes.xaxis.set_major_formatter("{x:g}")
+        tidy(axes)
+        axes.grid(visible=True, which="major", color=palette.LIGHT_GREY, linewidth=0.5)
+    panels[0].set_ylabel(f"rate [Gflop/s]; roofs: {roofs.peak_gflops:,.0f} Gflop/s, {level} {bw:,.0f} GB/s")
+    panels[0].yaxis.set_major_formatter("{x:,.12g}")
+    key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
+    panels[-1].text(1.02, 1, key, transform=panels[-1].transAxes, fontsize=6.5, va="top")
     return figure
 
 

@@ -58,7 +58,7 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
         model = [(row["intensity"], row["model_gflops"]) for row in chosen if row.get("model_gflops")]
         axes.plot(*zip(*model, strict=True), marker, mfc="none", mec=colour, markersize=9) if model else None
     names = list(dict.fromkeys(row["name"] for row in rows))
-    for spot, label in _labels(rows, names):
+    for spot, label in labels(rows, names):
         axes.annotate(label, spot, (5, -3), textcoords="offset points", fontsize=7, va="top")
     key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
     axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=7, va="top")
@@ -73,7 +73,7 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     return figure
 
 
-def _labels(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[tuple[float, float], str]]:
+def labels(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[tuple[float, float], str]]:
     """Return the place and the numbers of each cloud of points: those whose labels would lie on each other."""
     clouds: list[list[dict[str, Any]]] = []
     for row in sorted(rows, key=lambda row: (row["intensity"], row["gflops"])):

@@ -112,11 +112,24 @@ def test_points_left_out_say_why():
 
 
 def test_many_flits_are_run_message_by_message():
-    layer = Layer("x", "l", 64, 64, 64)
+    layer = Layer("vit-s", "l", 64, 64, 64)
     exact, fast = (study.sweep(SIP, [layer], placements=["columns"], exact_flits=n)[0] for n in (10**6, 0))
     assert (exact["mode"], exact["certified"]) == ("exact", True)
     assert fast["mode"] == "fast"
-    assert fast["makespan_ns"] == pytest.approx(exact["makespan_ns"], rel=0.1)
+    assert fast["makespan_ns"] == exact["fast_ns"] == pytest.approx(exact["makespan_ns"], rel=0.1)
+    assert "1 of 1 runs are certified." in report.findings([exact])
+    assert any("not certified" in sentence for sentence in report.findings([fast]))
+
+
+def test_no_winner_is_named_while_one_left_out_may_be_faster():
+    layer = Layer("vit-s", "l", 64, 64, 64)
+    rows = study.sweep(SIP, [layer], placements=["columns", "rows"], max_tiles=100)
+    assert [bool(row["left_out"]) for row in rows] == [False, True]
+    assert report.undecided(rows) == ["vit-s l"]
+    assert report.findings(rows)[0].startswith("Undecided")
+    rows[1]["bound_ns"] = rows[0]["makespan_ns"] + 1
+    assert report.undecided(rows) == []
+    assert report.findings(rows)[0] == "Fastest placement, of 1 layers: columns 1."
 
 
 def test_unknown_placements_are_refused():
