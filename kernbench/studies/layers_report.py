@@ -177,7 +177,8 @@ def _utilization(ranked: dict[str, list[Row]]) -> list[str]:
     low, high = firsts[0], firsts[-1]
     said = (
         f"Utilization of the SIP's matrix rate in the best placement: from {low['utilization']:.3%} "
-        f"({low['layer']}, {low['shape']}) to {high['utilization']:.1%} ({high['layer']}, {high['shape']}).{_estimated((low, high))}"
+        f"({low['layer']}, {low['shape']}) to {high['utilization']:.1%} ({high['layer']}, {high['shape']})."
+        f"{_estimated((low, high))}"
     )
     return [said]
 

@@ -157,7 +157,8 @@ def test_report_says_which_and_why(tmp_path):
     study.write(rows, tmp_path)
     assert study.read(tmp_path)["rows"] == rows
     said = "\n".join(report.findings(rows))
-    assert "Fastest placement, of 2 layers" in said
+    assert "Fastest placement, of 1 layers: 2-D 1." in said
+    assert "Undecided" in said
     assert (
         sum(line.startswith("Not simulated") for line in said.splitlines())
         == sum(bool(r["left_out"]) for r in rows)
