@@ -20,7 +20,7 @@ from kernbench.viz.heatmap import link_heatmap
 if TYPE_CHECKING:
     import pandas as pd
 
-CLOSE = 1.1  # runs closer than this are told apart only if both are certified
+CLOSE = 1.2  # where fast and exact were compared, they differ by up to 10 %, and two runs may be off in two directions
 TITLE = "# Layers over a whole SIP"
 
 
