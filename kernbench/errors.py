@@ -7,6 +7,7 @@ KernbenchError
 +-- KernelError              a kernel failed: its file, line, program and PE are named
 |   +-- OutOfBoundsError     an access outside every mapped tensor
 |   +-- OutOfMemoryError     TCM or scratch cannot hold what the kernel asks for
+|   +-- IpcqInvalidDirection a queue that the program does not have
 +-- DeadlockError            nothing can go on; every waiter is named
 |   +-- IpcqDeadlock
 +-- CollectiveMismatchError  ranks disagree about a collective call
@@ -46,6 +47,10 @@ class OutOfBoundsError(KernelError):
 
 class OutOfMemoryError(KernelError):
     """TCM or scratch cannot hold what a kernel asks for."""
+
+
+class IpcqInvalidDirection(KernelError):  # noqa: N818  the name that kernels already catch
+    """A program names a queue that it does not have; the message lists those it has."""
 
 
 class DeadlockError(KernbenchError):

@@ -140,6 +140,33 @@ class Composite(Command):
     epilogue: tuple[VectorOp, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
+class Send(Command):
+    """A message to the PE behind `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
+
+    `compute` maps the input's array to the message's `nbytes` bytes (uint8). Complete when its last part has left.
+    """
+
+    direction: str = ""
+    nbytes: int = 0
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Recv(Command):
+    """The next message of `nbytes` from `direction` (None: the earliest arrival of any), into TCM or into `runs`.
+
+    `compute` maps the bytes (uint8) to the output's array; with `runs` there is no output. `consume` False leaves
+    the message where it is. `came_from` says, once complete, which direction it was.
+    """
+
+    direction: str | None = None
+    nbytes: int = 0
+    runs: tuple[Run, ...] = ()
+    consume: bool = True
+    came_from: str = ""
+
+
 class Backend(Protocol):
     """What runs a program's commands: a PE of the machine, or the bench that only computes values."""
 
