@@ -49,7 +49,7 @@ class OutOfMemoryError(KernelError):
     """TCM or scratch cannot hold what a kernel asks for."""
 
 
-class IpcqInvalidDirection(KernelError):  # noqa: N818  the name that kernels already catch
+class IpcqInvalidDirection(KernelError):
     """A program names a queue that it does not have; the message lists those it has."""
 
 
