@@ -133,7 +133,7 @@ class Fabric:
         if self.hops is not None or any(hooks):
             start = self._start_observed
         elif not self.whole or not self.hot.isdisjoint((path[0], path[-1], *(link.name for link in links))):
-            start = self._start_flits
+            start = self.start_flits
         else:
             start = self._start_pair if len(links) == 2 else self._start_whole
         node = self.graph.index(path[0])
@@ -169,9 +169,10 @@ class Fabric:
     ) -> None:
         self._move([route.links, 0, count, size, key, self.clock._now, True, fn, arg, each])
 
-    def _start_flits(
+    def start_flits(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
-    ) -> None:
+    ) -> list[Any] | None:
+        """Put flits on the first link; return what feeds the second one, where that is a train."""
         links = route.links
         first = links[0]
         d = first.flit_ps if size == FLIT_BYTES else first.time(size)
@@ -193,12 +194,15 @@ class Fabric:
         elif count == 1:
             heappush(heap, (t, priority, key + 1, (self._hop, [links, 1, size, key, fn, arg])))
         elif self.lazy:
-            heappush(heap, (t, priority, key + 1, (self._feed, [links, size, key, d, count, fn, arg, each])))
+            train = [links, size, key, d, count, fn, arg, each]
+            heappush(heap, (t, priority, key + 1, (self._feed, train)))
+            return train
         else:
             for left in range(count - 1, -1, -1):
                 flit = [links, 1, size, key, fn if each or not left else None, arg]
                 heappush(heap, (t, priority, key + 1, (self._hop, flit)))
                 t += d
+        return None
 
     def _start_observed(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool

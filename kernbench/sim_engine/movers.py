@@ -52,6 +52,8 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
     def feed(train: list[Any]) -> None:
         """Take the next flit of a train [links, size, key, d, left, fn, arg, each] over the second link."""
         links, size, key, d, left, fn, arg, each = train
+        if not left:
+            return
         t = clock._now
         link = links[1]
         flit_ps = link.flit_ps if size == FLIT_BYTES else link.time(size)
