@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import simpy
@@ -109,6 +109,7 @@ class GraphEngine:
         self.parts: dict[str, Any] = {}
         self.interrupted = False
         self.failure: Exception | None = None
+        self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
         self._places: dict[int, str] = {}
         self._programs_seen = 0
@@ -195,22 +196,41 @@ class GraphEngine:
             self._spreads[key] = dry.last_ps
         return self._spreads[key]
 
-    def wait(self, event: simpy.Event) -> Any:
+    def wait(self, event: simpy.Event, what: object = "a transfer") -> Any:
         """Run until `event` has happened; return its value.
+
+        While `waiter` is set, it decides who runs the clock meanwhile, and what else goes on.
+
+        Parameters
+        ----------
+        event : simpy.Event
+            What the host cannot go on without.
+        what : object
+            Its str() says so in the message of a deadlock.
 
         Raises
         ------
         DeadlockError
             If nothing can go on before; the message names who waits for what.
         """
+        if self.waiter is not None:
+            self.waiter(event, what)
+        elif not self.advance(event):
+            self.deadlock([f"the host, for {what}"])
+        return event.value
+
+    def advance(self, event: simpy.Event) -> bool:
+        """Run until `event` has happened; return False if nothing is left to do before."""
         for _ in self._slices(event):
             pass
-        return event.value
+        return event.processed
 
     def run(self) -> None:
         """Run until nothing is left to do."""
         for _ in self._slices(None):
             pass
+        if self.programs:
+            self.deadlock([])
 
     def step(self) -> None:
         """Process one event."""
@@ -223,6 +243,8 @@ class GraphEngine:
             if time.perf_counter() >= due:
                 yield self._tick(finished=False)
                 due = time.perf_counter() + every_ms / 1000
+        if self.programs if until is None else not until.processed:
+            self.deadlock(["the host, for the event that ends the run"] if until is not None else [])
         yield self._tick(finished=True)
 
     def _slices(self, event: simpy.Event | None) -> Iterator[None]:
@@ -231,8 +253,6 @@ class GraphEngine:
         with _few_collections():
             while self._guarded(lambda: self.env.drain(_SLICE, event)):
                 yield
-        if self.programs if event is None else not event.processed:
-            self._deadlock()
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         self._usable()
@@ -250,8 +270,9 @@ class GraphEngine:
         if self.failure is not None:
             raise KernbenchError(f"this run ended with an error ({self.failure}); open a new session")
 
-    def _deadlock(self) -> None:
-        waiters = "\n".join(f"  {program.describe()}" for program in self.programs) or "  the host, for a transfer"
+    def deadlock(self, hosts: Sequence[str]) -> NoReturn:
+        """End the run with an error that names who waits: the programs, and `hosts`."""
+        waiters = "\n".join(f"  {who}" for who in [*(p.describe() for p in self.programs), *hosts])
         error = DeadlockError(f"nothing can go on at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
         self.failure = error
         self.stop()
