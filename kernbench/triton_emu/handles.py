@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.components.command import Command, Value
+from kernbench.components.command import Command, Recv, Value
 from kernbench.dtypes import DType
 from kernbench.errors import KernelError
 
@@ -159,7 +159,7 @@ class Tile:
     and `numpy()` wait for the value. The place in TCM is free once the last reference is gone and no command needs it.
     """
 
-    __slots__ = ("_access", "_base", "_constant", "_tl", "_value", "dtype", "shape")
+    __slots__ = ("_access", "_base", "_constant", "_recv", "_tl", "_value", "dtype", "shape")
     __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
 
     def __init__(
@@ -175,6 +175,7 @@ class Tile:
         self.shape: Shape = value.shape if shape is None else shape
         self.dtype: DType = value.dtype
         self._access: Access | None = None
+        self._recv: Recv | None = base._recv if base is not None else None
 
     def __del__(self) -> None:
         if self._constant or self._base is not None or not self._tl._open:
@@ -233,6 +234,14 @@ class Tile:
         return int(self.item())
 
     @property
+    def came_from(self) -> str:
+        """Return the direction that a received tile came from."""
+        if self._recv is None:
+            raise KernelError(f"{self!r} did not come through a queue; came_from is for what tl.recv returns")
+        self._tl._backend.block(self._recv)
+        return self._recv.came_from
+
+    @property
     def T(self) -> Tile:
         """Return the transpose, as `tl.trans`."""
         return self._tl.trans(self)
@@ -254,7 +263,7 @@ class Tile:
         if name in METHODS:
             function = getattr(self._tl, "cast" if name == "to" else name)
             return lambda *args, **kwargs: function(self, *args, **kwargs)
-        known = [*METHODS, "T", "shape", "dtype", "item", "numpy"]
+        known = [*METHODS, "T", "shape", "dtype", "item", "numpy", "came_from"]
         raise AttributeError(f"a tile has no attribute {name!r}; {nearest(name, known)}", name=name)
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ def run_program(
     backend: Backend,
     program_id: tuple[int, int],
     num_programs: tuple[int, int],
+    participant: tuple[int, int] = (0, 1),
 ) -> None:
     """Run `kernel(*args, tl=...)` as one program.
 
@@ -30,27 +31,34 @@ def run_program(
         What runs its commands.
     program_id, num_programs : tuple of int
         (PE in its cube, cube), and how many there are of each.
+    participant : tuple of int
+        Number of the program in a collective launch, and how many there are.
 
     Raises
     ------
     KernelError
         If the kernel fails: with its file, line and program; the kernel's own error is the cause.
     """
-    tl = TLContext(backend, program_id, num_programs)
+    tl = TLContext(backend, program_id, num_programs, participant)
     try:
         kernel(*args, tl=tl)
     except KernelError as error:
-        raise type(error)(f"{_where(kernel, error.__traceback__, program_id)}: {error}") from error
+        raise type(error)(f"{_where(kernel, error.__traceback__, program_id, participant)}: {error}") from error
     except KernbenchError:
         raise
     except Exception as error:
-        text = f"{_where(kernel, error.__traceback__, program_id)}: {type(error).__name__}: {error}"
+        text = f"{_where(kernel, error.__traceback__, program_id, participant)}: {type(error).__name__}: {error}"
         raise KernelError(text) from error
     finally:
         tl._open = False
 
 
-def _where(kernel: Callable[..., Any], traceback: TracebackType | None, program_id: tuple[int, int]) -> str:
+def _where(
+    kernel: Callable[..., Any],
+    traceback: TracebackType | None,
+    program_id: tuple[int, int],
+    participant: tuple[int, int],
+) -> str:
     """Return the place in the kernel, or in what it calls, that called the language last."""
     name = getattr(kernel, "__name__", repr(kernel))
     place = ""
@@ -58,4 +66,6 @@ def _where(kernel: Callable[..., Any], traceback: TracebackType | None, program_
     while frame is not None and not frame.tb_frame.f_globals.get("__name__", "").startswith("kernbench.triton_emu."):
         place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}: "
         frame = frame.tb_next
-    return f"{place}kernel {name}, program {program_id}"
+    number, count = participant
+    among = f", participant {number} of {count}" if count > 1 else ""
+    return f"{place}kernel {name}, program {program_id}{among}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.components.command import Command, Composite, Load, Ref, Run, Store, Value
+from kernbench.components.command import Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
 from kernbench.dtypes import as_dtype
-from kernbench.errors import OutOfBoundsError
+from kernbench.errors import IpcqInvalidDirection, OutOfBoundsError
 from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.runner import run_program
 
@@ -73,6 +73,11 @@ class MockBackend:
 
     def submit(self, command: Command) -> None:
         """Run a command; its output has its values when this returns."""
+        if isinstance(command, Send | Recv):
+            raise IpcqInvalidDirection(
+                f"{command.name} {command.tag!r}: this program has no queues; run it with "
+                "kernbench.ccl.testing.run_kernel_in_mock, or launch it as a collective"
+            )
         if self.data:
             assert command.compute is not None
             if isinstance(command, Load):

@@ -6,11 +6,11 @@ import builtins
 from typing import Any
 
 from kernbench import dtypes
-from kernbench.components.command import Value
+from kernbench.components.command import Backend, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu.handles import Tile, nearest
-from kernbench.triton_emu.matrix_ops import MatrixOps
 from kernbench.triton_emu.program import when_complete
+from kernbench.triton_emu.queue_ops import QueueOps
 
 
 class ProgramIndex(int):
@@ -21,11 +21,11 @@ class ProgramIndex(int):
         return int(self)
 
 
-class TLContext(MatrixOps):
+class TLContext(QueueOps):
     """The language of one program.
 
-    Commands are issued in program order and do not wait; the program waits in `wait`, where Python reads a value,
-    and at its end. What is made of `arange`, `program_id` and numbers alone is folded: no command, no time.
+    Commands are issued in program order and do not wait; the program waits in `wait` and `recv`, where Python reads a
+    value, and at its end. What is made of `arange`, `program_id` and numbers alone is folded: no command, no time.
 
     Parameters
     ----------
@@ -35,6 +35,8 @@ class TLContext(MatrixOps):
         The PE in its cube, and the cube.
     num_programs : tuple of int
         PEs per cube, and cubes, of the launch.
+    participant : tuple of int
+        Number of the program in a collective launch, and how many there are (0 and 1 without queues).
 
     Examples
     --------
@@ -59,6 +61,16 @@ class TLContext(MatrixOps):
 
     static_range = range
 
+    def __init__(
+        self,
+        backend: Backend,
+        program_id: tuple[int, int],
+        num_programs: tuple[int, int],
+        participant: tuple[int, int] = (0, 1),
+    ) -> None:
+        super().__init__(backend, program_id, num_programs)
+        self._participant = participant
+
     @staticmethod
     def range(
         *bounds: Any,
@@ -71,12 +83,12 @@ class TLContext(MatrixOps):
         return builtins.range(*bounds)
 
     def program_id(self, axis: int) -> int:
-        """Return the PE in its cube (axis 0) or the cube (axis 1)."""
-        return ProgramIndex(self._ids[self._grid_axis("program_id", axis)])
+        """Return the PE in its cube (axis 0), the cube (axis 1), or the number among the participants (axis 2)."""
+        return ProgramIndex((*self._ids, self._participant[0])[self._grid_axis("program_id", axis)])
 
     def num_programs(self, axis: int) -> int:
-        """Return the number of PEs per cube (axis 0) or of cubes (axis 1)."""
-        return ProgramIndex(self._counts[self._grid_axis("num_programs", axis)])
+        """Return the number of PEs per cube (axis 0), of cubes (axis 1), or of participants (axis 2)."""
+        return ProgramIndex((*self._counts, self._participant[1])[self._grid_axis("num_programs", axis)])
 
     @staticmethod
     def constexpr(value: Any) -> Any:
@@ -131,8 +143,9 @@ class TLContext(MatrixOps):
 
     @staticmethod
     def _grid_axis(name: str, axis: int) -> int:
-        if axis not in (0, 1):
-            raise KernelError(f"{name}: axis {axis!r} does not exist; 0 is the PE in its cube, 1 the cube")
+        if axis not in (0, 1, 2):
+            known = "0 is the PE in its cube, 1 the cube, 2 the participant of a collective"
+            raise KernelError(f"{name}: axis {axis!r} does not exist; {known}")
         return axis
 
     def __getattr__(self, name: str) -> Any:

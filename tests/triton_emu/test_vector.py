@@ -334,7 +334,7 @@ def test_what_constants_make_is_folded(data):
         (lambda tl, x: x.to(tl.float8e5) + tl.arange(0, 6), "no common type"),
         (lambda tl, x: tl.zeros((2, -1), tl.float32), "at least 1"),
         (lambda tl, x: tl.full((2,), x, tl.float32), "number or a scalar"),
-        (lambda tl, x: tl.program_id(2), "axis 2"),
+        (lambda tl, x: tl.program_id(3), "axis 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(wrong, message):
