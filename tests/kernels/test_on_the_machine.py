@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernbench.kernels import elementwise, gemm, norm, softmax
+from kernbench.kernels import attention, elementwise, gemm, lse_merge, norm, softmax
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
@@ -49,6 +49,14 @@ CASES = {
     "add": (elementwise.add, [f16(1000), f16(1000), f16(1000), 1000, 128]),
     "rmsnorm": (norm.rmsnorm, [f16(11, 64), f16(64), f16(11, 64), 11, 64]),
     "layernorm": (norm.layernorm, [f16(11, 64), f16(64), f16(64), f16(11, 64), 11, 64]),
+    "attention": (
+        attention.attention,
+        [f16(2, 30, 8, 64), *f16(2, 2, 300, 64), f16(2, 30, 8, 64), 2, 8, 30, 300, 64, True],
+    ),
+    "decode": (
+        lse_merge.decode_part,
+        [f16(1, 8, 64), *f16(2, 1, 700, 64), np.zeros((8, 66), np.float32), 1, 8, 700, 64],
+    ),
     "softmax": (softmax.softmax, [f16(11, 64), f16(11, 64), 11, 64]),
 }
 

@@ -1,0 +1,90 @@
+"""Attention in parts, and the log-sum-exp merge that makes one of two: associative, commutative, identity (NEG, 0, 0).
+
+A part is a matrix of f32 with a row [m, l, o...] for each query head: m the largest scaled score, l and o the sums of
+`flash`. Rows are never cut, so an all-reduce over parts may cut a message between any two rows.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from kernbench.kernels.attention import over_memory
+from kernbench.kernels.flash import NEG, Running, column
+from kernbench.kernels.partition import blocks
+from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu.tl_context import TLContext
+
+EXTRA = 2  # m and l
+
+
+def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
+    """Return the part that stands for both `x` and `y`: the operator of a reduction.
+
+    m = max(mx, my); the rest is x e^(mx - m) + y e^(my - m), the same bits whichever comes first.
+    """
+    is_m = tl.arange(0, x.shape[1])[None, :] == 0
+    mx, my = (tl.sum(tl.where(is_m, part, 0.0), axis=1, keep_dims=True) for part in (x, y))
+    m = tl.maximum(mx, my)
+    return tl.where(is_m, m, x * tl.exp(mx - m) + y * tl.exp(my - m))
+
+
+def store_part(ptr: Pointer, state: Running | None, rows: int, head_dim: int, tl: TLContext) -> None:
+    """Write a running softmax (None: the identity) as a part to `ptr`."""
+    width = head_dim + EXTRA
+    if state is None:
+        tl.store(ptr, tl.where(tl.arange(0, width)[None, :] == 0, tl.full((rows, width), NEG, tl.float32), 0.0))
+        return
+    at = tl.arange(0, rows)[:, None] * width
+    tl.store(ptr + at, column(state.m) * (1 / sqrt(head_dim)))
+    tl.store(ptr + (at + 1), column(state.l))
+    tl.store(ptr + (at + EXTRA + tl.arange(0, head_dim)[None, :]), state.o)
+
+
+def store_normal(ptr: Pointer, part: Tile, tl: TLContext) -> None:
+    """Write o / l of a part to the rows from `ptr` on."""
+    rows, width = part.shape
+    column = tl.arange(0, width)[None, :]
+    total = tl.sum(tl.where(column == 1, part, 0.0), axis=1, keep_dims=True)
+    at = tl.arange(0, rows)[:, None] * (width - EXTRA) + (column - EXTRA)
+    tl.store(ptr + at, part / total, mask=(column >= EXTRA) & (at >= 0))
+
+
+def decode_part(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    part_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    kv_len: int,
+    head_dim: int,
+    *,
+    tl: TLContext,
+) -> None:
+    """Attend to this program's own kv tokens, and write a part for each kv head.
+
+    q is [kv_heads, group, head_dim], the same for all; k and v are [programs, kv_heads, kv_len, head_dim], part is
+    [programs, kv_heads, group, head_dim + 2].
+    """
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    for head in range(kv_heads):
+        q = tl.load(q_ptr + head * group * head_dim, shape=(group, head_dim))
+        row = (program * kv_heads + head) * kv_len
+        state = over_memory(None, q, k_ptr, v_ptr, row, kv_len, group, None, tl)
+        at = (program * kv_heads + head) * group * (head_dim + EXTRA)
+        store_part(part_ptr + at, state, group, head_dim, tl)
+
+
+def merge_parts(
+    part_ptr: Pointer, out_ptr: Pointer, parts: int, rows: int, head_dim: int, block: int = 32, *, tl: TLContext
+) -> None:
+    """Merge `parts` parts of `rows` rows each, which lie one after the other, and write o / l to out.
+
+    Programs share the rows; each reads them from every part.
+    """
+    width = head_dim + EXTRA
+    for start, size in blocks(rows, block, tl):
+        merged = tl.load(part_ptr + start * width, shape=(size, width))
+        for i in range(1, parts):
+            merged = merge(merged, tl.load(part_ptr + (i * rows + start) * width, shape=(size, width)), tl)
+        store_normal(out_ptr + start * head_dim, merged, tl)
