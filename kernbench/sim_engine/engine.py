@@ -252,7 +252,12 @@ class GraphEngine:
             return
         with _few_collections():
             while self._guarded(lambda: self.env.drain(_SLICE, event)):
+                self._guarded(self._pulse)
                 yield
+
+    def _pulse(self) -> None:
+        for observer in self.observers:
+            observer.pulse(self)
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         self._usable()

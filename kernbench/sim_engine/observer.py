@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.broadcast import Launch
+    from kernbench.sim_engine.engine import GraphEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ class Observer:
 
     def launch_done(self, launch: Launch) -> None:
         """Hear that the last completion of a launch has reached the host."""
+
+    def pulse(self, engine: GraphEngine) -> None:
+        """Hear that the engine is at work, once every few thousand events; an exception ends the run."""
 
     def tick(self, tick: Tick) -> None:
         """Hear how far the run is, some times a second."""
