@@ -1,0 +1,173 @@
+"""A collective algorithm: a kernel, who runs it, what joins them, and the queues between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Literal
+
+from kernbench.ccl.lane import Group, Lane
+from kernbench.errors import ConfigError
+from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+# For each participant: direction -> (the participant behind it, what that one calls the direction).
+Neighbours = list[dict[str, tuple[int, str]]]
+Topology = Callable[[Lane], Neighbours]
+Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
+Validator = Callable[[Group], None]
+
+CONTRIBUTIONS = ("rank", "cube", "pe")
+# What `kernel_args` gets of its lane when it names it.
+FACTS = (
+    "n_sips", "n_cubes", "n_pes", "sip_w", "sip_h", "sip_wraps", "cube_w", "cube_h", "root_cube", "grid_w", "grid_h",
+)  # fmt: skip
+
+
+def element_count(*, n_elem: int, world_size: int) -> tuple[int, int]:
+    """Return the arguments of a kernel(t_ptr, n_elem, world_size, *, tl): for one that brings no `kernel_args`."""
+    return n_elem, world_size
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way to do one collective.
+
+    Attributes
+    ----------
+    name : str
+        As in ccl.yaml.
+    kernel : callable
+        `kernel(t_ptr, *kernel_args(...), tl)`, run by every participant on its own shard; out of place:
+        `kernel(t_ptr, out_ptr, *kernel_args(...), tl)`.
+    kernel_args : callable
+        `kernel_args(*, n_elem, world_size, **options)`, the kernel's further arguments; it also gets those of `FACTS`
+        that it names.
+    topology : callable
+        Lane to the neighbours of each participant.
+    mapper : callable
+        Group to lanes: who takes part.
+    validator : callable
+        Raises ConfigError where the algorithm does not take a group's shards.
+    collective : str
+        What it does: "all_reduce", "broadcast", ...
+    contribution : str
+        What is summed: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+    buffer_kind : str
+        Where the rings lie: "tcm", "sram" or "hbm".
+    n_slots, slot_size, credit_bytes : int or None
+        Of each ring; None where the machine file says it.
+    vc_chunk_size : int
+        Bytes between turns of queue and other traffic at a PE's own link.
+    n_elem : int or None
+        Elements of each participant that benches and studies begin with.
+    root_cube : int or str
+        The cube that stands for its SIP: its number, "corner" or "centre".
+    world_size : int or None
+        Participants; None: as many as the group has.
+    options : mapping
+        Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
+    """
+
+    name: str
+    kernel: Callable[..., object]
+    kernel_args: Callable[..., tuple[Any, ...]]
+    topology: Topology
+    mapper: Mapper
+    validator: Validator
+    collective: str = "all_reduce"
+    contribution: Literal["rank", "cube", "pe"] = "rank"
+    buffer_kind: Literal["tcm", "sram", "hbm"] = "tcm"
+    n_slots: int | None = None
+    slot_size: int | None = None
+    vc_chunk_size: int = 256
+    credit_bytes: int | None = None
+    n_elem: int | None = None
+    root_cube: int | str = "corner"
+    world_size: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def on(self, machine: MachineConfig) -> Algorithm:
+        """Return the algorithm with the machine file's values where it leaves the rings to it."""
+        ipcq = machine.cube.pe.pe_ipcq
+        return replace(
+            self,
+            n_slots=ipcq.n_slots if self.n_slots is None else self.n_slots,
+            slot_size=ipcq.slot_bytes if self.slot_size is None else self.slot_size,
+            credit_bytes=ipcq.credit_bytes if self.credit_bytes is None else self.credit_bytes,
+        )
+
+    def arguments(self, lane: Lane, n_elem: int, call: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the kernel's arguments after its pointers.
+
+        Parameters
+        ----------
+        lane : Lane
+            The participants.
+        n_elem : int
+            Elements of the program's shard.
+        call : mapping
+            What this call asks for (`op`, `root`, ...), over the entry's options.
+
+        Raises
+        ------
+        ConfigError
+            If `kernel_args` does not take an option.
+        """
+        names = signature(self.kernel_args).parameters
+        takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in names.values())
+        given = {**self.options, **call}
+        refused = [name for name in given if name not in names and name not in FACTS and not takes_all]
+        if refused:
+            raise ConfigError(
+                f"algorithm {self.name!r} takes no option {refused[0]!r}: kernel_args{signature(self.kernel_args)}; "
+                f"{hint(refused[0], [n for n in names if n not in ('n_elem', 'world_size')] or ['none'])}"
+            )
+        facts = {name: getattr(lane, name) for name in FACTS if name in names}
+        options = {name: value for name, value in given.items() if name not in FACTS}
+        return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **facts, **options))
+
+
+def algorithm(
+    kernel: Callable[..., object],
+    kernel_args: Callable[..., tuple[Any, ...]] = element_count,
+    *,
+    name: str | None = None,
+    topology: str | Topology = "ring_1d",
+    mapper: str | Mapper = "by_shard",
+    validator: str | Validator = "multi_pe_sip_local",
+    **settings: Any,
+) -> Algorithm:
+    """Return an algorithm of your own, as a notebook writes it.
+
+    Parameters
+    ----------
+    kernel : callable
+        `kernel(t_ptr, *kernel_args(...), tl)`.
+    kernel_args : callable
+        Its arguments after the pointer; by default (n_elem, world_size).
+    name : str, optional
+        By default the kernel's.
+    topology, mapper, validator : str or callable
+        A name, a dotted path, or the function itself.
+    **settings
+        Any other attribute of `Algorithm`.
+
+    Examples
+    --------
+    >>> def gather(t_ptr, n_elem, world_size, *, tl): ...
+    >>> algorithm(gather, topology="ring_1d", n_slots=8).n_slots
+    8
+    """
+    return Algorithm(
+        name=name or str(getattr(kernel, "__name__", "kernel")),
+        kernel=kernel,
+        kernel_args=kernel_args,
+        topology=TOPOLOGIES.resolve(topology) if isinstance(topology, str) else topology,
+        mapper=MAPPERS.resolve(mapper) if isinstance(mapper, str) else mapper,
+        validator=VALIDATORS.resolve(validator) if isinstance(validator, str) else validator,
+        **settings,
+    )

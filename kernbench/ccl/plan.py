@@ -1,0 +1,145 @@
+"""What an algorithm comes to on a group of devices: which PE is which participant, and whom it talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.lane import Grid, Group, Lane, Place, Target
+from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one PE is in a collective.
+
+    Attributes
+    ----------
+    rank : int
+        Its number among the participants of its lane.
+    lane : int
+        Which lane it is in.
+    neighbours : mapping
+        Direction to (the PE behind it, what that PE calls the direction).
+    """
+
+    rank: int
+    lane: int
+    neighbours: Mapping[str, tuple[Place, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An algorithm on a group.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    world_size : int
+        Participants of each lane.
+    programs : mapping
+        (sip, cube, pe) to its role, for every PE that runs the kernel.
+    lanes : tuple of Lane
+    """
+
+    algorithm: Algorithm
+    world_size: int
+    programs: Mapping[Place, Role]
+    lanes: tuple[Lane, ...]
+
+    @property
+    def sips(self) -> tuple[int, ...]:
+        """Devices, in rank order."""
+        return self.lanes[0].sips
+
+    def on(self, sip: int) -> dict[Target, Role]:
+        """Return the roles of a device's PEs, by (cube, pe)."""
+        return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
+
+    def args(self, place: Place, n_elem: int, **call: Any) -> tuple[Any, ...]:
+        """Return the arguments, after its pointers, of the kernel on one PE.
+
+        Parameters
+        ----------
+        place : Place
+        n_elem : int
+            Elements of its shard.
+        **call
+            What this call asks for, such as `op` or `root`.
+        """
+        return self.algorithm.arguments(self.lanes[self.programs[place].lane], n_elem, call)
+
+
+def plan(
+    algorithm: Algorithm,
+    machine: MachineConfig,
+    sips: Sequence[int],
+    places: Sequence[Target] | Mapping[int, Sequence[Target]],
+) -> Plan:
+    """Return what `algorithm` comes to on devices of a machine.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    machine : MachineConfig
+    sips : sequence of int
+        The group's devices, in rank order.
+    places : sequence of (cube, pe), or mapping of a SIP to such a sequence
+        The PEs that hold a shard, on every device or on each.
+
+    Raises
+    ------
+    ConfigError
+        If the algorithm does not run there; the message says why.
+    """
+    return plan_group(algorithm.on(machine), Group.of(machine, sips, places))
+
+
+def plan_group(algorithm: Algorithm, group: Group) -> Plan:
+    """Return what `algorithm` comes to on a group, whatever machine that is on.
+
+    Raises
+    ------
+    ConfigError
+        If the algorithm does not run there; the message says why.
+    """
+    try:
+        algorithm.validator(group)
+        lanes = tuple(_lane(algorithm, group, places) for places in algorithm.mapper(group))
+        programs: dict[Place, Role] = {}
+        for number, lane in enumerate(lanes):
+            if algorithm.world_size not in (None, lane.world_size):
+                raise ConfigError(
+                    f"world_size = {algorithm.world_size}, but {lane.world_size} take part; give it so many, or leave "
+                    "world_size out"
+                )
+            for rank, (place, beside) in enumerate(zip(lane.places, algorithm.topology(lane), strict=True)):
+                neighbours = {way: (lane.places[peer], back) for way, (peer, back) in beside.items()}
+                programs[place] = Role(rank, number, neighbours)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {algorithm.name!r}: {error}") from error
+    _check(algorithm, programs)
+    return Plan(algorithm, lanes[0].world_size, programs, lanes)
+
+
+def _lane(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> Lane:
+    options = algorithm.options
+    grid = Grid(options["grid_w"], options["grid_h"]) if {"grid_w", "grid_h"} <= options.keys() else None
+    return Lane(places, group.sip_grid, group.cube_columns, algorithm.root_cube, grid)
+
+
+def _check(algorithm: Algorithm, programs: Mapping[Place, Role]) -> None:
+    """Refuse a topology whose queues do not join two ends: a user's own may be wrong."""
+    for place, role in programs.items():
+        for way, (peer, back) in role.neighbours.items():
+            other = programs[peer].neighbours.get(back)
+            if other != (place, way):
+                raise ConfigError(
+                    f"algorithm {algorithm.name!r}: {way!r} of PE {place} leads to {back!r} of {peer}, which leads to "
+                    f"{other}; a topology has to name both ends of each queue"
+                )

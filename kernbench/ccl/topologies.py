@@ -1,0 +1,182 @@
+"""Whom each participant talks to: graphs over a lane, pure functions of it.
+
+Each returns, for every participant, direction -> (participant behind it, what that one calls the direction). In the
+graphs over all participants, E and W (and N and S) follow their numbers. In those of levels, `local_E` and `local_W`
+are the ring of a cube's PEs; N, S, E, W lead to the same PE of the next cube; `global_N`, ... to the next device.
+"""
+
+from __future__ import annotations
+
+from kernbench.ccl.lane import Grid, Lane
+
+Neighbours = list[dict[str, tuple[int, str]]]
+
+_OPPOSITE = {"E": "W", "W": "E", "S": "N", "N": "S"}
+_STEP = {"E": (0, 1), "W": (0, -1), "S": (1, 0), "N": (-1, 0)}
+
+
+def none(lane: Lane) -> Neighbours:
+    """Return no neighbours: for a kernel that sends nothing."""
+    return [{} for _ in lane.places]
+
+
+def ring_1d(lane: Lane) -> Neighbours:
+    """Return a ring: E leads to the next participant, W to the one before; of two, both lead to the other."""
+    return _grid(Grid(lane.world_size, 1, wraps=True))
+
+
+def ring_1d_unidir(lane: Lane) -> Neighbours:
+    """Return the ring of `ring_1d`, for kernels that send to E and receive from W only.
+
+    The queues are the same; that the other half of each stays empty is the kernel's promise.
+    """
+    return ring_1d(lane)
+
+
+def mesh_2d(lane: Lane) -> Neighbours:
+    """Return the torus: as in machine files, `mesh_2d` is another name of `torus_2d`."""
+    return torus_2d(lane)
+
+
+def torus_2d(lane: Lane) -> Neighbours:
+    """Return rows and columns that are rings: E, W, N, S."""
+    grid = lane.flat_grid()
+    return _grid(Grid(grid.w, grid.h, wraps=True))
+
+
+def mesh_2d_no_wrap(lane: Lane) -> Neighbours:
+    """Return rows and columns with ends: E, W, N, S, where there is somebody."""
+    grid = lane.flat_grid()
+    return _grid(Grid(grid.w, grid.h))
+
+
+def tree_binary(lane: Lane) -> Neighbours:
+    """Return the binary heap: `parent` of r is (r - 1) // 2, `child_left` 2 r + 1, `child_right` 2 r + 2."""
+    graph = none(lane)
+    for child in range(1, lane.world_size):
+        _join(graph, (child - 1) // 2, "child_left" if child % 2 else "child_right", child, "parent")
+    return graph
+
+
+def double_tree(lane: Lane) -> Neighbours:
+    """Return two binary trees: `a_parent`, `a_child_left`, `a_child_right`, and `b_...`.
+
+    What has children in one is a leaf of the other; with an odd number, 0 may have children in both.
+
+    Notes
+    -----
+    Tree a is the in-order tree of 1 .. n-1 (odd numbers are its leaves) under root 0; b is its mirror image if n is
+    even, and a moved on by one if n is odd. Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast,
+    reduction and scan, Parallel Computing 35 (2009).
+    """
+    n = lane.world_size
+    graph = none(lane)
+    for child in range(n):
+        parent = _in_order_parent(child, n)
+        if parent is not None:
+            side = "child_left" if child < parent or parent == 0 else "child_right"
+            _join(graph, parent, f"a_{side}", child, "a_parent")
+            above, below = ((r + 1) % n if n % 2 else n - 1 - r for r in (parent, child))
+            _join(graph, above, f"b_{side}", below, "b_parent")
+    return graph
+
+
+def hypercube(lane: Lane) -> Neighbours:
+    """Return partners at distances 2^k: `bit0`, `bit1`, ...; beyond the largest power of two p, r and r - p: `fold`."""
+    n = lane.world_size
+    power = 1 << n.bit_length() - 1
+    graph = none(lane)
+    for bit in range(power.bit_length() - 1):
+        for rank in range(power):
+            graph[rank][f"bit{bit}"] = (rank ^ 1 << bit, f"bit{bit}")
+    for rank in range(power, n):
+        _join(graph, rank, "fold", rank - power, "fold")
+    return graph
+
+
+def all_to_all(lane: Lane) -> Neighbours:
+    """Return everybody for everybody: `to0`, `to1`, ... by the participant behind it."""
+    n = lane.world_size
+    return [{f"to{peer}": (peer, f"to{rank}") for peer in range(n) if peer != rank} for rank in range(n)]
+
+
+def intercube(lane: Lane) -> Neighbours:
+    """Return the mesh of cubes of each device (N, S, E, W); the root cubes are joined by `global_E`, ... as well."""
+    graph = none(lane)
+    _cubes(lane, graph)
+    _devices(lane, graph, at_root=True)
+    return graph
+
+
+def hierarchical_3level(lane: Lane) -> Neighbours:
+    """Return the ring of each cube's PEs (`local_E`, `local_W`), the mesh of cubes, and the devices, for every PE."""
+    graph = none(lane)
+    _local(lane, graph)
+    _cubes(lane, graph)
+    _devices(lane, graph, at_root=False)
+    return graph
+
+
+def _join(graph: Neighbours, a: int, way: str, b: int, back: str) -> None:
+    graph[a][way] = (b, back)
+    graph[b][back] = (a, way)
+
+
+def _grid(grid: Grid, prefix: str = "") -> Neighbours:
+    """Return the neighbours of a grid, its places numbered row by row."""
+    graph: Neighbours = [{} for _ in range(grid.w * grid.h)]
+    for here in range(grid.w * grid.h):
+        row, column = divmod(here, grid.w)
+        for side, (down, right) in _STEP.items():
+            r, c = row + down, column + right
+            if grid.wraps:
+                r, c = r % grid.h, c % grid.w
+            if 0 <= r < grid.h and 0 <= c < grid.w and (r, c) != (row, column):
+                graph[here][prefix + side] = (r * grid.w + c, prefix + _OPPOSITE[side])
+    return graph
+
+
+def _spread(graph: Neighbours, inner: Neighbours, members: list[int]) -> None:
+    """Add the graph of some members, by their places in `members`."""
+    for here, beside in enumerate(inner):
+        for way, (peer, back) in beside.items():
+            graph[members[here]][way] = (members[peer], back)
+
+
+def _ranks(lane: Lane) -> dict[tuple[int, int, int], int]:
+    """Return participant numbers by (device's rank, cube, PE), each counted among those that take part."""
+    sips, cubes, pes = ({n: i for i, n in enumerate(level)} for level in (lane.sips, lane.cubes, lane.pes))
+    return {(sips[sip], cubes[cube], pes[pe]): rank for rank, (sip, cube, pe) in enumerate(lane.places)}
+
+
+def _local(lane: Lane, graph: Neighbours) -> None:
+    ranks = _ranks(lane)
+    ring = _grid(Grid(lane.n_pes, 1, wraps=True), "local_")
+    for sip in range(lane.n_sips):
+        for cube in range(lane.n_cubes):
+            _spread(graph, ring, [ranks[sip, cube, pe] for pe in range(lane.n_pes)])
+
+
+def _cubes(lane: Lane, graph: Neighbours) -> None:
+    ranks = _ranks(lane)
+    mesh = _grid(Grid(lane.cube_w, lane.cube_h))
+    for sip in range(lane.n_sips):
+        for pe in range(lane.n_pes):
+            _spread(graph, mesh, [ranks[sip, cube, pe] for cube in range(lane.n_cubes)])
+
+
+def _devices(lane: Lane, graph: Neighbours, *, at_root: bool) -> None:
+    ranks = _ranks(lane)
+    between = _grid(lane.sip_grid, "global_")
+    for cube in [lane.root_cube] if at_root else range(lane.n_cubes):
+        for pe in range(lane.n_pes):
+            _spread(graph, between, [ranks[sip, cube, pe] for sip in range(lane.n_sips)])
+
+
+def _in_order_parent(rank: int, n: int) -> int | None:
+    """Return the parent of a member of the in-order binary tree of 1..n-1 under root 0; None for the root."""
+    if rank == 0:
+        return None
+    bit = rank & -rank
+    parent = (rank ^ bit) | bit << 1
+    return parent if parent < n else rank ^ bit
