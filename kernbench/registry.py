@@ -93,6 +93,25 @@ COMPONENTS = Registry(
         "pe_math": f"{_BUILTIN}.pe_math:PeMath",
         "pe_tcm": f"{_BUILTIN}.pe_tcm:PeTcm",
         "pe_mmu": f"{_BUILTIN}.pe_mmu:PeMmu",
+        "pe_ipcq": f"{_BUILTIN}.pe_ipcq:PeIpcq",
     },
 )
 RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_program"})
+STUDIES = Registry(
+    "study",
+    {
+        "gemm": "kernbench.studies.single:gemm",
+    },
+)
+_TOPOLOGIES = (
+    "none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "tree_binary", "double_tree",
+    "hypercube", "all_to_all", "intercube", "hierarchical_3level",
+)  # fmt: skip
+TOPOLOGIES = Registry("topology of participants", {name: f"kernbench.ccl.topologies:{name}" for name in _TOPOLOGIES})
+MAPPERS = Registry(
+    "mapper", {name: f"kernbench.ccl.mappers:{name}" for name in ("leader_only", "by_shard", "by_cube", "all_pes")}
+)
+VALIDATORS = Registry(
+    "validator",
+    {name: f"kernbench.ccl.validators:{name}" for name in ("single_shard_per_rank", "multi_pe_sip_local")},
+)

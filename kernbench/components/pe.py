@@ -9,9 +9,10 @@ import numpy as np
 
 from kernbench.analysis.records import CommandInfo
 from kernbench.components.access import AccessJob
-from kernbench.components.command import Command, Composite, Dot, Load, Ref, Store, Value, Vector
+from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Store, Value, Vector
 from kernbench.components.jobs import Job, TileJob, VectorJob
 from kernbench.components.pipeline import Pipeline
+from kernbench.components.queues import RecvJob, SendJob, Slot
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_dma import PeDma
     from kernbench.components.builtin.pe_fetch_store import PeFetchStore
     from kernbench.components.builtin.pe_gemm import PeGemm
+    from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.builtin.pe_math import PeMath
     from kernbench.components.builtin.pe_mmu import PeMmu
     from kernbench.components.builtin.pe_scheduler import PeScheduler
@@ -55,14 +57,18 @@ class Pe:
         self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
         self.mmu: PeMmu = part("pe_mmu")(self.name, config.pe_mmu)
         self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
+        self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
         self.touched: list[Touch] = []
         self.unfinished = 0
 
-    def add(self, command: Command, issued: int) -> None:
-        """Take a command that PE_CPU has issued at `issued`; it goes to the engines in program order."""
-        job = self._job(command, issued)
+    def add(self, command: Command, issued: int, queues: str | None = None) -> None:
+        """Take a command that PE_CPU has issued at `issued`; it goes to the engines in program order.
+
+        `queues` is the key of those that the program sends and receives over.
+        """
+        job = self._job(command, issued, queues)
         command.id = job.id
         after = self._order(job, command)
         for value in command.inputs:
@@ -74,6 +80,9 @@ class Pe:
             command.output.maker = job.id
         self.engine.log.issue(job.id, issued, after)
         self.unfinished += 1
+        if isinstance(job, SendJob | RecvJob):
+            self.ipcq.add(job)
+            return
         if isinstance(job, AccessJob):
             channel = self.dma.reader if isinstance(command, Load) else self.dma.writer
             channel.queue.append(job)
@@ -87,12 +96,14 @@ class Pe:
                 self.dma.writer.queue.append(job.writes)
         self.pump()
 
-    def _job(self, command: Command, issued: int) -> Job:
+    def _job(self, command: Command, issued: int, queues: str | None) -> Job:
         shape = command.output.shape if command.output is not None else ()
         if isinstance(command, Composite) and command.out is not None:
             shape = command.out.shape
         info = CommandInfo(command.name, *self.place, shape=shape, tag=command.tag)
         command_id = self.engine.log.command(info)
+        if isinstance(command, Send | Recv):
+            return self.ipcq.job(command, command_id, issued, queues)
         if isinstance(command, Load | Store):
             return AccessJob(self, command, command_id, issued)
         if isinstance(command, Vector):
@@ -130,7 +141,15 @@ class Pe:
 
     def _unuse(self, value: Value, t: int) -> None:
         value.pending -= 1
-        if value.dropped and not value.pending and value.space is not None:
+        if value.dropped and not value.pending:
+            self.free(value, t)
+
+    def free(self, value: Value, t: int) -> None:
+        """Take back the space of `value`, if it has any, at `t`: in TCM, or the slot that it came in."""
+        if isinstance(value.space, Slot):
+            slot, value.space = value.space, None
+            self.ipcq.release(slot, t)
+        elif value.space is not None:
             self.tcm.free(value, t)
 
     def array(self, operand: Ref | Value) -> np.ndarray | None:
@@ -149,8 +168,8 @@ class Pe:
 
 def _accesses(command: Command) -> list[tuple[int, int, bool]]:
     """Return (start, end, writes) of the virtual memory that a command touches."""
-    if isinstance(command, Load | Store):
-        writes = isinstance(command, Store)
+    if isinstance(command, Load | Store | Send | Recv):
+        writes = isinstance(command, Store | Recv)
         return [(run.va, run.va + run.nbytes, writes) for run in command.runs]
     if not isinstance(command, Composite):
         return []

@@ -194,7 +194,7 @@ class PeMmuConfig(Part):
     lookup_ns: Ns = Field(description="For each request")
 
 
-class PeIpcqConfig(Model):
+class PeIpcqConfig(Part):
     """Queues between PEs."""
 
     n_slots: Count = Field(description="Slots of a ring: one ring for each direction")

@@ -82,7 +82,11 @@ class Broadcast(ABC):
 
 
 class Launch(Broadcast):
-    """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps."""
+    """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps.
+
+    `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
+    are participants `ranks` of `world`.
+    """
 
     def __init__(
         self,
@@ -90,12 +94,17 @@ class Launch(Broadcast):
         sip: int,
         targets: Sequence[Target],
         kernel: Callable[..., Any],
-        args: tuple[Any, ...],
+        args: tuple[Any, ...] | Mapping[Target, tuple[Any, ...]],
         name: str,
+        queues: str | None = None,
+        ranks: Mapping[Target, int] | None = None,
+        world: int = 1,
     ) -> None:
         super().__init__(engine, sip, targets, name)
         self.kernel, self.args, self.name = kernel, args, name
+        self.queues, self.ranks, self.world = queues, ranks or {}, world
         self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
+        self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
         self.sent_ps = engine.env._now
         self.target_start_ps = 0
         self.ended = 0
@@ -104,7 +113,11 @@ class Launch(Broadcast):
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of a copy, the same for all."""
-        return LAUNCH_BYTES + ARGUMENT_BYTES * len(self.args)
+        return LAUNCH_BYTES + ARGUMENT_BYTES * self._count
+
+    def args_of(self, cube: int, pe: int) -> tuple[Any, ...]:
+        """Return the arguments of one PE's program."""
+        return self.args if isinstance(self.args, tuple) else self.args[cube, pe]
 
     def stamp(self, t: int) -> None:
         """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""

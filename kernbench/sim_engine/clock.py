@@ -18,6 +18,7 @@ from simpy.events import NORMAL
 
 Callback = Callable[[Any], None]
 ARRIVAL = 2
+LAST = 1 << 62
 
 
 class Clock(simpy.Environment):
@@ -33,6 +34,10 @@ class Clock(simpy.Environment):
     def call_at(self, t: int, fn: Callback, arg: Any = None) -> None:
         """Call `fn(arg)` at time `t` [ps]."""
         heappush(self.heap, (t, NORMAL, next(self._eid), (fn, arg)))
+
+    def call_last(self, t: int, fn: Callback, arg: Any = None) -> None:
+        """Call `fn(arg)` at time `t` [ps], after all else that happens then."""
+        heappush(self.heap, (t, LAST, next(self._eid), (fn, arg)))
 
     def timer(self, t: int, value: object = None) -> simpy.Event:
         """Return an event that succeeds with `value` at time `t` [ps]."""

@@ -12,13 +12,14 @@ import numpy as np
 import simpy
 
 from kernbench.analysis.records import Records
-from kernbench.errors import DeadlockError, KernbenchError
+from kernbench.errors import DeadlockError, IpcqDeadlock, KernbenchError
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.broadcast import Launch, Range, RangeMap, Spread, Target
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.fabric import Fabric
 from kernbench.sim_engine.host import HostCopy
+from kernbench.sim_engine.install import QueueInstall, QueueSpec
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.observer import Observer, Tick
 from kernbench.sim_engine.op_log import OpLog
@@ -166,12 +167,45 @@ class GraphEngine:
         for cube, pe in targets:
             self.part(naming.pe_cpu(sip, cube, pe)).pe.mmu.unmap(va, nbytes)
 
-    def launch(
-        self, sip: int, targets: Sequence[Target], kernel: Callable[..., Any], args: tuple[Any, ...], name: str
-    ) -> Launch:
-        """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host."""
+    def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
+        """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. Rings are the caller's to reserve."""
         self._usable()
-        launch = Launch(self, sip, targets, kernel, args, name)
+        message = QueueInstall(self, sip, wiring, key)
+        message.send()
+        return message.done
+
+    def launch(
+        self,
+        sip: int,
+        targets: Sequence[Target],
+        kernel: Callable[..., Any],
+        args: tuple[Any, ...] | Mapping[Target, tuple[Any, ...]],
+        name: str,
+        queues: str | None = None,
+        ranks: Mapping[Target, int] | None = None,
+        world: int = 1,
+    ) -> Launch:
+        """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host.
+
+        Parameters
+        ----------
+        sip
+            The SIP.
+        targets
+            Its PEs, as (cube, PE).
+        kernel
+            The program of each.
+        args
+            The arguments of all, or of each by (cube, PE).
+        name
+            What the launch is called.
+        queues
+            Key of the installation whose queues the programs use.
+        ranks, world
+            Number of each among the participants of a collective, and how many there are, on all SIPs.
+        """
+        self._usable()
+        launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world)
         self.launches.append(launch)
         launch.done.callbacks.append(lambda _: self._launched(launch))
         self._programs_seen += len(targets)
@@ -278,7 +312,8 @@ class GraphEngine:
     def deadlock(self, hosts: Sequence[str]) -> NoReturn:
         """End the run with an error that names who waits: the programs, and `hosts`."""
         waiters = "\n".join(f"  {who}" for who in [*(p.describe() for p in self.programs), *hosts])
-        error = DeadlockError(f"nothing can go on at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
+        kind = IpcqDeadlock if any(p.receives() for p in self.programs) else DeadlockError
+        error = kind(f"nothing can go on at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
         self.failure = error
         self.stop()
         raise error

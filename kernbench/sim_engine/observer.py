@@ -25,6 +25,18 @@ class Tick:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """A step of a message between PEs at `now_ns`: "send" (a part leaves), "arrive", "recv" or "credit" (leaves)."""
+
+    now_ns: float
+    what: str
+    pe: str
+    direction: str
+    peer: str
+    nbytes: int
+
+
 class Observer:
     """Hears of a run as it goes; override what you need. It must not change the run."""
 
@@ -36,6 +48,9 @@ class Observer:
 
     def pulse(self, engine: GraphEngine) -> None:
         """Hear that the engine is at work, once every few thousand events; an exception ends the run."""
+
+    def queue(self, event: QueueEvent) -> None:
+        """Hear of a message between PEs."""
 
     def tick(self, tick: Tick) -> None:
         """Hear how far the run is, some times a second."""

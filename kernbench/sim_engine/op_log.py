@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.causes import MESSAGE, MOVES
+from kernbench.analysis.causes import CREDIT, MESSAGE, MOVES, PART
 from kernbench.analysis.records import COLUMNS, CommandInfo
 
 if TYPE_CHECKING:
+    from kernbench.components.queues import Slot
     from kernbench.sim_engine.clock import Clock
     from kernbench.sim_engine.link import Route
     from kernbench.sim_engine.transfer import Transaction
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 LEVELS = ("off", "operation", "tile")
 KINDS = (
     "load", "store", "fetch", "gemm", "math", "dma_in", "dma_out", "store_tcm", "composite", "launch", "h2d", "d2h",
-    "map", "skew",
+    "map", "skew", "send", "recv", "install",
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
 _BLOCK = 16384
@@ -92,6 +93,20 @@ class OpLog:
             fn(arg)
 
         return arrived
+
+    def part(self, slot: Slot) -> None:
+        """Add a part of a message between PEs, which is in its slot now."""
+        job, number = slot.job, self.routes.setdefault(slot.route, len(self.routes))
+        times = slot.arrived_ps, -1, slot.credit, slot.since_ps
+        self._moves.append(
+            (slot.sent_ps, slot.since_ps, number, slot.nbytes, job.id, slot.index, PART, slot.key, *times)
+        )
+
+    def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Slot, key: int) -> None:
+        """Add a credit for a slot, which has arrived."""
+        number, receive = self.routes.setdefault(route, len(self.routes)), slot.job.message.claimed
+        command = receive.id if receive is not None else -1
+        self._moves.append((sent, now, number, nbytes, command, slot.index, CREDIT, key, *_UNKNOWN))
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""

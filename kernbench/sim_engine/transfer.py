@@ -29,7 +29,8 @@ class Transaction:
 
     `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
     they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
-    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A memory with queues
+    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A `posted` write ends
+    there, without an acknowledgement. A memory with queues
     says in `served` what the log keeps: (arrival, since when it was busy, key of the transaction that came then, end).
     """
 
@@ -46,6 +47,7 @@ class Transaction:
         "offset",
         "pending",
         "pieces",
+        "posted",
         "served",
     )
 
@@ -62,6 +64,7 @@ class Transaction:
         self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
         self.lines, self.pieces, self.data = lines, pieces, data
         self.pending: list[tuple[int, int]]
+        self.posted = False
         self.key: int
         self.back: Route
         self.served: tuple[int, int, int, int] | None = None
@@ -72,9 +75,13 @@ class Transaction:
         self.key = route.key()
         fabric.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
 
-    def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
-        """Start as a write over `route`."""
+    def begin_write(self, fabric: Fabric, route: Route) -> None:
+        """Become a write over `route`, which has yet to be sent."""
         self.arrived = self.end = 0
         self.back = fabric.back(route)
         self.key = route.key()
+
+    def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
+        """Start as a write over `route`."""
+        self.begin_write(fabric, route)
         fabric.stream(route, self.nbytes, self.key, memory.on_flit, self)

@@ -151,4 +151,7 @@ class HbmCtrl:
         return (lines[i] for i in range(j * m // q, (j + 1) * m // q))
 
     def _acknowledge(self, txn: Transaction) -> None:
-        self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+        if txn.posted:
+            txn.fn(txn)
+        else:
+            self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)

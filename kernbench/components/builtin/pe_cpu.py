@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.components.command import Command, Load, Value
+from kernbench.components.command import Command, Load, Recv, Send, Value
 from kernbench.components.pe import Pe
 from kernbench.errors import KernbenchError, KernelError
 from kernbench.registry import RUNNERS
@@ -66,7 +66,8 @@ class Program:
     def _run(self, _: object) -> None:
         launch = self.launch
         _, cube, pe = self.pe.place
-        RUNNERS.resolve("tl")(launch.kernel, launch.args, self, (pe, cube), launch.grid)
+        args, participant = launch.args_of(cube, pe), (launch.ranks.get((cube, pe), 0), launch.world)
+        RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
 
     def resume(self, _: object) -> None:
         """Go on with the kernel until it blocks or ends."""
@@ -88,13 +89,18 @@ class Program:
 
     def submit(self, command: Command) -> None:
         """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
-        output = command.output
+        output, queues = command.output, self.launch.queues
+        if isinstance(command, Send | Recv):
+            self.pe.ipcq.direction(queues, command.direction)
         if output is not None:
-            self._place(output, isinstance(command, Load))
+            if self.pe.ipcq.keeps(command, queues):
+                self._placed.add(output)
+            else:
+                self._place(output, isinstance(command, Load | Recv))
         self.issued += self.cpu.command_ps
         self.unfinished += 1
         command.waiters.append(self._completed)
-        self.pe.add(command, self.issued)
+        self.pe.add(command, self.issued, queues)
 
     def _place(self, output: Value, loaded: bool) -> None:
         while True:
@@ -136,8 +142,8 @@ class Program:
     def drop(self, value: Value) -> None:
         """Take a value's space back when its last command is complete."""
         value.dropped = True
-        if not value.pending and value.space is not None:
-            self.pe.tcm.free(value, max(value.done_ps or 0, self.issued))
+        if not value.pending:
+            self.pe.free(value, max(value.done_ps or 0, self.issued))
 
     def _maybe_end(self, t: int) -> None:
         if not self.unfinished:
@@ -148,14 +154,21 @@ class Program:
         del self.engine.programs[self]
         # A tile that outlives its program (in a cycle, or stored somewhere) holds no TCM any more.
         for value in list(self._placed):
-            if value.space is not None:
-                self.pe.tcm.free(value, self.engine.env._now)
+            self.pe.free(value, self.engine.env._now)
         self.launch.program_done(self)
+
+    def receives(self) -> bool:
+        """Return whether the program waits for a message that has not come."""
+        return bool(self.pe.ipcq.waiting(self.launch.queues))
 
     def describe(self) -> str:
         """Return who waits for what since when, for a deadlock's message."""
         what = self.waits_for or "its commands"
-        return f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"
+        lines = [f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"]
+        lines += self.pe.ipcq.waiting(self.launch.queues)
+        if self.launch.queues is not None:
+            lines += [f"ring {queue.describe()}" for queue in self.pe.ipcq.sets[self.launch.queues].values()]
+        return "\n    ".join(lines)
 
 
 def _located(error: Exception, pe: Pe) -> KernbenchError:

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from kernbench.sim_engine.transfer import COMMAND_BYTES, Memory, Transaction
+from kernbench.sim_engine.turns import BULK, Turns
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
@@ -66,34 +67,50 @@ class Channel:
 class Port:
     """The way from a PE's DMA to one memory and back."""
 
-    __slots__ = ("_on_read", "back", "fabric", "memory", "route")
+    __slots__ = ("_on_read", "back", "dma", "fabric", "memory", "route")
 
-    def __init__(self, engine: GraphEngine, dma: str, memory: str) -> None:
-        self.fabric = engine.fabric
-        self.route = engine.fabric.route(dma, memory)
+    def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
+        self.dma, self.fabric = dma, engine.fabric
+        self.route = engine.fabric.route(dma.node_id, memory)
         self.back = engine.fabric.back(self.route)
         self.memory: Memory = engine.part(memory)
         self._on_read = self.memory.on_read
 
-    def read(self, txn: Transaction) -> None:
-        """Start a read. Its command is empty: it takes no link's time, so the route need not count it."""
+    def read(self, txn: Transaction, kind: int = BULK) -> None:
+        """Start a read, for bulk or queue traffic.
+
+        Its command is empty: it takes no link's time, so the route need not count it.
+        """
         txn.back = self.back
         route = self.route
         txn.key = key = route.key()
-        route.start(route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
+        turns = self.dma.turns
+        if turns is None:
+            route.start(route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
+        else:
+            turns.start(kind, route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
 
-    def write(self, txn: Transaction) -> None:
-        """Start a write."""
-        txn.write(self.fabric, self.route, self.memory)
+    def write(self, txn: Transaction, kind: int = BULK) -> None:
+        """Start a write, for bulk or queue traffic."""
+        turns = self.dma.turns
+        if turns is None:
+            txn.write(self.fabric, self.route, self.memory)
+        else:
+            txn.begin_write(self.fabric, self.route)
+            turns.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_flit, txn, each=True)
 
 
 class PeDma:
-    """Reads and writes of one PE. Descriptor set-up is part of PE_CPU's command time."""
+    """Reads and writes of one PE. Descriptor set-up is part of PE_CPU's command time.
+
+    `turns` shares the PE's link between these and the PE's queues; None while it has no queues.
+    """
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         config = pe.config.pe_dma
         self.pe, self.node_id = pe, node_id
         self._ports: dict[str, Port] = {}
+        self.turns: Turns | None = None
         self.component = pe.engine.log.component(node_id)
         self.reader = Channel(pe, config.outstanding_reads)
         self.writer = Channel(pe, config.outstanding_writes)
@@ -102,5 +119,5 @@ class PeDma:
         """Return the way to the memory at a node."""
         port = self._ports.get(memory)
         if port is None:
-            port = self._ports[memory] = Port(self.pe.engine, self.node_id, memory)
+            port = self._ports[memory] = Port(self.pe.engine, self, memory)
         return port

@@ -26,4 +26,7 @@ class Sram:
         if txn.arrived == flits(txn.nbytes):
             if txn.data is not None:
                 self.engine.memory.poke(txn.pieces, txn.data)
-            self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+            if txn.posted:
+                txn.fn(txn)
+            else:
+                self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
