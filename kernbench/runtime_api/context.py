@@ -14,6 +14,7 @@ from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.launch import launch
+from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.names import TypeNames
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
@@ -46,6 +47,8 @@ class RuntimeContext(TypeNames, Creation):
         The device module.
     accelerator : Accelerator
         torch's general names for it.
+    multiprocessing : Multiprocessing
+        Programs for several devices.
     checks : int
         How many results the program has compared with a reference; whoever compares one adds it.
     """
@@ -64,6 +67,7 @@ class RuntimeContext(TypeNames, Creation):
         super().__init__(Host(engine, self.target_device))
         self.ahbm = Ahbm(self._host)
         self.accelerator = Accelerator(self._host)
+        self.multiprocessing = Multiprocessing(self._host)
         self.checks = 0
         self._broken = False
         self._final: Result | None = None
@@ -109,6 +113,7 @@ class RuntimeContext(TypeNames, Creation):
     ) -> None:
         try:
             if error is None and self.engine.failure is None:
+                self.multiprocessing.finish()
                 self._host.synchronize()
         finally:
             self._broken = error is not None

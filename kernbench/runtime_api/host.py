@@ -21,6 +21,7 @@ from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import Layout, Piece
 from kernbench.runtime_api.memory import DeviceMemory, TensorHandle
 from kernbench.runtime_api.messages import map_ranges
+from kernbench.runtime_api.ranks import Rank, Ranks
 from kernbench.runtime_api.stream import Stream
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 
@@ -61,6 +62,10 @@ class Host:
         Launches and copies asked for so far.
     is_open : bool
         False after `close`.
+    ranks : Ranks or None
+        The ranks that were started last.
+    at_ranks_end : list of callable
+        Called when no rank is left.
     """
 
     def __init__(self, engine: GraphEngine, selector: DeviceSelector) -> None:
@@ -71,8 +76,10 @@ class Host:
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
         self.is_open = True
+        self.ranks: Ranks | None = None
+        self.at_ranks_end: list[Callable[[], None]] = []
         self._first = selector.first
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[tuple[int, str], Stream] = {}
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._ranks: weakref.WeakKeyDictionary[greenlet.greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
@@ -135,17 +142,34 @@ class Host:
             raise RuntimeError(f"device = {device} is the host; expected an ahbm device")
         return index
 
-    def stream(self, sip: int) -> Stream:
-        """Return the stream of a device."""
-        found = self._streams.get(sip)
+    def stream(self, sip: int, name: str = "") -> Stream:
+        """Return the stream of a device; by `name`, one that runs beside it."""
+        found = self._streams.get((sip, name))
         if found is None:
-            found = self._streams[sip] = Stream(self.engine, Device("ahbm", sip))
+            found = self._streams[sip, name] = Stream(self.engine, Device("ahbm", sip))
         return found
 
     def synchronize(self, sip: int | None = None) -> None:
         """Run the clock until everything queued on one device, or on all, is complete."""
-        for stream in list(self._streams.values()) if sip is None else [self.stream(sip)]:
-            stream.synchronize()
+        for (device, _), stream in list(self._streams.items()):
+            if sip in (None, device):
+                stream.synchronize()
+
+    # -- ranks
+
+    @property
+    def rank(self) -> Rank | None:
+        """The rank that is running; None in the program that started them."""
+        return None if self.ranks is None else self.ranks.current
+
+    def start_ranks(self, programs: Sequence[Callable[[], object]]) -> Ranks:
+        """Return ranks that run `programs` whenever the host waits."""
+        self.ranks = Ranks(self.engine, programs, self._ranks_ended)
+        return self.ranks
+
+    def _ranks_ended(self) -> None:
+        for tell in self.at_ranks_end:
+            tell()
 
     def _rank(self) -> _Rank:
         me = greenlet.getcurrent()
@@ -171,7 +195,7 @@ class Host:
         return DeviceTensor(self, handle, handle.layout)
 
     def _hold(self, sip: int, place: Callable[[], TensorHandle]) -> TensorHandle:
-        self._check_open()
+        self.check_open()
         try:
             handle = place()
         except AllocationError:
@@ -202,7 +226,7 @@ class Host:
             return np.zeros(0, np.uint8)
         self.requests += 1
         done = self._submit(handle, lambda: self.engine.read(pieces))
-        data: np.ndarray | None = self.stream(handle.sip).wait(done)
+        data: np.ndarray | None = self.stream(handle.sip).wait(done, f"a read of {handle.name!r}")
         return data
 
     def write(self, handle: TensorHandle, pieces: list[Piece], data: np.ndarray | None) -> None:
@@ -219,7 +243,7 @@ class Host:
         """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""
         for handle in handles:
             self._check_alive(handle)
-        self._check_open()
+        self.check_open()
         self.requests += 1
         keep = tuple(handles)
         self.stream(sip).submit(lambda keep=keep: self.engine.launch(sip, targets, kernel, args, name).done)  # type: ignore[misc]
@@ -232,15 +256,18 @@ class Host:
     def close(self) -> None:
         """Free every tensor; what is still queued is forgotten."""
         self.is_open = False
+        if self.ranks is not None:
+            self.ranks.stop()
         self._streams.clear()
         for handle in list(self._handles):
             handle.release()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse to go on after the end of the session."""
         if not self.is_open:
             raise RuntimeError("the session is closed: its with-block has ended; open a new one with kb.session()")
 
     def _check_alive(self, handle: TensorHandle) -> None:
-        self._check_open()
+        self.check_open()
         if not handle.is_alive:
             raise RuntimeError(f"tensor {handle.name!r} has been freed")

@@ -51,9 +51,15 @@ class Stream:
             before.callbacks.append(begin)
         return done
 
-    def wait(self, event: simpy.Event) -> Any:
-        """Run the clock until `event` of this stream has happened; return its value."""
-        value = self._engine.wait(event)
+    def wait_stream(self, other: Stream) -> None:
+        """Let what is submitted from now on start after everything that `other` holds now."""
+        last = other._last
+        if last is not None and last.callbacks is not None:
+            self.submit(lambda: self._engine.env.timeout(0) if last.processed else last)
+
+    def wait(self, event: simpy.Event, what: object) -> Any:
+        """Run the clock until `event` of this stream has happened; return its value. `what` is for messages."""
+        value = self._engine.wait(event, what)
         if event is self._last:
             self._last = None
         return value
@@ -61,7 +67,7 @@ class Stream:
     def synchronize(self) -> None:
         """Run the clock until every operation is complete."""
         if self._last is not None:
-            self.wait(self._last)
+            self.wait(self._last, f"a synchronize of {self.device}")
 
     def query(self) -> bool:
         """Return whether every operation is complete."""
@@ -101,7 +107,7 @@ class Event:
     def synchronize(self) -> None:
         """Run the clock until the mark has been reached."""
         if self._stream is not None and self._done is not None and not self.query():
-            self._stream.wait(self._done)
+            self._stream.wait(self._done, "a synchronize with an event")
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the simulated time from this mark to `end_event` [ms].
