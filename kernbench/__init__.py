@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from kernbench.benches.run import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
+    from kernbench.sweeps.sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
     read = Result.load
 
-__all__ = ["DPPolicy", "compare", "load", "read", "run", "session"]
+__all__ = ["DPPolicy", "compare", "load", "read", "run", "session", "sweep"]
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
@@ -32,6 +33,7 @@ _WHERE = {
     "read": "kernbench.analysis.result:Result.load",
     "run": "kernbench.benches.run:run",
     "session": "kernbench.runtime_api.context:session",
+    "sweep": "kernbench.sweeps.sweep:sweep",
 }
 
 

@@ -1,0 +1,150 @@
+"""The rows of every finished point on this machine, shared by milestones, sweeps and whoever asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from kernbench.sweeps.keys import Row
+
+FILE = "points.sqlite"
+VARIABLE = "KERNBENCH_CACHE"
+OFF = "off"
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS points (
+    key TEXT PRIMARY KEY, study TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL,
+    row TEXT NOT NULL, seconds REAL NOT NULL, made REAL NOT NULL
+) WITHOUT ROWID
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one study by one version of its code: number, bytes, the time they took, when the last was made."""
+
+    study: str
+    version: str
+    points: int
+    nbytes: int
+    seconds: float
+    made: float
+
+
+class Cache:
+    """Finished rows by key: what a point is (machine, study, parameters) and the code that computed it.
+
+    A row is found only under the key that it was put under, so a changed source, machine or parameter finds nothing,
+    and nothing is ever out of date. It is a convenience: a cache that cannot be read or written is passed over with a
+    warning.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds one SQLite file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def get(self, keys: Iterable[str]) -> dict[str, Row]:
+        """Return the rows that there are of `keys`."""
+        found: dict[str, Row] = {}
+        if not self.path.is_file():
+            return found
+        with _passed_over("read"), self._open() as database:
+            for key in keys:
+                hit = database.execute("SELECT row FROM points WHERE key = ?", (key,)).fetchone()
+                if hit:
+                    found[key] = json.loads(hit[0])
+        return found
+
+    def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
+        """Keep a row, and what it is of."""
+        with _passed_over("write"), self._open() as database:
+            values = (key, study, machine, version, json.dumps(row), seconds, time.time())
+            database.execute("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+    def groups(self) -> list[Group]:
+        """Return what is kept, by study and version, the latest first."""
+        if not self.path.is_file():
+            return []
+        with self._open() as database:
+            rows = database.execute(
+                "SELECT study, version, COUNT(*), SUM(LENGTH(row)), SUM(seconds), MAX(made) FROM points "
+                "GROUP BY study, version ORDER BY MAX(made) DESC"
+            )
+            return [Group(*row) for row in rows]
+
+    def prune(self, *, keep: str | None = None, older_than_days: float | None = None, study: str | None = None) -> int:
+        """Take rows away and return how many; without a condition, all.
+
+        Parameters
+        ----------
+        keep : str or None
+            A version whose rows stay.
+        older_than_days : float or None
+            Only rows made earlier than this.
+        study : str or None
+            Only rows of this study.
+        """
+        if not self.path.is_file():
+            return 0
+        conditions, values = ["1"], []
+        for condition, value in (
+            ("substr(version, 1, 12) != ?", keep),
+            ("made < ?", None if older_than_days is None else time.time() - older_than_days * 86400),
+            ("study = ?", study),
+        ):
+            if value is not None:
+                conditions.append(condition)
+                values.append(value)
+        with self._open() as database:
+            gone = database.execute(f"DELETE FROM points WHERE {' AND '.join(conditions)}", values).rowcount  # noqa: S608
+        with self._open() as database:
+            database.execute("VACUUM")
+        return gone
+
+    def rows_of(self, fn: Callable[[], Row], key: str, *, study: str, machine: str, version: str) -> Row:
+        """Return the row of `key`, by `fn()` if it is not there."""
+        hit = self.get([key])
+        if key not in hit:
+            start = time.perf_counter()
+            hit[key] = fn()
+            self.put(key, hit[key], study, machine, version, time.perf_counter() - start)
+        return hit[key]
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            # Losing the last rows to a power cut is no loss: they are computed again.
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(_TABLE)
+            yield database
+
+
+def default_cache() -> Cache | None:
+    """Return the user's cache, in the folder of KERNBENCH_CACHE or the system's own; None if that says "off"."""
+    where = os.environ.get(VARIABLE)
+    if where == OFF:
+        return None
+    return Cache(Path(where) if where else user_cache_path("kernbench"))
+
+
+@contextmanager
+def _passed_over(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as error:
+        warnings.warn(f"the cache of points is passed over, it cannot {what}: {error}", RuntimeWarning, stacklevel=3)

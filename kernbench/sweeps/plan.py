@@ -1,0 +1,217 @@
+"""A plan: the points of a sweep, and those that cannot be, with their reasons, before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from kernbench.errors import ConfigError
+from kernbench.registry import STUDIES, hint
+from kernbench.sweeps.axes import Axis, grid, latin_hypercube
+from kernbench.sweeps.cost import machine_columns
+from kernbench.sweeps.keys import Row, Study, key_of, machine_of, study_name, study_version
+from kernbench.sweeps.runner import Job
+from kernbench.topology.builder import Machine, resolve_topology
+
+Constraint = str | Callable[[Row], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point: what the table shows of it, its machine, and what the study is given."""
+
+    shown: Row
+    machine: Machine
+    overrides: Row
+    parameters: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A point that cannot be, and why."""
+
+    shown: Row
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Points of a sweep, all valid, and the invalid ones with their reasons.
+
+    Parameters
+    ----------
+    study : callable
+        `study(machine, **parameters)`, giving a row of plain values.
+    machine : Machine
+        The one that points change.
+    axes : tuple of str
+        Names of what is varied.
+    points : tuple of Point
+    invalid : tuple of Invalid
+    """
+
+    study: Study
+    machine: Machine
+    axes: tuple[str, ...]
+    points: tuple[Point, ...]
+    invalid: tuple[Invalid, ...] = ()
+    keys: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        name, version = study_name(self.study), study_version(self.study)
+        keys = (key_of(name, version, point.machine.hash, point.parameters) for point in self.points)
+        object.__setattr__(self, "keys", tuple(keys))
+
+    def job(self) -> Job:
+        """Return the points as the runner takes them; equal points are one."""
+        points = zip(self.keys, self.points, strict=True)
+        return Job(
+            fn=partial(run_study, self.study, dict(self.machine.spec)),
+            points={key: {"set": p.overrides, "parameters": p.parameters} for key, p in points},
+            study=study_name(self.study),
+            version=study_version(self.study),
+            machines={key: p.machine.hash for key, p in zip(self.keys, self.points, strict=True)},
+        )
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self.points)} points of {study_name(self.study)} over {', '.join(self.axes)}"]
+        if self.invalid:
+            lines.append(f"{len(self.invalid)} more cannot be:")
+            lines += [f"  {', '.join(f'{k} = {v}' for k, v in x.shown.items())}: {x.reason}" for x in self.invalid[:10]]
+        if len(self.invalid) > 10:
+            lines.append(f"  ... and {len(self.invalid) - 10} more")
+        return "\n".join(lines)
+
+
+def run_study(study: Study, spec: Row, point: Row) -> Row:
+    """Run one point: the study, on the machine of `spec` with the point's settings."""
+    return study(machine_of(spec, point["set"]), **point["parameters"])
+
+
+def make_plan(
+    machine: Machine | str | Mapping[str, Any] | None,
+    study: Study | str,
+    axes: Mapping[str, object],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    points: Sequence[Mapping[str, Any]] = (),
+    where: Constraint | Sequence[Constraint] = (),
+    samples: int | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Return the plan of a sweep.
+
+    Parameters
+    ----------
+    machine : Machine, str, mapping or None
+        As for `kb.load`.
+    study : callable or str
+        `study(machine, **parameters)`, its name (`kernbench list studies`), or a dotted path.
+    axes : mapping
+        For each name a list of values, a mapping of labels to settings, or a `Span`. A name with a dot is a field of
+        the machine, another a parameter of the study.
+    parameters : mapping
+        Parameters and fields that every point has.
+    points : sequence of mapping
+        An explicit list of settings, besides the axes' points, or instead of them if there are no axes.
+    where : str, callable or sequence of them
+        What every point must satisfy: an expression as for `DataFrame.query`, or a function of a point's columns. The
+        columns are the axes, the parameters, and those of `machine_columns`.
+    samples : int or None
+        A Latin hypercube of so many points; None: every combination.
+    seed : int
+        Of the hypercube.
+
+    Raises
+    ------
+    ConfigError
+        If the plan itself is wrong; points that are wrong are listed in the plan.
+    """
+    base, fn = resolve_topology(machine), _resolved(study)
+    made = [Axis.of(name, given) for name, given in axes.items()]
+    choices = (grid(made) if samples is None else latin_hypercube(made, samples, seed)) if made else []
+    choices += [(dict(point), dict(point)) for point in points]
+    if not choices:
+        raise ConfigError("the plan has no points: give axes, or a list of points")
+    common = dict(parameters or {})
+    names = [name for _, settings in choices for name in settings]
+    _check_names(fn, {*names, *common})
+    machines: dict[str, Machine | str] = {}
+    valid: list[Point] = []
+    invalid: list[Invalid] = []
+    for shown, settings in choices:
+        found = _point(base, machines, shown, common | settings)
+        if isinstance(found, Point):
+            valid.append(found)
+        else:
+            invalid.append(found)
+    keep, refused = _constrained(valid, where)
+    columns = tuple(dict.fromkeys(name for shown, _ in choices for name in shown))
+    return Plan(fn, base, columns, tuple(keep), (*invalid, *refused))
+
+
+def _resolved(study: Study | str) -> Study:
+    if callable(study):
+        return study
+    found: Study = STUDIES.resolve(study)
+    return found
+
+
+def _check_names(fn: Study, names: set[str]) -> None:
+    """Refuse parameters that the study does not have: each would fail at every point."""
+    taken = inspect.signature(fn).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in taken):
+        return
+    known = [p.name for p in taken if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}][1:]
+    unknown = sorted(name for name in names if "." not in name and name not in known)
+    faults = [f"parameter {name} of {study_name(fn)} is unknown; {hint(name, known)}" for name in unknown]
+    missing = [
+        p.name for p in list(taken)[1:] if p.default is p.empty and p.kind is p.KEYWORD_ONLY and p.name not in names
+    ]
+    faults += [f"parameter {name} of {study_name(fn)} is missing: give it in axes or parameters" for name in missing]
+    if faults:
+        raise ConfigError(faults)
+
+
+def _point(base: Machine, machines: dict[str, Machine | str], shown: Row, settings: Row) -> Point | Invalid:
+    overrides = {name: value for name, value in settings.items() if "." in name}
+    parameters = {name: value for name, value in settings.items() if "." not in name}
+    text = json.dumps(overrides, sort_keys=True)
+    if text not in machines:
+        try:
+            machines[text] = base.with_(overrides) if overrides else base
+        except ConfigError as error:
+            machines[text] = "; ".join(fault.removeprefix("override: ") for fault in error.faults)
+    machine = machines[text]
+    if isinstance(machine, str):
+        return Invalid(shown, machine)
+    return Point(shown, machine, overrides, parameters)
+
+
+def _constrained(points: list[Point], where: Constraint | Sequence[Constraint]) -> tuple[list[Point], list[Invalid]]:
+    import pandas as pd
+
+    rules = [where] if isinstance(where, str) or callable(where) else list(where)
+    if not rules or not points:
+        return points, []
+    rows = [{**p.parameters, **p.overrides, **p.shown, **machine_columns(p.machine.config)} for p in points]
+    table = pd.DataFrame(rows)
+    broken: dict[int, str] = {}
+    for rule in rules:
+        name = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
+        try:
+            holds: Any = table.eval(rule, engine="python") if isinstance(rule, str) else [rule(row) for row in rows]
+        except Exception as error:
+            raise ConfigError(f"where: {name}: {error}; columns: {', '.join(table.columns)}") from error
+        for i, value in enumerate(holds):
+            if not value:
+                broken.setdefault(i, f"does not satisfy {name}")
+    keep = [p for i, p in enumerate(points) if i not in broken]
+    return keep, [Invalid(points[i].shown, reason) for i, reason in sorted(broken.items())]
