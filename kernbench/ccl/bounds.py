@@ -1,0 +1,304 @@
+"""Lower bounds of a collective on a machine: no algorithm between these PEs can be faster.
+
+Independent of each other, so the largest counts. *Latency*: what one PE has must reach another over the shortest way
+there is. *Cut*: what a region lacks must cross its border. *Traffic*: all that must be sent, over all that the
+borders of equal regions carry. *Arithmetic*: every value is added somewhere. *Memory*: shards lie in HBM.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernbench.ccl.hops import Place
+from kernbench.components.builtin.pe_math import PeMath
+from kernbench.components.command import VectorOp
+from kernbench.errors import KernbenchError
+from kernbench.policy.routing import Router
+from kernbench.registry import hint
+from kernbench.topology import naming
+
+if TYPE_CHECKING:
+    from kernbench.topology.builder import Machine
+
+_PASSED = ("router", "ucie", "io_noc", "pe_dma")
+
+
+class Needs(NamedTuple):
+    """What a collective of n ranks takes at least, in vectors.
+
+    `crossing(m, n)` go one way over the border of a region with m of the ranks; `sent(ms, n)` are sent between regions
+    with `ms` ranks each; `added(n)` are added; `moved(n)` pass between a PE and its own memory.
+    """
+
+    crossing: Callable[[int, int], float]
+    sent: Callable[[Sequence[int], int], float]
+    added: Callable[[int], float]
+    moved: Callable[[int], float]
+
+
+def _once(ms: Sequence[int], n: int) -> float:
+    return len(ms) - 1
+
+
+def _larger_part(m: int, n: int) -> float:
+    return max(m, n - m) / n
+
+
+NEEDS = {
+    # Patarasuk and Yuan (2009): every rank but one sends a vector's worth before, and one after, it is summed.
+    "all_reduce": Needs(lambda m, n: 1, lambda ms, n: 2 * (len(ms) - 1), lambda n: n - 1, lambda n: 2),
+    "reduce_scatter": Needs(_larger_part, _once, lambda n: n - 1, lambda n: 1 + 1 / n),
+    "all_gather": Needs(_larger_part, _once, lambda n: 0, lambda n: 1),
+    "broadcast": Needs(lambda m, n: 1, _once, lambda n: 0, lambda n: 1),
+    "reduce": Needs(lambda m, n: 1, _once, lambda n: n - 1, lambda n: 1),
+    "all_to_all": Needs(
+        lambda m, n: m * (n - m) / n,
+        lambda ms, n: sum(m * (n - m) for m in ms) / n,
+        lambda n: 0,
+        lambda n: 2 * (n - 1) / n,
+    ),
+    "barrier": Needs(lambda m, n: 0, lambda ms, n: 0, lambda n: 0, lambda n: 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The lower bounds of one collective [ns]; `where` names the border of the cut."""
+
+    latency_ns: float
+    cut_ns: float
+    traffic_ns: float
+    arithmetic_ns: float
+    memory_ns: float
+    where: str = ""
+
+    @property
+    def ns(self) -> float:
+        """The largest."""
+        return max(self._all.values())
+
+    @property
+    def by(self) -> str:
+        """Which one that is."""
+        largest = max(self._all, key=lambda name: self._all[name])
+        return f"cut at {self.where}" if largest == "cut" else largest
+
+    @property
+    def _all(self) -> dict[str, float]:
+        names = ("latency", "cut", "traffic", "arithmetic", "memory")
+        return {name: getattr(self, f"{name}_ns") for name in names}
+
+
+class Region(NamedTuple):
+    """Some of the PEs, and the bandwidth that leads out of (and into) where they are."""
+
+    name: str
+    places: Sequence[Place]
+    bw_gbs: float
+
+
+class Bounds:
+    """The bounds of collectives between some PEs of a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+    places : sequence of (sip, cube, pe)
+        The PEs that take part.
+    contribution : str
+        "rank": PEs at the same place of every SIP have the same shard of a vector; "cube": those at the same
+        place of every cube; "pe": all of them.
+    root : (sip, cube, pe), optional
+        Where a broadcast begins.
+    """
+
+    def __init__(
+        self, machine: Machine, places: Sequence[Place], contribution: str = "rank", root: Place | None = None
+    ) -> None:
+        self.machine, self.places, self.root = machine, list(places), root
+        shards: dict[str, Callable[[Place], Hashable]] = {
+            "rank": lambda place: place[1:],
+            "cube": lambda place: place[2],
+            "pe": lambda place: 0,
+        }
+        if contribution not in shards:
+            raise KernbenchError(f"contribution {contribution!r} is unknown; {hint(contribution, shards)}")
+        self._shard = shards[contribution]
+        self._graph = machine.graph
+        self._router = Router(machine.graph)
+        self._links: dict[int, set[tuple[str, str]]] = {}
+        self._sips = sorted({place[0] for place in self.places})
+        self._counts: dict[Hashable, int] = defaultdict(int)
+        for place in self.places:
+            self._counts[self._shard(place)] += 1
+        self._levels = [level for level in self._partitions() if len(level) > 1]
+        self._regions = [region for level in self._levels for region in level] + list(self._parts())
+        self._latency_ns = self._farthest_ps() / 1000
+
+    def of(self, collective: str, nbytes: int, itemsize: int = 2) -> Bound:
+        """Return the bounds of `collective` on shards of `nbytes` (the larger side of a gather or scatter)."""
+        if collective not in NEEDS:
+            raise KernbenchError(f"collective {collective!r} is unknown; {hint(collective, NEEDS)}")
+        needs = NEEDS[collective]
+        cuts = {region.name: self._cut_ns(needs, region, nbytes) for region in self._regions}
+        where = max(cuts, key=lambda name: cuts[name], default="")
+        n = min(self._counts.values())
+        hbm, math = self.machine.config.cube.hbm, PeMath(self.machine.config.cube.pe.pe_math)
+        elements = int(needs.added(n) * nbytes / itemsize / n)
+        return Bound(
+            latency_ns=self._latency_ns,
+            cut_ns=cuts.get(where, 0.0),
+            traffic_ns=max((self._traffic_ns(needs, level, nbytes) for level in self._levels), default=0.0),
+            arithmetic_ns=math.ps([VectorOp("simple", elements, itemsize)]) / 1000,
+            memory_ns=needs.moved(n) * nbytes / (hbm.channels * hbm.channel_bw_gbs * hbm.efficiency),
+            where=where,
+        )
+
+    def _cut_ns(self, needs: Needs, region: Region, nbytes: int) -> float:
+        inside = self._inside(region)
+        crossing = sum(needs.crossing(m, self._counts[shard]) for shard, m in inside.items() if m < self._counts[shard])
+        return crossing * nbytes / region.bw_gbs
+
+    def _traffic_ns(self, needs: Needs, level: Sequence[Region], nbytes: int) -> float:
+        by_shard: dict[Hashable, list[int]] = defaultdict(list)
+        for region in level:
+            for shard, m in self._inside(region).items():
+                by_shard[shard].append(m)
+        sent = sum(needs.sent(ms, self._counts[shard]) for shard, ms in by_shard.items())
+        return sent * nbytes / sum(region.bw_gbs for region in level)
+
+    def _inside(self, region: Region) -> dict[Hashable, int]:
+        """Return how many PEs of a region have each shard."""
+        found: dict[Hashable, int] = defaultdict(int)
+        for place in region.places:
+            found[self._shard(place)] += 1
+        return found
+
+    # -- regions
+
+    def _partitions(self) -> Iterator[list[Region]]:
+        """Yield the PEs, their cubes and their SIPs, as regions."""
+        yield self._pes()
+        yield self._cubes()
+        yield self._whole_sips()
+
+    def _pes(self) -> list[Region]:
+        return [Region(naming.pe(*p), [p], self._graph.out(naming.pe_dma(*p))[0].bw_gbs) for p in self.places]
+
+    def _cubes(self) -> list[Region]:
+        return [self._region(naming.cube(*cube), [cube]) for cube in sorted({place[:2] for place in self.places})]
+
+    def _whole_sips(self) -> list[Region]:
+        """Return each SIP: what leaves it crosses the shore of its IO chiplet, and the links between SIPs."""
+        cubes = range(self.machine.config.cubes_per_sip)
+        shores = [self._region(naming.sip(sip), [(sip, cube) for cube in cubes]) for sip in self._sips]
+        borders = [self._sip_region(naming.sip(sip), [sip]) for sip in self._sips]
+        return [min(pair, key=lambda region: region.bw_gbs) for pair in zip(shores, borders, strict=True)]
+
+    def _parts(self) -> Iterator[Region]:
+        """Yield rows and columns of SIPs from one end on, and of the cubes of the first SIP."""
+        sips, mesh = self._graph.sips, self.machine.config.sip.cube_mesh
+        for name, members in _prefixes(sips.w, sips.h, "SIPs"):
+            chosen = [sip for sip in self._sips if sip in members]
+            if 0 < len(chosen) < len(self._sips):
+                yield self._sip_region(name, chosen)
+        first = self._sips[0]
+        for name, members in _prefixes(mesh.w, mesh.h, f"cubes of {naming.sip(first)}"):
+            region = self._region(name, [(first, cube) for cube in sorted(members)])
+            if region.bw_gbs:
+                yield region
+
+    def _region(self, name: str, cubes: Sequence[tuple[int, int]]) -> Region:
+        """Return the region of some cubes of one SIP; its border are the UCIe links that routes use."""
+        inside = set(cubes)
+        bw_gbs = 0.0
+        for sip in {sip for sip, _ in inside}:
+            for src, dst in self._used(sip):
+                a, b = naming.parse(src), naming.parse(dst)
+                if (a.sip, a.cube) in inside and (b.sip, b.cube) not in inside:
+                    bw_gbs += self._graph.edge(src, dst).bw_gbs
+        return Region(name, [place for place in self.places if place[:2] in inside], bw_gbs)
+
+    def _used(self, sip: int) -> set[tuple[str, str]]:
+        """Return the links between UCIe ports of a SIP that lie on routes between the PEs, in both directions."""
+        if sip not in self._links:
+            here = [place for place in self.places if place[0] == sip]
+            connections = self.machine.config.cube.ucie.connections
+            # PEs of one cube and connection number cross the same ports.
+            some = {(place[1], place[2] % connections): naming.pe_dma(*place) for place in here}
+            ends = {place[1]: naming.pe_dma(*place) for place in here}.values()
+            paths = [self._router.path(src, dst) for src in some.values() for dst in ends if src != dst]
+            if len(self._sips) > 1:
+                paths += [self._router.path(src, naming.io_noc(sip)) for src in some.values()]
+            ways = {pair for path in paths for pair in pairwise(path)}
+            ports = {(a, b) for a, b in ways if naming.parse(a).kind == naming.parse(b).kind == "ucie"}
+            self._links[sip] = ports | {(b, a) for a, b in ports}
+        return self._links[sip]
+
+    def _sip_region(self, name: str, sips: Sequence[int]) -> Region:
+        """Return the region of whole SIPs; its border are the links between IO chiplets."""
+        bw_gbs = 0.0
+        for sip in sips:
+            for edge in self._graph.out(naming.io_noc(sip)):
+                at = naming.parse(edge.dst)
+                bw_gbs += edge.bw_gbs * (at.kind == "io_noc" and at.sip not in sips)
+        return Region(name, [place for place in self.places if place[0] in sips], bw_gbs)
+
+    # -- latency
+
+    def _farthest_ps(self) -> int:
+        """Return the latency between two PEs that are far from each other and have the same shard.
+
+        From the root, or from the PE farthest from its IO chiplet. Any two PEs give a bound, these a good one.
+        """
+        home = self._sips[0]
+        down = self._ways(naming.io_noc(home))
+        here = [place for place in self.places if place[0] == home]
+        start = self.root or max(here, key=lambda place: down[naming.pe_dma(*place)])
+        ways = self._ways(naming.pe_dma(*start))
+        if start[0] != home:
+            down = self._ways(naming.io_noc(start[0]))
+        farthest = 0
+        for place in self.places:
+            if self._shard(place) != self._shard(start):
+                continue
+            if place[0] == start[0]:
+                farthest = max(farthest, ways[naming.pe_dma(*place)])
+                continue
+            # SIPs are alike: the way down is that of the same PE in the SIP at hand.
+            path = self._graph.sips.path(start[0], place[0])
+            link = self._graph.edge(naming.io_noc(path[0]), naming.io_noc(path[1])).latency_ps
+            there = ways[naming.io_noc(start[0])] + (len(path) - 1) * link
+            farthest = max(farthest, there + down[naming.pe_dma(start[0], *place[1:])])
+        return farthest
+
+    def _ways(self, start: str) -> dict[str, int]:
+        """Return the least latency from a node to every other of its SIP (Dijkstra, 1959)."""
+        sip = naming.parse(start).sip
+        best, heap = {start: 0}, [(0, start)]
+        while heap:
+            t, node = heapq.heappop(heap)
+            if t > best[node]:
+                continue
+            for edge in self._graph.out(node):
+                at = naming.parse(edge.dst)
+                if at.kind not in _PASSED or at.sip != sip:
+                    continue
+                then = t + edge.latency_ps
+                if then < best.get(edge.dst, then + 1):
+                    best[edge.dst] = then
+                    heapq.heappush(heap, (then, edge.dst))
+        return best
+
+
+def _prefixes(w: int, h: int, what: str) -> Iterator[tuple[str, set[int]]]:
+    """Yield the first columns and the first rows of a grid, each but the whole."""
+    for k in range(1, w):
+        yield f"column {k} of {w} of the {what}", {i for i in range(w * h) if i % w < k}
+    for k in range(1, h):
+        yield f"row {k} of {h} of the {what}", {i for i in range(w * h) if i // w < k}

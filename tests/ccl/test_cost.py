@@ -1,0 +1,113 @@
+"""Closed forms against the text books, and against a machine's own closed form of a transfer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernbench as kb
+from kernbench.ccl import cost
+from kernbench.ccl.cost import AlphaBeta, Level
+from kernbench.ccl.hops import Ring, hops_of
+
+US = AlphaBeta(alpha_ns=1000, bw_gbs=50)
+TCM = Ring("tcm", 4, 4096, 16)
+
+
+@pytest.mark.parametrize(
+    ("form", "levels", "expected_us"),
+    [
+        (cost.ring, [Level(16, US)], (30.04, 67.5)),
+        (cost.halving_doubling, [Level(16, US)], (8.04, 45.5)),
+        (cost.torus, [Level(4, US), Level(4, US)], (12.04, 49.5)),
+    ],
+)
+def test_anchors(form, levels, expected_us):
+    assert [round(form(levels, size) / 1000, 2) for size in (1e3, 1e6)] == list(expected_us)
+
+
+nets = st.builds(AlphaBeta, st.floats(0, 1e4), st.floats(1, 1e3), st.floats(0, 1))
+
+
+@settings(max_examples=25)
+@given(nets, st.integers(2, 300), st.floats(1, 1e9))
+def test_formulas(net, n, size):
+    alpha, beta, gamma = net.alpha_ns, size / net.bw_gbs, net.gamma_ns * size
+    log, share, level = cost.depth(n), (n - 1) / n, [Level(n, net)]
+    ring = 2 * (n - 1) * alpha + 2 * share * beta + share * gamma
+    assert cost.ring(level, size) == pytest.approx(ring)
+    assert cost.reduce_scatter_ring(level, size) + cost.all_gather_ring(level, size) == pytest.approx(ring)
+    assert cost.tree(level, size) == pytest.approx(2 * log * (alpha + beta) + log * gamma)
+    assert cost.ring_flat(level, size) == pytest.approx((n - 1) * (alpha + beta + gamma))
+    if n == 1 << log:
+        assert cost.recursive_doubling(level, size) == pytest.approx(log * (alpha + beta + gamma))
+        assert cost.halving_doubling(level, size) == pytest.approx(2 * log * alpha + 2 * share * beta + share * gamma)
+    assert cost.all_to_all_bruck(level, size) == pytest.approx(log * (alpha + beta / 2))
+
+
+def test_without_a_power_of_two_a_fold_is_paid():
+    six, four = (cost.halving_doubling([Level(n, US)], 1e6) for n in (6, 4))
+    assert six - four == pytest.approx(2 * US.send(1e6) + US.reduce(1e6))
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 8), st.integers(1, 8), nets, st.floats(1, 1e9))
+def test_a_torus_moves_what_one_ring_over_all_does(r, c, net, size):
+    torus = cost.torus([Level(r, net), Level(c, net)], size)
+    n, alpha = r * c, net.alpha_ns
+    moved = (n - 1) / n * (2 * size / net.bw_gbs + size * net.gamma_ns)
+    assert torus == pytest.approx(2 * (r + c - 2) * alpha + moved)
+
+
+@pytest.fixture(scope="module")
+def hops():
+    return hops_of(kb.load("preset:default"))
+
+
+def test_the_window_limits_between_sips(hops):
+    # 4 slots of 4 KiB in a round trip: data, TCM port twice, credit.
+    near, centre = (hops.hop((0, cube, 0), (1, cube, 0), TCM) for cube in (0, 10))
+    assert round(near.window_gbs) == 70
+    assert centre.window_gbs == pytest.approx(36.5, abs=0.1)
+    assert near.rate_gbs == near.window_gbs < near.bw_gbs == 128
+
+
+def test_more_slots_reach_the_link(hops):
+    rates = [hops.hop((0, 0, 0), (1, 0, 0), Ring("tcm", slots, 4096, 16)).rate_gbs for slots in (2, 4, 8, 16)]
+    assert rates[1] == pytest.approx(2 * rates[0])
+    assert rates[2:] == [128, 128]
+
+
+def test_a_long_message_goes_at_the_rate(hops):
+    for slots in (2, 4, 8):
+        hop = hops.hop((0, 0, 0), (1, 0, 0), Ring("tcm", slots, 4096, 16))
+        more, less = hop.send(64 << 20), hop.send(32 << 20)
+        assert (32 << 20) / (more - less) == pytest.approx(hop.rate_gbs, rel=0.001)
+
+
+def test_a_short_message_takes_its_way(hops):
+    # 256 B from cube 0 to its neighbour: 53.21 ns of links and nodes less what 4 KiB take beyond a flit, then TCM.
+    hop = hops.hop((0, 0, 0), (0, 1, 0), TCM)
+    assert hop.send(256) == pytest.approx(2 + (68.21 - 15 * 2) + 2 * 0.5)
+
+
+def test_memories_cost_what_they_say(hops):
+    tcm, sram, hbm = (hops.hop((0, 0, 0), (0, 1, 0), Ring(kind, 4, 4096, 16)) for kind in ("tcm", "sram", "hbm"))
+    assert tcm.send(4096) < hbm.send(4096) < sram.send(4096)
+    assert hbm.memory.set_up_ps == 3 * sram.memory.set_up_ps == 6000
+
+
+def test_flows_share_a_link(hops):
+    # PE 0 of both cubes 1 and 2 send west over connection 0 of the same ports.
+    pairs = [((0, 1, 0), (0, 0, 0)), ((0, 2, 0), (0, 0, 0))]
+    flows = hops.flows(pairs, TCM)
+    assert flows["sip0.cube1.ucie_w.conn0->sip0.cube0.ucie_e.conn0"] == 2
+    alone, shared = hops.hop(*pairs[0], TCM), hops.hop(*pairs[0], TCM, flows=flows)
+    assert (alone.bw_gbs, shared.bw_gbs) == (128, 64)
+
+
+def test_adding_takes_a_row_of_lanes_a_cycle(hops):
+    hop = hops.hop((0, 0, 0), (0, 1, 0), TCM, itemsize=2)
+    assert hop.reduce(2 * 128) == 3
+    assert hop.reduce(2 * 129) == 4
