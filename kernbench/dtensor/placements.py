@@ -1,0 +1,142 @@
+"""How a tensor lies along each axis of a device mesh, and what it takes to change that: torch's words and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernbench.errors import PlacementError
+from kernbench.kernels.partition import chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """Every rank along the axis has the whole."""
+
+    def __repr__(self) -> str:
+        return "Replicate()"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The ranks along the axis have consecutive parts of dim `dim`, cut as torch.chunk cuts."""
+
+    dim: int
+
+    def __repr__(self) -> str:
+        return f"Shard(dim={self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Every rank along the axis has a summand; the whole is their sum."""
+
+    reduce_op: str = "sum"
+
+    def __post_init__(self) -> None:
+        if self.reduce_op != "sum":
+            raise PlacementError(f'Partial: reduce_op = {self.reduce_op!r}; expected "sum"')
+
+    def __repr__(self) -> str:
+        return f"Partial({self.reduce_op})"
+
+
+Placement = Replicate | Shard | Partial
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of a redistribution: from one placement to another along one axis of the mesh."""
+
+    axis: int
+    source: Placement
+    target: Placement
+
+    @property
+    def collective(self) -> str:
+        """The collective that it takes, or "local".
+
+        >>> Move(0, Partial(), Shard(0)).collective, Move(0, Replicate(), Shard(0)).collective
+        ('reduce_scatter', 'local')
+        """
+        match self.source, self.target:
+            case Shard(), Replicate():
+                return "all_gather"
+            case Shard(), Shard():
+                return "all_to_all"
+            case Partial(), Replicate():
+                return "all_reduce"
+            case Partial(), Shard():
+                return "reduce_scatter"
+        return "local"
+
+
+def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[Placement, ...]:
+    """Return `placements` with dims counted from the front.
+
+    Raises
+    ------
+    PlacementError
+        If there is not one for each of the `axes`, or a dim does not exist.
+    """
+    if len(placements) != axes:
+        raise PlacementError(f"placements = {list(placements)}: a mesh of {axes} axes takes one for each")
+    found: list[Placement] = []
+    for placement in placements:
+        if not isinstance(placement, Replicate | Shard | Partial):
+            raise PlacementError(f"placements: {placement!r} is none; expected Shard(dim), Replicate() or Partial()")
+        if isinstance(placement, Shard):
+            if not -ndim <= placement.dim < ndim:
+                raise PlacementError(f"placements: {placement} of a tensor with {ndim} dims; expected 0 to {ndim - 1}")
+            placement = Shard(placement.dim % ndim)
+        found.append(placement)
+    return tuple(found)
+
+
+def local_part(
+    shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Placement]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (shape, first index) of the part that the rank at `coordinate` of a mesh of shape `mesh` has.
+
+    Axes cut in their order: of two that cut one dim, the later cuts the parts of the earlier.
+
+    >>> local_part((7, 4), (4,), (3,), [Shard(0)]), local_part((7, 4), (2, 2), (1, 1), [Shard(0), Shard(0)])
+    (((1, 4), (6, 0)), ((1, 4), (6, 0)))
+    """
+    sizes, first = list(shape), [0] * len(shape)
+    for parts, i, placement in zip(mesh, coordinate, placements, strict=True):
+        if isinstance(placement, Shard):
+            start, sizes[placement.dim] = chunk(sizes[placement.dim], parts, i)
+            first[placement.dim] += start
+    return tuple(sizes), tuple(first)
+
+
+def plan(source: Sequence[Placement], target: Sequence[Placement]) -> list[Move]:
+    """Return the moves from `source` to `target`, in the order in which they are made.
+
+    Where an outer axis changes how it cuts a dim that an inner axis cuts too, the inner one is gathered first:
+    its parts are parts of the outer one's.
+
+    >>> plan([Shard(0), Shard(0)], [Replicate(), Shard(0)])
+    [Move(axis=1, source=Shard(dim=0), target=Replicate()), Move(axis=0, source=Shard(dim=0), target=Replicate()),
+     Move(axis=1, source=Replicate(), target=Shard(dim=0))]
+    """
+    for wanted, present in zip(target, source, strict=True):
+        if isinstance(wanted, Partial) and isinstance(present, Shard):
+            raise PlacementError(f"redistribute: {present} cannot become {wanted}: a part is no summand")
+    now, moves = list(source), []
+
+    def move(axis: int, to: Placement) -> None:
+        if now[axis] != to:
+            moves.append(Move(axis, now[axis], to))
+            now[axis] = to
+
+    for axis in reversed(range(len(now))):
+        outer_changes = any(
+            now[outer] != target[outer] and now[axis] in (now[outer], target[outer]) for outer in range(axis)
+        )
+        if isinstance(now[axis], Shard) and outer_changes:
+            move(axis, Replicate())
+    for axis, wanted in enumerate(target):
+        move(axis, wanted)
+    return moves
