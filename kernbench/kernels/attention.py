@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernbench.kernels.flash import Running, causal_mask, column, fold_all, tiles
+from kernbench.kernels.flash import Flash, Running, Span, causal_mask, column, seen_by, tiles
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -53,67 +53,36 @@ def attention(
     With u the unit roundoff of the type and V the largest |v|: |error| <= u |out| + V (u + 2 ds + 2^-20), where
     ds = (head_dim + 4) 2^-24 times the largest sum |q| |k| / sqrt(head_dim) is what f32 scores may lose.
     """
-    tokens, _ = tiles(group, q_len)
-    units = [(head, first) for head in range(kv_heads) for first in range(0, q_len, tokens)]
-    for head, first in deal(units, tl):
-        count = min(tokens, q_len - first)
-        at = (head * q_len + first) * group * head_dim
-        q = tl.load(q_ptr + at, shape=(count * group, head_dim))
-        position = kv_len - q_len + first if causal else None
-        state = over_memory(None, q, k_ptr, v_ptr, head * kv_len, kv_len, group, position, tl)
+    behind = kv_len - q_len if causal else 0
+    blocks = Span(0, q_len, behind).cut(tiles(group, q_len)[0])
+    units = [(head, block) for head in range(kv_heads) for block in blocks]
+    for head, block in deal(units, tl):
+        at = (head * q_len + block.start) * group * head_dim
+        q = tl.load(q_ptr + at, shape=(block.size * group, head_dim))
+        row = head * kv_len * head_dim
+        state = over_memory(q, block, k_ptr + row, v_ptr + row, Span(0, kv_len, 0), group, causal, tl)
         assert state is not None
         tl.store(out_ptr + at, state.o / column(state.l))
 
 
 def over_memory(
-    state: Running | None,
-    q: Tile,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    row: int,
-    kv_len: int,
-    group: int,
-    position: int | None,
-    tl: TLContext,
-    first: int = 0,
+    q: Tile, block: Span, k_ptr: Pointer, v_ptr: Pointer, kv: Span, group: int, causal: bool, tl: TLContext
 ) -> Running | None:
-    """Fold `kv_len` kv tokens that lie in memory, from row `row` of k and v on, tile by tile.
-
-    Parameters
-    ----------
-    state : Running, optional
-        What was folded before.
-    q : Tile
-        Rows x head_dim.
-    k_ptr, v_ptr : Pointer
-        To matrices of head_dim columns.
-    row, kv_len : int
-        The kv tokens: first row, and how many.
-    group : int
-        Query heads of a kv head.
-    position : int, optional
-        Position of the first query token, for a causal mask; None sees everything.
-    tl : TLContext
-        The language.
-    first : int
-        Position of the first of the kv tokens.
-    """
-    rows, head_dim = q.shape
-    count = rows // group
-    seen = kv_len if position is None else max(0, min(kv_len, position + count - first))
-    _, block = tiles(group, count)
-
-    def kv() -> Iterator[tuple[Tile, Tile, Tile | None]]:
-        for start in range(0, seen, block):
-            size = min(block, seen - start)
-            at = (row + start) * head_dim
-            mask = None if position is None else causal_mask(position, count, group, first + start, size, tl)
-            yield tl.load(k_ptr + at, shape=(size, head_dim)), tl.load(v_ptr + at, shape=(size, head_dim)), mask
-
-    return fold_all(state, q, kv(), tl)
+    """Return what the rows `q` of `block` know after all of `kv`, which lies in memory; None if they see nothing."""
+    flash = Flash([q], tl)
+    for part in (seen_by(block, kv) if causal else kv).cut(tiles(group, block.size)[1]):
+        k, v = load_kv(k_ptr, v_ptr, part, q.shape[1], tl)
+        flash.fold(0, k, v, causal_mask(block, group, part, tl) if causal else None)
+    return flash.states()[0]
 
 
-def deal(units: list[tuple[int, int]], tl: TLContext) -> Iterator[tuple[int, int]]:
+def load_kv(k_ptr: Pointer, v_ptr: Pointer, part: Span, head_dim: int, tl: TLContext) -> tuple[Tile, Tile]:
+    """Return the rows `part` of k and v."""
+    at, shape = part.start * head_dim, (part.size, head_dim)
+    return tl.load(k_ptr + at, shape=shape), tl.load(v_ptr + at, shape=shape)
+
+
+def deal(units: list[tuple[int, Span]], tl: TLContext) -> Iterator[tuple[int, Span]]:
     """Yield this program's share of `units`: they go round the programs of the launch, forth and back."""
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)

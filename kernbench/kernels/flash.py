@@ -9,7 +9,7 @@ Source: Dao et al., FlashAttention (2022); the merge of parts is that of split-K
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -34,6 +34,46 @@ def tiles(group: int, q_len: int) -> tuple[int, int]:
     return tokens, max(32, min(KV_TOKENS, RESULT_BYTES // 4 // (tokens * group) // 32 * 32))
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens in memory: `size` from `start` on, at the positions first, first + step, ..."""
+
+    start: int
+    size: int
+    first: int
+    step: int = 1
+
+    @property
+    def last(self) -> int:
+        """The position of the last token."""
+        return self.first + (self.size - 1) * self.step
+
+    def cut(self, block: int) -> list[Span]:
+        """Return it in pieces of at most `block` tokens."""
+        return [
+            Span(self.start + at, min(block, self.size - at), self.first + at * self.step, self.step)
+            for at in range(0, self.size, block)
+        ]
+
+
+def seen_by(q: Span, kv: Span) -> Span:
+    """Return the part of `kv` that the last token of `q` may see, at its own position at the latest."""
+    return Span(kv.start, max(0, min(kv.size, (q.last - kv.first) // kv.step + 1)), kv.first, kv.step)
+
+
+def visible(q: Span, kv: Span, causal: bool) -> bool:
+    """Return whether any token of `q` may see any of `kv`."""
+    return not causal or kv.first <= q.last
+
+
+def causal_mask(q: Span, group: int, kv: Span, tl: TLContext) -> Tile | None:
+    """Return which scores count (kv tokens x rows), where a token sees those up to its own; None: all of them."""
+    if kv.last <= q.first:
+        return None
+    rows = q.first + tl.arange(0, q.size * group)[None, :] // group * q.step
+    return rows >= kv.first + tl.arange(0, kv.size)[:, None] * kv.step
+
+
 @dataclass(slots=True)
 class Running:
     """What a block of rows knows of the tiles folded so far: m and l (1 x rows), o (rows x head_dim), all f32.
@@ -46,23 +86,16 @@ class Running:
     o: Tile
 
 
-def fold_all(
-    state: Running | None, q: Tile, kv: Iterable[tuple[Tile, Tile, Tile | None]], tl: TLContext
-) -> Running | None:
-    """Return `state` (None: nothing yet) with K/V tiles folded in, one after the other.
+class Flash:
+    """Blocks of query rows into which K/V tiles are folded.
 
     The scores of a tile are issued before the softmax of the tile before: engines take commands in program order, so
     that is what lets the matrix engine work while the vector engine does.
 
     Parameters
     ----------
-    state : Running, optional
-        Of the same rows.
-    q : Tile
-        Rows x head_dim.
-    kv : iterable
-        (k, v, mask): kv tokens x head_dim each, of the type of q; the mask (None: all) says which scores count,
-        kv tokens x rows.
+    blocks : sequence of Tile
+        Rows x head_dim each.
     tl : TLContext
         The language.
 
@@ -71,50 +104,46 @@ def fold_all(
     Scores are computed as k q^T: q is transposed once, and the weights, which are smaller than k where few rows
     share it, once per tile. Scores, exp and sums are f32; the weights are rounded to the type of v for the product.
     """
-    scale = 1 / sqrt(q.shape[1])
-    across = tl.trans(q)
-    waiting: tuple[Tile, Tile] | None = None
-    for k, v, mask in kv:
-        s = tl.dot(k, across)
-        if waiting is not None:
-            state = _fold(state, *waiting, scale, tl)
-        waiting = (s if mask is None else tl.where(mask, s, NEG), v)
-        del s, k, v
-    return state if waiting is None else _fold(state, *waiting, scale, tl)
 
+    def __init__(self, blocks: Sequence[Tile], tl: TLContext) -> None:
+        self._tl = tl
+        self._scale = 1 / sqrt(blocks[0].shape[1])
+        self._across = [tl.trans(block) for block in blocks]
+        self._states: list[Running | None] = [None] * len(blocks)
+        self._waiting: tuple[int, Tile, Tile] | None = None
 
-def _fold(state: Running | None, s: Tile, v: Tile, scale: float, tl: TLContext) -> Running:
-    top = tl.max(s, axis=0, keep_dims=True)
-    m = top if state is None else tl.maximum(state.m, top)
-    p = tl.exp(tl.fma(s, scale, m * -scale))
-    total = tl.sum(p, axis=0, keep_dims=True)
-    weights = tl.trans(p.to(v.dtype))
-    if state is None:
-        return Running(m, total, tl.dot(weights, v))
-    alpha = tl.exp((state.m - m) * scale)
-    l = tl.fma(state.l, alpha, total)  # noqa: E741
-    return Running(m, l, tl.dot(weights, v, state.o * column(alpha)))
+    def fold(self, i: int, k: Tile, v: Tile, mask: Tile | None = None) -> None:
+        """Fold a tile (kv tokens x head_dim each) into block `i`; `mask` (None: all) says which scores count."""
+        s = self._tl.dot(k, self._across[i])
+        self._finish()
+        self._waiting = (i, s if mask is None else self._tl.where(mask, s, NEG), v)
+
+    def states(self) -> list[Running | None]:
+        """Return what the blocks know now; None of a block without any tile."""
+        self._finish()
+        return self._states
+
+    def _finish(self) -> None:
+        if self._waiting is None:
+            return
+        (i, s, v), tl, self._waiting = self._waiting, self._tl, None
+        state = self._states[i]
+        top = tl.max(s, axis=0, keep_dims=True)
+        m = top if state is None else tl.maximum(state.m, top)
+        p = tl.exp(tl.fma(s, self._scale, m * -self._scale))
+        del s
+        total = tl.sum(p, axis=0, keep_dims=True)
+        weights = tl.trans(p.to(v.dtype))
+        del p
+        if state is None:
+            self._states[i] = Running(m, total, tl.dot(weights, v))
+            return
+        alpha = tl.exp((state.m - m) * self._scale)
+        o = tl.dot(weights, v, state.o * column(alpha))
+        self._states[i] = Running(m, tl.fma(state.l, alpha, total), o)
 
 
 def column(x: Tile) -> Tile:
     """Return a row of values (1 x rows) as a column: the same bytes."""
     turned: Tile = x.reshape(x.shape[1], 1)
     return turned
-
-
-def causal_mask(first: int, tokens: int, group: int, start: int, size: int, tl: TLContext) -> Tile | None:
-    """Return which of the kv tokens from `start` on each row may see (kv tokens x rows); None: all of them.
-
-    Parameters
-    ----------
-    first, tokens, group : int
-        Position of the first query token, query tokens, query heads of a kv head.
-    start, size : int
-        The kv tokens.
-    tl : TLContext
-        The language.
-    """
-    if start + size <= first + 1:
-        return None
-    rows = first + tl.arange(0, tokens * group)[None, :] // group
-    return rows >= start + tl.arange(0, size)[:, None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import sqrt
 
 from kernbench.kernels.attention import over_memory
-from kernbench.kernels.flash import NEG, Running, column
+from kernbench.kernels.flash import NEG, Running, Span, column
 from kernbench.kernels.partition import blocks
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
@@ -69,8 +69,9 @@ def decode_part(
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     for head in range(kv_heads):
         q = tl.load(q_ptr + head * group * head_dim, shape=(group, head_dim))
-        row = (program * kv_heads + head) * kv_len
-        state = over_memory(None, q, k_ptr, v_ptr, row, kv_len, group, None, tl)
+        row = (program * kv_heads + head) * kv_len * head_dim
+        kv = Span(0, kv_len, 0)
+        state = over_memory(q, Span(0, 1, kv_len), k_ptr + row, v_ptr + row, kv, group, False, tl)
         at = (program * kv_heads + head) * group * (head_dim + EXTRA)
         store_part(part_ptr + at, state, group, head_dim, tl)
 
