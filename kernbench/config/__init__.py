@@ -1,6 +1,6 @@
 """Configuration: machine files and ccl.yaml, validated with all faults of a file at once."""
 
-from kernbench.config.ccl import CclConfig, read_ccl
+from kernbench.config.ccl import AUTO, COLLECTIVES, CclConfig, CclEntry, read_ccl
 from kernbench.config.cube import PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
 from kernbench.config.editor import json_schema
 from kernbench.config.files import default_ccl_path, find, load_yaml, preset_path, presets
@@ -8,6 +8,7 @@ from kernbench.config.read import read_machine
 from kernbench.config.schema import MachineConfig
 
 __all__ = [
-    "CclConfig", "MachineConfig", "PeGemmConfig", "PeMathConfig", "PeMmuConfig", "PeTcmConfig", "default_ccl_path",
-    "find", "json_schema", "load_yaml", "preset_path", "presets", "read_ccl", "read_machine",
+    "AUTO", "COLLECTIVES", "CclConfig", "CclEntry", "MachineConfig", "PeGemmConfig", "PeMathConfig", "PeMmuConfig",
+    "PeTcmConfig", "default_ccl_path", "find", "json_schema", "load_yaml", "preset_path", "presets", "read_ccl",
+    "read_machine",
 ]  # fmt: skip

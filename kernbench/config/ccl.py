@@ -1,33 +1,104 @@
-"""ccl.yaml: what the queues between PEs (IPCQ) use unless an algorithm says otherwise."""
+"""ccl.yaml: the collective algorithms by name, and what each uses of the queues between PEs (IPCQ)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from kernbench.config.files import default_ccl_path
+from kernbench.config.faults import Fault
+from kernbench.config.files import default_ccl_path, load_yaml
 from kernbench.config.read import Draft
-from kernbench.config.values import Bytes, Count, Model
+from kernbench.config.values import Bytes, Count, Model, expected
+from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, Registry, hint
+
+AUTO = "auto"
+COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier",
+)  # fmt: skip
+ROOTS = ("corner", "centre")
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-class CclDefaults(Model):
+def _module(name: str) -> str:
+    if not _MODULE.fullmatch(name):
+        raise expected("must be the dotted path of a module, as in kernbench.ccl.algorithms.ring")
+    return name
+
+
+def _named(registry: Registry) -> Callable[[str], str]:
+    def check(name: str) -> str:
+        if (fault := registry.fault(name)) is not None:
+            raise expected(fault)
+        return name
+
+    return check
+
+
+def _root(value: object) -> object:
+    if value in ROOTS or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise expected(f"must be {', '.join(ROOTS)}, or the number of a cube")
+
+
+BufferKind = Literal["tcm", "sram", "hbm"]
+Backpressure = Literal["credit"]
+Root = Annotated[Any, BeforeValidator(_root)]
+
+
+class _Sizes(Model):
+    """What an entry may leave to the defaults, and those to the machine file."""
+
+    n_slots: Count | None = Field(None, description="Slots of a ring; else pe_ipcq.n_slots of the machine file")
+    slot_size: Bytes | None = Field(None, description="Each slot; else pe_ipcq.slot_bytes of the machine file")
+    ipcq_credit_size_bytes: Bytes | None = Field(
+        None, description="The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file"
+    )
+    world_size: Count | None = Field(None, description="Participants; else as many as the machine, or the group, has")
+
+
+class CclDefaults(_Sizes):
     """What an algorithm uses unless it says otherwise."""
 
-    buffer_kind: Literal["tcm", "sram", "hbm"] = Field(description="Where a receiver's ring lies")
-    backpressure: Literal["credit"] = Field(description="How a sender knows that a slot is free")
-    n_slots: Count = Field(description="Slots of a ring: one ring for each direction")
-    slot_size: Bytes = Field(description="Each slot")
+    algorithm: str = Field(description="The algorithm to take: a name, or auto")
+    buffer_kind: BufferKind = Field(description="Where a receiver's ring lies")
+    backpressure: Backpressure = Field(description="How a sender knows that a slot is free")
     vc_chunk_size: Bytes = Field(description="Between turns of bulk and queue traffic at a PE's source link")
-    ipcq_credit_size_bytes: Bytes = Field(description="The message that gives a slot back to the sender")
+    n_elem: Count = Field(description="Elements of each participant, for benches")
+    root_cube: Root = Field(description="The cube that stands for its SIP: corner, centre, or its number")
+
+
+class CclEntry(_Sizes):
+    """One algorithm."""
+
+    module: Annotated[str, AfterValidator(_module)] = Field(description="Holds `kernel` and `kernel_args`")
+    collective: Literal[COLLECTIVES] = Field("all_reduce", description="What it does")  # type: ignore[valid-type]
+    contribution: Literal["rank", "cube", "pe"] = Field("rank", description="Whose data are one term of a sum")
+    topology: Annotated[str, AfterValidator(_named(TOPOLOGIES))] = Field(description="Who talks to whom")
+    mapper: Annotated[str, AfterValidator(_named(MAPPERS))] = Field(description="Who takes part")
+    validator: Annotated[str, AfterValidator(_named(VALIDATORS))] = Field(description="What it asks of the shards")
+    buffer_kind: BufferKind | None = Field(None, description="Where a receiver's ring lies")
+    backpressure: Backpressure | None = Field(None, description="How a sender knows that a slot is free")
+    vc_chunk_size: Bytes | None = Field(None, description="Between turns of bulk and queue traffic")
+    n_elem: Count | None = Field(None, description="Elements of each participant, for benches")
+    root_cube: Root | None = Field(None, description="The cube that stands for its SIP")
+    options: dict[str, Any] = Field({}, description="Passed to the module's kernel_args")
 
 
 class CclConfig(Model):
     """The content of ccl.yaml."""
 
     defaults: CclDefaults
+    algorithms: dict[str, CclEntry] = Field(description="Entries by name")
+
+    def setting(self, name: str, key: str) -> Any:
+        """Return what `key` is for the algorithm `name`: its entry's value, else the default; None if unsaid."""
+        value = getattr(self.algorithms[name], key)
+        return getattr(self.defaults, key) if value is None else value
 
 
 def read_ccl(source: str | Path | Mapping[str, Any]) -> CclConfig:
@@ -38,4 +109,27 @@ def read_ccl(source: str | Path | Mapping[str, Any]) -> CclConfig:
     ConfigError
         With every fault, one a line.
     """
-    return Draft.of(source, "ccl").validated(CclConfig, default_ccl_path(), lambda _: ())
+    draft = Draft.of(source, "ccl")
+
+    def example() -> dict[str, Any]:
+        """Return the packaged file, with something right under every name that `source` has."""
+        right: dict[str, Any] = load_yaml(default_ccl_path())
+        known = right["algorithms"]
+        given = draft.content.get("algorithms")
+        if isinstance(given, dict):
+            known.update({name: next(iter(known.values())) for name in given if name not in known})
+        return right
+
+    return draft.validated(CclConfig, example, _broken)
+
+
+def _broken(config: CclConfig) -> Iterator[Fault]:
+    names = [AUTO, *config.algorithms]
+    chosen = config.defaults.algorithm
+    if chosen not in names:
+        yield Fault(
+            f"defaults.algorithm = {chosen!r} names no algorithm; {hint(chosen, names)}", (("defaults", "algorithm"),)
+        )
+    if AUTO in config.algorithms:
+        yield Fault(f"algorithms.{AUTO}: the name is taken, it means the best for each call; choose another",
+                    (("algorithms", AUTO),))  # fmt: skip

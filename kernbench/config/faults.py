@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -45,13 +45,18 @@ def dotted(path: Path) -> str:
 
 def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
     """Return the group of keys that stands at `path` below `model`, or None if there is none."""
+    here: Any = model
     for part in path:
-        field = model.model_fields.get(part)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return None
-        model = inner
-    return model
+        if get_origin(here) is dict:
+            here = get_args(here)[1]
+        else:
+            field = here.model_fields.get(part) if _is_group(here) else None
+            here = field.annotation if field else None
+    return here if _is_group(here) else None
+
+
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def unknown(path: Path, group: type[BaseModel]) -> Fault:
@@ -77,7 +82,7 @@ def _text(root: type[BaseModel], finding: Any, example: Mapping[str, Any]) -> st
     if parent is not None and kind == "extra_forbidden":
         return unknown(path, parent).text
     field = _field(root, path)
-    unit = next((f" [{m.name}]" for m in field.metadata if isinstance(m, Unit)), "") if field else ""
+    unit = _unit(field)
     where = dotted(path)
     if kind == "missing":
         return f"{where} is missing; {_remedy(path, example)}{unit}"
@@ -103,6 +108,7 @@ def _expectation(kind: str, context: Mapping[str, Any], message: str) -> str:
         "int_from_float": "must be a whole number",
         "string_type": "must be a name",
         "tuple_type": "must be a list",
+        "dict_type": "must be a group of keys",
         "too_short": "must not be empty",
     }
     return fixed.get(kind, f"is refused: {message}")
@@ -124,6 +130,12 @@ def _field(root: type[BaseModel], path: Path) -> FieldInfo | None:
         names = names[:-1]
     parent = model_at(root, names[:-1])
     return parent.model_fields.get(names[-1]) if parent is not None and names else None
+
+
+def _unit(field: FieldInfo | None) -> str:
+    """Return the unit of a field, or of what it holds when it holds something."""
+    marks = [*field.metadata, *(m for kind in get_args(field.annotation) for m in get_args(kind)[1:])] if field else []
+    return next((f" [{mark.name}]" for mark in marks if isinstance(mark, Unit)), "")
 
 
 def _shown(value: object, field: FieldInfo | None) -> str:

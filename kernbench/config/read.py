@@ -45,7 +45,7 @@ def read_machine(
     draft = Draft.of(source, "machine")
     draft.rest_on_base()
     draft.override(overrides)
-    return draft.validated(MachineConfig, preset_path("default"), broken)
+    return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), broken)
 
 
 @dataclass
@@ -132,7 +132,10 @@ class Draft:
             yield path.strip(), content
 
     def validated(
-        self, model: type[_Config], example_path: Path, rules: Callable[[_Config], Iterable[Fault]]
+        self,
+        model: type[_Config],
+        example: Callable[[], Mapping[str, Any]],
+        rules: Callable[[_Config], Iterable[Fault]],
     ) -> _Config:
         """Return the configuration.
 
@@ -140,8 +143,8 @@ class Draft:
         ----------
         model : type
             Its keys and their bounds.
-        example_path : Path
-            A right configuration, complete.
+        example : callable
+            Returns a right configuration, complete.
         rules : callable
             Yields the faults that lie between keys.
 
@@ -153,10 +156,10 @@ class Draft:
         try:
             config = model.model_validate(self.content)
         except ValidationError as error:
-            example = load_yaml(example_path)
-            wrong = found(model, error, example)
+            right = example()
+            wrong = found(model, error, right)
             # What is wrong by itself must not hide what is wrong between other keys.
-            mended = model.model_validate(_mended(self.content, wrong, example))
+            mended = model.model_validate(_mended(self.content, wrong, right))
             spoiled = [path for fault in wrong for path in fault.keys]
             wrong += [fault for fault in rules(mended) if not fault.touches(spoiled)]
         else:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from kernbench.config.cost import Cost
 from kernbench.config.cube import Cpu, Cube, Transit
 from kernbench.config.values import Count, Gbs, Model, Ns, Version
 
@@ -83,6 +84,7 @@ class MachineConfig(Model):
     system: System
     sip: Sip
     cube: Cube
+    cost: Cost
 
     @property
     def n_sips(self) -> int:
@@ -116,5 +118,9 @@ class MachineConfig(Model):
 
     @cached_property
     def hash(self) -> str:
-        """The sha256 of the validated content: neither comments, nor the order of keys, nor 1 for 1.0 change it."""
-        return hashlib.sha256(json.dumps(self.to_spec(), sort_keys=True).encode()).hexdigest()
+        """The sha256 of the validated content: neither comments, nor the order of keys, nor 1 for 1.0 change it.
+
+        Costs are not in it: no result of a simulation depends on them.
+        """
+        spec = {name: value for name, value in self.to_spec().items() if name != "cost"}
+        return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

@@ -24,16 +24,17 @@ LARGEST = 10**12
 _FLOATS_HOLD = 10**300
 
 
-def _expected(message: str) -> PydanticCustomError:
+def expected(message: str) -> PydanticCustomError:
+    """Return the error of a value; `message` follows "key = value" as it stands."""
     return PydanticCustomError(EXPECTED, "{message}", {"message": message})
 
 
 def _number(value: object) -> object:
     """Refuse what pydantic would turn into a number: text and booleans. -0.0 becomes 0.0."""
     if isinstance(value, str):
-        raise _expected("must be a plain number, not text")
+        raise expected("must be a plain number, not text")
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _expected("must be a number")
+        raise expected("must be a number")
     if isinstance(value, Integral):
         return max(-_FLOATS_HOLD, min(int(value), _FLOATS_HOLD))  # both are refused: by a bound, or as off the die
     return float(value) + 0.0
@@ -41,20 +42,20 @@ def _number(value: object) -> object:
 
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
-        raise _expected("must be a power of two")
+        raise expected("must be a power of two")
     return value
 
 
 def _component(name: str) -> str:
     if (fault := COMPONENTS.fault(name)) is not None:
-        raise _expected(fault)
+        raise expected(fault)
     return name
 
 
 def _pair(form: str) -> Callable[[object], object]:
     def check(value: object) -> object:
         if not isinstance(value, (list, tuple)) or len(value) != 2:
-            raise _expected(f"must be a pair {form}")
+            raise expected(f"must be a pair {form}")
         return value
 
     return check

@@ -171,7 +171,8 @@ def test_the_files_of_the_repository_are_the_packaged_ones(name, packaged):
 
 @pytest.mark.parametrize("path", [DEFAULT, config.default_ccl_path()], ids=lambda path: path.name)
 def test_every_value_carries_its_mark(path):
-    lines = path.read_text(encoding="utf-8").splitlines()
+    # What an algorithm is made of is no constant of a model.
+    lines = path.read_text(encoding="utf-8").partition("\nalgorithms:")[0].splitlines()
     valued = [line for line in lines if re.match(r"\s*\w+: *[^\s#]", line)]
     plain = [line for line in valued if not re.match(r"\s*(impl|schema_version):", line)]
     assert len(plain) > 5

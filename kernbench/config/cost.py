@@ -1,0 +1,63 @@
+"""The keys below `cost`: what machines are compared by beside their time. No time depends on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Ge, Le
+from pydantic import AllowInfNan, BeforeValidator, Field
+
+from kernbench.config.values import _NUMBER, LARGEST, Model, Unit
+
+Pj = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("pJ")]
+PjPerBit = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("pJ/bit")]
+PjPerBitMm = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("pJ/bit/mm")]
+Um2 = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("um2")]
+Mm2 = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("mm2")]
+Mm2PerMib = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("mm2/MiB")]
+Mm2PerGbs = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("mm2 per GB/s")]
+
+
+class MacEnergy(Model):
+    """Energy of a multiply-accumulate, by type of operand."""
+
+    f16: Pj = Field(description="For float16")
+    bf16: Pj = Field(description="For bfloat16")
+    f8: Pj = Field(description="For float8_e4m3fn and float8_e5m2")
+    i8: Pj = Field(description="For int8")
+    f32: Pj = Field(description="For float32")
+
+
+class Energy(Model):
+    """Energy of what is done and moved; what a machine takes while it waits is not in it."""
+
+    mac_pj: MacEnergy
+    tcm_pj_per_bit: PjPerBit = Field(description="Read or written in a TCM")
+    sram_pj_per_bit: PjPerBit = Field(description="Read or written in a cube's SRAM")
+    hbm_pj_per_bit: PjPerBit = Field(description="Read or written in HBM, interface included")
+    router_pj_per_bit: PjPerBit = Field(description="Through a router")
+    wire_pj_per_bit_mm: PjPerBitMm = Field(description="Over a wire of the mesh between routers")
+    ucie_pj_per_bit: PjPerBit = Field(description="Over a UCIe link, both ports together")
+    sip_link_pj_per_bit: PjPerBit = Field(description="From SIP to SIP")
+    pcie_pj_per_bit: PjPerBit = Field(description="Between a SIP and the PCIe switch")
+
+
+class Area(Model):
+    """Silicon of the cubes' dies and the IO chiplets; memory stacks are not in it."""
+
+    mac_um2: Um2 = Field(description="A multiplier and its accumulator, for f16")
+    pe_mm2: Mm2 = Field(description="The rest of a PE: CPU, scheduler, DMA, vector engine")
+    tcm_mm2_per_mib: Mm2PerMib = Field(description="TCM")
+    sram_mm2_per_mib: Mm2PerMib = Field(description="SRAM of a cube")
+    router_mm2_per_gbs: Mm2PerGbs = Field(description="A router, by the bandwidth of a link")
+    hbm_mm2_per_gbs: Mm2PerGbs = Field(description="Controllers and interface of the HBM, by its bandwidth")
+    ucie_mm2_per_gbs: Mm2PerGbs = Field(description="A UCIe port, by its bandwidth each way")
+    sip_link_mm2_per_gbs: Mm2PerGbs = Field(description="One end of a link between SIPs, by its bandwidth each way")
+    io_mm2: Mm2 = Field(description="The rest of an IO chiplet")
+
+
+class Cost(Model):
+    """Energy and area of parts."""
+
+    energy: Energy
+    area: Area
