@@ -1,0 +1,306 @@
+"""Queues between PEs: times against closed forms, values, order, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.observer import Observer
+from kernbench.sim_engine.transfer import Transaction
+from tests.components.queues_under_test import (
+    FAR,
+    NEAR,
+    credits_of,
+    install,
+    launch,
+    machine_of,
+    parts,
+    run,
+    specs,
+    way_ps,
+)  # fmt: skip
+
+A, B = (0, 0, 0), (0, 1, 0)
+FAR_B = (1, 0, 0)
+PORT_GBS = 512
+
+
+def value_of(tl: Any, n: int, x: float = 3.0) -> Any:
+    """Return a tile that is a value in TCM, not a constant."""
+    return tl.full((n,), x, dtype=tl.float16) + 0
+
+
+def send(n: int, times: int = 1):
+    def program(tl: Any) -> None:
+        x = value_of(tl, n)
+        for _ in range(times):
+            tl.send("E", x)
+
+    return program
+
+
+def recv(n: int, times: int = 1):
+    def program(tl: Any) -> None:
+        for _ in range(times):
+            tl.recv("W", shape=(n,))
+
+    return program
+
+
+@pytest.mark.parametrize("nbytes", [2, 256, 258, 2048, 4096])
+@pytest.mark.parametrize(("pair", "to"), [(NEAR, B), (FAR, FAR_B)])
+def test_a_part_takes_its_way_and_the_write_port(nbytes, pair, to):
+    engine = run({A: send(nbytes // 2), to: recv(nbytes // 2)}, [pair])
+    (part,) = parts(engine)
+    assert part["arrived_ps"] - part["start_ps"] == way_ps(engine, A, to, nbytes)
+    assert part["end_ps"] - part["arrived_ps"] == -(-nbytes * 1000 // PORT_GBS)
+
+
+def test_a_receive_takes_the_read_port_and_its_credit_leaves_when_the_tile_is_dropped():
+    ended = []
+
+    def receiver(tl: Any) -> None:
+        x = tl.recv("W", shape=(2048,))
+        y = x + 1
+        tl.wait(y)
+        del x
+        ended.append(engine.env.now)
+
+    seen: list[str] = []
+
+    class Watch(Observer):
+        def queue(self, event):
+            seen.append(event.what)
+
+    engine = GraphEngine(machine_of(), observers=[Watch()])
+    install(engine, specs(engine, [NEAR]))
+    launch(engine, {A: send(2048), B: receiver})
+    engine.run()
+    (part,), (credit,) = parts(engine), credits_of(engine)
+    row = engine.records().of_kind("recv")
+    assert int(row.start_ps[0]) == part["end_ps"]
+    assert int(row.end_ps[0]) - part["end_ps"] == 8000
+    assert credit["start_ps"] == ended[0]
+    assert credit["end_ps"] - credit["start_ps"] == way_ps(engine, B, A, 16)
+    assert seen == ["send", "arrive", "recv", "credit"]
+
+
+def test_a_full_ring_holds_the_next_part_until_its_credit_arrives():
+    def receiver(tl: Any) -> None:
+        for _ in range(3):
+            tl.recv("W", shape=(2048,))
+
+    engine = run({A: send(2048, 3), B: receiver}, n_slots=1)
+    leaves, given = [p["start_ps"] for p in parts(engine)], [c["end_ps"] for c in credits_of(engine)]
+    assert leaves[1:] == given[:2]
+    assert [p["opener"] for p in parts(engine)] == [-1, *(c["key"] for c in credits_of(engine)[:2])]
+
+
+@pytest.mark.parametrize("n_slots", [1, 2, 4, 8])
+def test_the_rate_of_a_long_message_is_the_link_s_or_the_window_s(n_slots):
+    slot, n = 4096, 64
+    engine = run({A: send(slot // 2 * n), FAR_B: recv(slot // 2 * n)}, [FAR], n_slots=n_slots)
+    starts = [p["start_ps"] for p in parts(engine)]
+    round_trip = way_ps(engine, A, FAR_B, slot) + way_ps(engine, FAR_B, A, 16) + 2 * 8000
+    step = starts[-1] - starts[-1 - n_slots]
+    slowest = slot // 256 * 2000
+    if round_trip > n_slots * slowest:
+        assert step == round_trip
+    else:
+        assert round_trip < step
+        ends = [p["arrived_ps"] for p in parts(engine)]
+        assert {b - a for a, b in pairwise(ends[8:])} == {slowest}
+
+
+@pytest.mark.parametrize(("kind", "setup"), [("sram", 2000), ("hbm", 6000)])
+def test_slots_in_other_memories_cost_an_access_and_its_set_up(kind, setup):
+    engine = run({A: send(2048), B: recv(2048)}, kind=kind)
+    (part,) = parts(engine)
+    assert part["end_ps"] - part["arrived_ps"] == setup
+    row = engine.records().of_kind("recv")
+    reads = int(row.end_ps[0] - row.start_ps[0]) - setup
+    alone = GraphEngine(machine_of())
+    dma = alone.part("sip0.cube1.pe0.pe_cpu").pe.dma
+    done: list[int] = []
+    memory = "sip0.cube1.sram" if kind == "sram" else "sip0.cube1.hbm_ctrl.pe0"
+    dma.port(memory).read(Transaction(4096, 0, lambda _: done.append(alone.env.now)))
+    alone.run()
+    assert reads == done[0]
+
+
+@pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("n", [1, 127, 2048, 2049, 8192, 30001])
+def test_any_size_arrives_as_it_was_sent(kind, mode, n):
+    got: list[Any] = []
+
+    def sender(tl: Any) -> None:
+        tl.send("E", value_of(tl, n, 2.5))
+        tl.send("E", value_of(tl, 3, 7.0))
+
+    def receiver(tl: Any) -> None:
+        got.append(tl.recv("W", shape=(n,)).numpy())
+        got.append(tl.recv("W", shape=(3,)).numpy())
+
+    run({A: sender, B: receiver}, data=True, mode=mode, kind=kind)
+    assert np.array_equal(got[0], np.full(n, 2.5, np.float16))
+    assert np.array_equal(got[1], np.full(3, 7.0, np.float16))
+
+
+def test_a_ring_of_two_names_its_peer_by_two_directions():
+    east_west = [((A, "E"), (B, "W")), ((A, "W"), (B, "E"))]
+    got: dict[str, list[float]] = {}
+
+    def program(name: str, base: float):
+        def run_it(tl: Any) -> None:
+            tl.send("E", value_of(tl, 4, base))
+            tl.send("W", value_of(tl, 4, base + 1))
+            got[name] = [float(tl.recv("E", shape=(4,)).numpy()[0]), float(tl.recv("W", shape=(4,)).numpy()[0])]
+
+        return run_it
+
+    run({A: program("a", 10), B: program("b", 20)}, east_west, data=True)
+    assert got == {"a": [21.0, 20.0], "b": [11.0, 10.0]}
+
+
+def test_any_direction_takes_the_earliest_and_ties_in_turn():
+    c, d = (0, 4, 0), (0, 0, 1)
+    pairs = [((A, "first"), (B, "x")), ((A, "second"), (c, "x")), ((A, "third"), (d, "x"))]
+    came: list[str] = []
+
+    def receiver(tl: Any) -> None:
+        tl.recv("third", shape=(2,))
+        came.extend(tl.recv(shape=(2,)).came_from for _ in range(5))
+
+    def sender(times: int):
+        def program(tl: Any) -> None:
+            x = value_of(tl, 2)
+            for _ in range(times):
+                tl.send("x", x)
+
+        return program
+
+    run({A: receiver, B: sender(2), c: sender(2), d: sender(2)}, pairs)
+    # `d` is in the same cube: its second message is there first. `b` and `c` are equally far, and take turns.
+    assert came[0] == "third"
+    assert sorted(came[1:]) == ["first", "first", "second", "second"]
+    assert came[1] == "first"
+    assert came[2] == "second"
+
+
+def test_a_look_leaves_the_message():
+    got: list[float] = []
+
+    def receiver(tl: Any) -> None:
+        got.append(float(tl.recv_no_consume("W", shape=(4,)).numpy()[0]))
+        got.append(float(tl.recv("W", shape=(4,)).numpy()[0]))
+
+    run({A: send(4), B: receiver}, data=True)
+    assert got == [3.0, 3.0]
+
+
+def test_posted_receives_let_the_program_go_on():
+    def receiver(tl: Any) -> None:
+        first, second = (tl.recv_async("W", shape=(2048,)) for _ in range(2))
+        tl.wait(second)
+        tl.wait(first)
+
+    engine = run({A: send(2048, 2), B: receiver})
+    row = engine.records().of_kind("recv")
+    assert [int(t) for t in row.start_ps] == [p["end_ps"] for p in parts(engine)]
+
+
+Exchange = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 9000)).filter(lambda x: x[0] != x[1]),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(Exchange, st.integers(1, 3), st.sampled_from(["tcm", "sram", "hbm"]))
+def test_every_acyclic_exchange_completes_in_order_and_loses_nothing(exchange, n_slots, kind):
+    places = [(0, 0, 0), (0, 1, 0), (0, 0, 5), (0, 5, 3)]
+    pairs = [
+        ((places[i], f"to{j}"), (places[j], f"to{i}")) for i in range(4) for j in range(i + 1, 4)
+    ]  # fmt: skip
+    got: dict[tuple[int, int], list[tuple[int, float]]] = {}
+
+    def program(me: int):
+        def run_it(tl: Any) -> None:
+            for number, (src, dst, n) in enumerate(exchange):
+                if src == me:
+                    tl.send(f"to{dst}", value_of(tl, n, number))
+                if dst == me:
+                    tile = tl.recv(f"to{src}", shape=(n,))
+                    got.setdefault((src, dst), []).append((number, float(tile.numpy()[-1])))
+
+        return run_it
+
+    engine = run(
+        {place: program(i) for i, place in enumerate(places)}, pairs, data=True, n_slots=n_slots, kind=kind,
+        slot_bytes=1024,
+    )  # fmt: skip
+    assert all(number == value for ones in got.values() for number, value in ones)
+    assert sum(map(len, got.values())) == len(exchange)
+    assert sum(p["nbytes"] for p in parts(engine)) == sum(2 * n for _, _, n in exchange)
+    assert len(credits_of(engine)) == len(parts(engine))
+
+
+def test_a_receive_that_nobody_serves_says_who_waits_for_whom():
+    with pytest.raises(IpcqDeadlock) as caught:
+        run({A: send(4), B: recv(4, 2)})
+    text = str(caught.value)
+    assert "sip0.cube1.pe0" in text
+    assert "recv of 8 B from W (sip0.cube0.pe0) since" in text
+    assert "W: 0 of 4 slots hold data (head 1, tail 1)" in text
+
+
+def test_a_send_that_nobody_takes_is_a_deadlock_too():
+    with pytest.raises(KernbenchError, match=r"0 of 4 credits \(head 0, tail 4\), 1 parts wait"):
+        run({A: send(2048, 5), B: lambda tl: None})
+
+
+def test_what_is_refused():
+    with pytest.raises(IpcqInvalidDirection, match=r"no queue 'N'"):
+        run({A: lambda tl: tl.send("N", value_of(tl, 4)), B: lambda tl: None})
+    with pytest.raises(KernelError, match=r"recv of 16 B from 'W', where a message of 8 B is next"):
+        run({A: send(4), B: recv(8)})
+    engine = GraphEngine(machine_of())
+    wiring = specs(engine, [NEAR])
+    install(engine, wiring)
+    with pytest.raises(AllocationError, match="installed already"):
+        install(engine, wiring)
+    engine = GraphEngine(machine_of())
+    wiring = specs(engine, [NEAR, ((A, "N"), (B, "S"))])
+    first, second = wiring[A]
+    with pytest.raises(AllocationError, match="overlaps that of 'E'"):
+        install(engine, {A: [first, replace(second, ring_pa=first.ring_pa + 4096)]})
+    engine = GraphEngine(machine_of())
+    wiring = specs(engine, [NEAR])
+    (one,) = wiring[A]
+    install(engine, {A: [replace(one, peer_pa=one.peer_pa + (1 << 20))], B: wiring[B]})
+    launch(engine, {A: send(4), B: recv(4)})
+    with pytest.raises(KernbenchError, match="lies in none of its rings"):
+        engine.run()
+
+
+def test_installations_in_any_order_give_one_state():
+    times = []
+    for order in ([A, B], [B, A]):
+        engine = GraphEngine(machine_of())
+        wiring = specs(engine, [NEAR])
+        for place in order:
+            install(engine, {place: wiring[place]})
+        begin = engine.env.now
+        launch(engine, {A: send(4096), B: recv(4096)})
+        engine.run()
+        times.append(engine.env.now - begin)
+    assert times[0] == times[1]
