@@ -21,7 +21,7 @@ from kernbench.sim_engine.fabric import Fabric
 from kernbench.sim_engine.host import HostCopy
 from kernbench.sim_engine.install import QueueInstall, QueueSpec
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.observer import Observer, Tick
+from kernbench.sim_engine.observer import Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
@@ -104,7 +104,7 @@ class GraphEngine:
         self.addresses = AddressConfig.of(topology.config)
         self.allocators = Allocators(self.addresses)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
-        self.observers = list(observers)
+        self.observers = [*observers, *environment_observers()]
         self.programs: dict[Any, None] = {}
         self.launches: list[Launch] = []
         self.parts: dict[str, Any] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,9 @@ class QueueEvent:
     peer: str
     nbytes: int
 
+    def __str__(self) -> str:
+        return f"{self.now_ns:14,.3f} ns  {self.what:<6} {self.pe} {self.direction} ({self.peer}) {self.nbytes} B"
+
 
 class Observer:
     """Hears of a run as it goes; override what you need. It must not change the run."""
@@ -54,3 +59,16 @@ class Observer:
 
     def tick(self, tick: Tick) -> None:
         """Hear how far the run is, some times a second."""
+
+
+class QueueTrace(Observer):
+    """Prints every step of the messages between PEs on the error stream: with KERNBENCH_CCL_TRACE=1 in every engine."""
+
+    def queue(self, event: QueueEvent) -> None:
+        """Print it."""
+        print(event, file=sys.stderr)
+
+
+def environment_observers() -> list[Observer]:
+    """Return the observers that the environment asks for."""
+    return [QueueTrace()] if os.environ.get("KERNBENCH_CCL_TRACE") == "1" else []

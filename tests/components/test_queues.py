@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
@@ -304,3 +305,29 @@ def test_installations_in_any_order_give_one_state():
         engine.run()
         times.append(engine.env.now - begin)
     assert times[0] == times[1]
+
+
+def test_the_state_of_every_queue_can_be_seen_at_any_time():
+    engine = GraphEngine(machine_of())
+    install(engine, specs(engine, [NEAR]))
+    launch(engine, {A: send(2048, 6), B: recv(2048, 1)})
+    with pytest.raises(KernbenchError):
+        engine.run()
+    at_a, at_b = pointer_dump(engine)
+    assert (at_a.pe, at_a.direction, at_a.peer) == ("sip0.cube0.pe0", "E", "sip0.cube1.pe0")
+    assert (at_a.sent_head, at_a.sent_tail, at_a.waiting) == (1, 5, 1)
+    assert (at_b.head, at_b.tail, at_b.kind) == (1, 5, "tcm")
+    assert at_b.address.locate().component == "pe_tcm"
+    assert "head 1, tail 5" in str(at_b)
+
+
+def test_the_environment_asks_for_a_trace_of_messages(monkeypatch, capsys):
+    monkeypatch.setenv("KERNBENCH_CCL_TRACE", "1")
+    run({A: send(4), B: recv(4)})
+    steps = [line.split()[2:5] for line in capsys.readouterr().err.splitlines()]
+    assert steps == [
+        ["send", "sip0.cube0.pe0", "E"],
+        ["arrive", "sip0.cube1.pe0", "W"],
+        ["recv", "sip0.cube1.pe0", "W"],
+        ["credit", "sip0.cube1.pe0", "W"],
+    ]

@@ -1,0 +1,86 @@
+"""What lies in the queues of a machine, at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.topology import naming
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+
+@dataclass(frozen=True, slots=True)
+class RingState:
+    """One direction of a PE. Heads and tails count slots since the installation; a ring holds what lies between.
+
+    Attributes
+    ----------
+    pe, direction, peer : str
+        Whose queue, what its program calls it, and who is at the other end.
+    key : str
+        The installation that it came with.
+    address : PhysAddr
+        Where its ring starts.
+    kind : str
+        Where that is: "tcm", "sram" or "hbm".
+    n_slots, slot_bytes : int
+        Size of the ring [slots, B].
+    head, tail : int
+        Slots given back, and filled by the peer.
+    sent_head, sent_tail : int
+        The same of the peer's ring, as this PE knows it: credits are `n_slots` less what lies between.
+    waiting : int
+        Sends that have not left whole.
+    """
+
+    pe: str
+    direction: str
+    peer: str
+    key: str
+    address: PhysAddr
+    kind: str
+    n_slots: int
+    slot_bytes: int
+    head: int
+    tail: int
+    sent_head: int
+    sent_tail: int
+    waiting: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pe} {self.direction} <-> {self.peer}: ring of {self.n_slots} x {self.slot_bytes} B at "
+            f"{self.address}, head {self.head}, tail {self.tail}; peer's ring head {self.sent_head}, tail "
+            f"{self.sent_tail}, {self.waiting} sends wait ({self.key})"
+        )
+
+
+def pointer_dump(engine: GraphEngine) -> list[RingState]:
+    """Return the state of every queue of the machine, PE by PE, without changing it or taking simulated time."""
+    found = []
+    for part in engine.parts.values():
+        pe = getattr(part, "pe", None)
+        for key, queues in pe.ipcq.sets.items() if pe is not None else ():
+            for queue in queues.values():
+                spec = queue.spec
+                found.append(
+                    RingState(
+                        pe.name,
+                        spec.direction,
+                        naming.pe(*spec.peer),
+                        key,
+                        PhysAddr.decode(spec.ring_pa),
+                        spec.kind,
+                        spec.n_slots,
+                        spec.slot_bytes,
+                        queue.released,
+                        queue.arrived,
+                        queue.acknowledged,
+                        queue.sent,
+                        len(queue.outbox),
+                    )
+                )
+    return sorted(found, key=lambda ring: (ring.pe, ring.key, ring.direction))
