@@ -1,7 +1,8 @@
 """Closed forms of collective algorithms: what each would take if nobody got in its way.
 
 A form knows steps and sizes; what a step costs, its network says. With `AlphaBeta` a form is the formula of the text
-books; with a `Hop` of a machine (kernbench.ccl.hops) it knows that machine's latency, bandwidth and queue window.
+books; with the queues of a machine (kernbench.ccl.estimate) it knows their latency, bandwidth and
+window.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from typing import Protocol
 class Network(Protocol):
     """What messages and sums cost between neighbours of one level."""
 
-    def send(self, nbytes: float) -> float:
-        """Return the time from the send to the end of the receive [ns]."""
+    def steps(self, count: int, nbytes: float, *, adds: bool = False) -> float:
+        """Return the time of `count` steps in which every rank sends `nbytes`, each after what came in the one before.
 
-    def reduce(self, nbytes: float) -> float:
-        """Return the time to add two vectors of `nbytes` [ns]."""
+        With `adds`, what comes is added to what was there.
+        """
+
+    def chain(self, count: int, nbytes: float, *, adds: bool = False) -> float:
+        """Return the time of `nbytes` along `count` ranks, each of which sends once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlphaBeta:
-    """The network of the text books: a message takes alpha + n / B, a sum takes gamma n.
+    """The network of the text books: a message takes alpha + n / B, a sum takes gamma n, and nothing overlaps.
 
     Attributes
     ----------
@@ -37,13 +41,13 @@ class AlphaBeta:
     bw_gbs: float
     gamma_ns: float = 0.0
 
-    def send(self, nbytes: float) -> float:
-        """Return alpha + n / B."""
-        return self.alpha_ns + nbytes / self.bw_gbs
+    def steps(self, count: int, nbytes: float, *, adds: bool = False) -> float:
+        """Return count (alpha + n / B), and count gamma n for sums."""
+        return count * (self.alpha_ns + nbytes / self.bw_gbs + adds * self.gamma_ns * nbytes)
 
-    def reduce(self, nbytes: float) -> float:
-        """Return gamma n."""
-        return self.gamma_ns * nbytes
+    def chain(self, count: int, nbytes: float, *, adds: bool = False) -> float:
+        """Return the same: whole vectors are passed on."""
+        return self.steps(count, nbytes, adds=adds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,13 @@ Form = Callable[[Sequence[Level], float], float]
 def reduce_scatter_ring(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 steps, each of an n-th of the vector received and added."""
     [level] = levels
-    part = nbytes / level.n
-    return (level.n - 1) * (level.net.send(part) + level.net.reduce(part))
+    return level.net.steps(level.n - 1, nbytes / level.n, adds=True)
 
 
 def all_gather_ring(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 steps, each of an n-th of the whole passed on."""
     [level] = levels
-    return (level.n - 1) * level.net.send(nbytes / level.n)
+    return level.net.steps(level.n - 1, nbytes / level.n)
 
 
 def ring(levels: Sequence[Level], nbytes: float) -> float:
@@ -88,7 +91,7 @@ def ring(levels: Sequence[Level], nbytes: float) -> float:
 def ring_flat(levels: Sequence[Level], nbytes: float) -> float:
     """Return an all-reduce in which whole vectors go round the ring: n - 1 of each, added on arrival."""
     [level] = levels
-    return (level.n - 1) * (level.net.send(nbytes) + level.net.reduce(nbytes))
+    return level.net.steps(level.n - 1, nbytes, adds=True)
 
 
 def recursive_doubling(levels: Sequence[Level], nbytes: float) -> float:
@@ -96,12 +99,11 @@ def recursive_doubling(levels: Sequence[Level], nbytes: float) -> float:
 
     Notes
     -----
-    log n (alpha + S / B + S gamma), (Thakur, Rabenseifner and Gropp, 2005).
+    log n (alpha + S / B + S gamma) (Thakur, Rabenseifner and Gropp, 2005).
     """
     [level] = levels
     steps, rest = _halvings(level.n)
-    swap = level.net.send(nbytes) + level.net.reduce(nbytes)
-    return steps * swap + _fold(level, nbytes) * rest
+    return level.net.steps(steps, nbytes, adds=True) + rest * _fold(level, nbytes)
 
 
 def halving_doubling(levels: Sequence[Level], nbytes: float) -> float:
@@ -115,8 +117,8 @@ def halving_doubling(levels: Sequence[Level], nbytes: float) -> float:
     [level] = levels
     steps, rest = _halvings(level.n)
     parts = [nbytes / 2**step for step in range(1, steps + 1)]
-    halving = sum(2 * level.net.send(part) + level.net.reduce(part) for part in parts)
-    return halving + _fold(level, nbytes) * rest
+    halving = sum(level.net.steps(1, part, adds=True) + level.net.steps(1, part) for part in parts)
+    return halving + rest * _fold(level, nbytes)
 
 
 def tree(levels: Sequence[Level], nbytes: float) -> float:
@@ -127,13 +129,13 @@ def tree(levels: Sequence[Level], nbytes: float) -> float:
 def reduce_tree(levels: Sequence[Level], nbytes: float) -> float:
     """Return log n whole vectors, received and added."""
     [level] = levels
-    return depth(level.n) * (level.net.send(nbytes) + level.net.reduce(nbytes))
+    return level.net.chain(depth(level.n), nbytes, adds=True)
 
 
 def broadcast_tree(levels: Sequence[Level], nbytes: float) -> float:
     """Return log n whole vectors passed on."""
     [level] = levels
-    return depth(level.n) * level.net.send(nbytes)
+    return level.net.chain(depth(level.n), nbytes)
 
 
 def torus(levels: Sequence[Level], nbytes: float) -> float:
@@ -141,7 +143,7 @@ def torus(levels: Sequence[Level], nbytes: float) -> float:
 
     Notes
     -----
-    2 (r + c - 2) alpha + 2 (n - 1) / n S / B on r x c; one half of the vector at a time.
+    2 (r + c - 2) alpha + 2 (n - 1) / n S / B on r x c, the whole vector in one order of the axes.
     """
     first, *others = levels
     inner = torus(others, nbytes / first.n) if others else 0.0
@@ -151,19 +153,19 @@ def torus(levels: Sequence[Level], nbytes: float) -> float:
 def all_to_all_direct(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 messages of an n-th of the vector, one for each other rank."""
     [level] = levels
-    return (level.n - 1) * level.net.send(nbytes / level.n)
+    return level.net.steps(level.n - 1, nbytes / level.n)
 
 
 def all_to_all_bruck(levels: Sequence[Level], nbytes: float) -> float:
     """Return log n messages of half the vector (Bruck et al., 1997)."""
     [level] = levels
-    return depth(level.n) * level.net.send(nbytes / 2)
+    return level.net.steps(depth(level.n), nbytes / 2)
 
 
 def barrier(levels: Sequence[Level], nbytes: float) -> float:
-    """Return log n messages without content."""
+    """Return log n messages that say nothing."""
     [level] = levels
-    return depth(level.n) * level.net.send(0)
+    return level.net.steps(depth(level.n), 0)
 
 
 def depth(n: int) -> int:
@@ -179,4 +181,4 @@ def _halvings(n: int) -> tuple[int, bool]:
 
 def _fold(level: Level, nbytes: float) -> float:
     """Return what the ranks beyond a power of two cost: whole vectors in before and out after."""
-    return 2 * level.net.send(nbytes) + level.net.reduce(nbytes)
+    return level.net.steps(1, nbytes, adds=True) + level.net.steps(1, nbytes)

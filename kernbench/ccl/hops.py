@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kernbench.analysis.transfer import Channels, Leg, message, read, write
+from kernbench.ccl.lane import Place
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.policy.routing import Router, reverse
@@ -19,9 +20,7 @@ from kernbench.units import ns_to_ps, serialization_ps
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-Place = tuple[int, int, int]
 Pair = tuple[Place, Place]
-KINDS = ("tcm", "sram", "hbm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import kernbench as kb
 from kernbench.ccl import cost
 from kernbench.ccl.cost import AlphaBeta, Level
 from kernbench.ccl.hops import Ring, hops_of
+from tests.components.queues_under_test import FAR, NEAR, run
 
 US = AlphaBeta(alpha_ns=1000, bw_gbs=50)
 TCM = Ring("tcm", 4, 4096, 16)
@@ -48,7 +49,7 @@ def test_formulas(net, n, size):
 
 def test_without_a_power_of_two_a_fold_is_paid():
     six, four = (cost.halving_doubling([Level(n, US)], 1e6) for n in (6, 4))
-    assert six - four == pytest.approx(2 * US.send(1e6) + US.reduce(1e6))
+    assert six - four == pytest.approx(2 * US.steps(1, 1e6))
 
 
 @settings(max_examples=25)
@@ -105,6 +106,26 @@ def test_flows_share_a_link(hops):
     assert flows["sip0.cube1.ucie_w.conn0->sip0.cube0.ucie_e.conn0"] == 2
     alone, shared = hops.hop(*pairs[0], TCM), hops.hop(*pairs[0], TCM, flows=flows)
     assert (alone.bw_gbs, shared.bw_gbs) == (128, 64)
+
+
+@pytest.mark.parametrize(("kind", "within"), [("tcm", 0), ("sram", 0.03), ("hbm", 0.08)])
+@pytest.mark.parametrize("pair", [NEAR, FAR])
+@pytest.mark.parametrize("nbytes", [16, 4096, 65536])
+def test_the_machine_takes_as_long(hops, kind, within, pair, nbytes):
+    # The memories of SRAM and HBM rings have links of their own, on which parts that come and go meet.
+    (src, _), (dst, _) = pair
+
+    def send(tl):
+        tl.send("E", tl.full((nbytes // 2,), 1, dtype="f16"))
+
+    def receive(tl):
+        tl.recv("W", shape=(nbytes // 2,), dtype="f16")
+
+    records = run({src: send, dst: receive}, (pair,), kind=kind).records()
+    took = (records.of_kind("recv").end_ps.max() - records.of_kind("send").start_ps.min()) / 1000
+    hop = hops.hop(src, dst, Ring(kind, 4, 4096, 16))
+    assert took == pytest.approx(hop.send(nbytes) - hop.command_ns, rel=within, abs=1e-3)
+    assert took >= hop.send(nbytes) - hop.command_ns - 1e-3
 
 
 def test_adding_takes_a_row_of_lanes_a_cycle(hops):
