@@ -6,6 +6,7 @@ A part is a matrix of f32 with a row [m, l, o...] for each query head: m the lar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import sqrt
 
 from kernbench.kernels.attention import over_memory
@@ -15,6 +16,7 @@ from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 EXTRA = 2  # m and l
+BLOCK = 32
 
 
 def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
@@ -49,6 +51,30 @@ def store_normal(ptr: Pointer, part: Tile, tl: TLContext) -> None:
     tl.store(ptr + at, part / total, mask=(column >= EXTRA) & (at >= 0))
 
 
+def attend(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    part_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    kv_len: int,
+    head_dim: int,
+    *,
+    tl: TLContext,
+) -> None:
+    """Write to part what one query token knows of k and v: a part for each kv head.
+
+    q is [kv_heads, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, group, head_dim + 2].
+    """
+    for head in range(kv_heads):
+        q = tl.load(q_ptr + head * group * head_dim, shape=(group, head_dim))
+        row = head * kv_len * head_dim
+        kv = Span(0, kv_len, 0)
+        state = over_memory(q, Span(0, 1, kv_len), k_ptr + row, v_ptr + row, kv, group, False, tl)
+        store_part(part_ptr + head * group * (head_dim + EXTRA), state, group, head_dim, tl)
+
+
 def decode_part(
     q_ptr: Pointer,
     k_ptr: Pointer,
@@ -61,23 +87,57 @@ def decode_part(
     *,
     tl: TLContext,
 ) -> None:
-    """Attend to this program's own kv tokens, and write a part for each kv head.
-
-    q is [kv_heads, group, head_dim], the same for all; k and v are [programs, kv_heads, kv_len, head_dim], part is
-    [programs, kv_heads, group, head_dim + 2].
-    """
+    """Attend to this program's own kv tokens: `attend` on its shards of k, v and part; q is the same for all."""
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    for head in range(kv_heads):
-        q = tl.load(q_ptr + head * group * head_dim, shape=(group, head_dim))
-        row = (program * kv_heads + head) * kv_len * head_dim
-        kv = Span(0, kv_len, 0)
-        state = over_memory(q, Span(0, 1, kv_len), k_ptr + row, v_ptr + row, kv, group, False, tl)
-        at = (program * kv_heads + head) * group * (head_dim + EXTRA)
-        store_part(part_ptr + at, state, group, head_dim, tl)
+    row, at = program * kv_heads * kv_len * head_dim, program * kv_heads * group * (head_dim + EXTRA)
+    attend(q_ptr, k_ptr + row, v_ptr + row, part_ptr + at, kv_heads, group, kv_len, head_dim, tl=tl)
+
+
+def merged_decode(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    part_ptr: Pointer,
+    out_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    kv_len: int,
+    head_dim: int,
+    collective: Callable[..., object],
+    collective_args: Sequence[object],
+    *,
+    tl: TLContext,
+) -> None:
+    """Decode with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
+
+    Every rank gets the result. Pointers are to the rank's own copies (q, out) and parts (k, v, part).
+
+    Parameters
+    ----------
+    q_ptr, k_ptr, v_ptr, part_ptr : Pointer
+        As for `attend`.
+    out_ptr : Pointer
+        To [kv_heads, group, head_dim].
+    kv_heads, group, kv_len, head_dim : int
+        As for `attend`.
+    collective : callable
+        The kernel of an all-reduce, run on part as it stands.
+    collective_args : sequence
+        Its arguments after the pointer: with `merge` as the operator and rows of head_dim + 2.
+    tl : TLContext
+        The language.
+    """
+    attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, kv_len, head_dim, tl=tl)
+    collective(part_ptr, *collective_args, tl=tl)
+    rows = kv_heads * group
+    for start in range(0, rows, BLOCK):
+        size = min(BLOCK, rows - start)
+        part = tl.load(part_ptr + start * (head_dim + EXTRA), shape=(size, head_dim + EXTRA))
+        store_normal(out_ptr + start * head_dim, part, tl)
 
 
 def merge_parts(
-    part_ptr: Pointer, out_ptr: Pointer, parts: int, rows: int, head_dim: int, block: int = 32, *, tl: TLContext
+    part_ptr: Pointer, out_ptr: Pointer, parts: int, rows: int, head_dim: int, block: int = BLOCK, *, tl: TLContext
 ) -> None:
     """Merge `parts` parts of `rows` rows each, which lie one after the other, and write o / l to out.
 

@@ -49,6 +49,21 @@ def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
     return [Span(0, half, rank * half), Span(half, half, (2 * world - 1 - rank) * half)]
 
 
+def kernel_args(
+    *,
+    n_elem: int,
+    world_size: int,
+    kv_heads: int = 1,
+    group: int = 1,
+    head_dim: int = 128,
+    causal: bool = False,
+    order: str = "contiguous",
+    ring: bool = True,
+) -> tuple[object, ...]:
+    """Return the arguments of `ring_attention` after its pointers; `n_elem` counts a rank's q."""
+    return kv_heads, group, n_elem // (kv_heads * group * head_dim), head_dim, causal, order, ring and world_size > 1
+
+
 def ring_attention(
     q_ptr: Pointer,
     k_ptr: Pointer,
@@ -61,8 +76,6 @@ def ring_attention(
     causal: bool = False,
     order: str = "contiguous",
     ring: bool = True,
-    before: str = "W",
-    after: str = "E",
     *,
     tl: TLContext,
 ) -> None:
@@ -87,9 +100,8 @@ def ring_attention(
     order : str
         As for `tokens_of`.
     ring : bool
-        Whether the last rank is the neighbour of the first; else the ranks are an open chain.
-    before, after : str
-        Queues to the neighbours.
+        Whether the last rank is the neighbour of the first; else the ranks are an open chain. Queues: E to the next
+        rank, W to the one before.
     tl : TLContext
         The language.
 
@@ -112,7 +124,7 @@ def ring_attention(
             where = [row + block.start * group * head_dim for block in blocks]
             shapes = [(block.size * group, head_dim) for block in blocks]
             flash = Flash([tl.load(q_ptr + a, shape=s) for a, s in zip(where, shapes, strict=True)], tl)
-            for source, came, on in route(rank, world, before, after):
+            for source, came, on in route(rank, world):
                 for tile in theirs[source]:
                     k, v = _tile(k_ptr + kv_row, v_ptr + kv_row, tile, head_dim, came, tl)
                     for direction in on:
@@ -142,18 +154,18 @@ def _tile(
 Step = tuple[int, str | None, list[str]]  # whose tiles, where they come from, where they are passed on to
 
 
-def _round(rank: int, world: int, before: str, after: str) -> Iterator[Step]:
+def _round(rank: int, world: int) -> Iterator[Step]:
     """Yield the steps on a ring: own tiles first, then those of the rank before, ..."""
     for step in range(world):
-        yield (rank - step) % world, before if step else None, [after] if step < world - 1 else []
+        yield (rank - step) % world, "W" if step else None, ["E"] if step < world - 1 else []
 
 
-def _both_ways(rank: int, world: int, before: str, after: str) -> Iterator[Step]:
+def _both_ways(rank: int, world: int) -> Iterator[Step]:
     """Yield the steps on an open chain: own tiles, then those of the neighbours at distance 1, 2, ..."""
-    ends = {before: rank > 0, after: rank < world - 1}
-    yield rank, None, [direction for direction, there in ends.items() if there]
+    west, east = ["W"] if rank > 0 else [], ["E"] if rank < world - 1 else []
+    yield rank, None, west + east
     for step in range(1, world):
         if rank - step >= 0:
-            yield rank - step, before, [after] if ends[after] else []
+            yield rank - step, "W", east
         if rank + step < world:
-            yield rank + step, after, [before] if ends[before] else []
+            yield rank + step, "E", west
