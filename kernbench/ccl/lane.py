@@ -80,6 +80,11 @@ class Group:
         shards = tuple(tuple(sorted({(sip, cube, pe) for cube, pe in own[sip]})) for sip in sips)
         return cls(shards, _sip_grid(machine, sips), machine.sip.cube_mesh.w)
 
+    @property
+    def sips(self) -> tuple[int, ...]:
+        """Devices, in rank order."""
+        return tuple(shards[0][0] for shards in self.shards)
+
     @classmethod
     def line(cls, n_sips: int, places: Sequence[Target] = ((0, 0),), cube_columns: int = 1) -> Group:
         """Return a group of `n_sips` devices joined in a ring, on no particular machine."""

@@ -8,6 +8,7 @@ are the ring of a cube's PEs; N, S, E, W lead to the same PE of the next cube; `
 from __future__ import annotations
 
 from kernbench.ccl.lane import Grid, Lane
+from kernbench.errors import ConfigError
 
 Neighbours = list[dict[str, tuple[int, str]]]
 
@@ -108,10 +109,16 @@ def intercube(lane: Lane) -> Neighbours:
     return graph
 
 
-def hierarchical_3level(lane: Lane) -> Neighbours:
-    """Return the ring of each cube's PEs (`local_E`, `local_W`), the mesh of cubes, and the devices, for every PE."""
+def local_ring(lane: Lane) -> Neighbours:
+    """Return the ring of each cube's PEs: `local_E`, `local_W`."""
     graph = none(lane)
     _local(lane, graph)
+    return graph
+
+
+def hierarchical_3level(lane: Lane) -> Neighbours:
+    """Return the ring of each cube's PEs (`local_E`, `local_W`), the mesh of cubes, and the devices, for every PE."""
+    graph = local_ring(lane)
     _cubes(lane, graph)
     _devices(lane, graph, at_root=False)
     return graph
@@ -146,6 +153,8 @@ def _spread(graph: Neighbours, inner: Neighbours, members: list[int]) -> None:
 def _ranks(lane: Lane) -> dict[tuple[int, int, int], int]:
     """Return participant numbers by (device's rank, cube, PE), each counted among those that take part."""
     sips, cubes, pes = ({n: i for i, n in enumerate(level)} for level in (lane.sips, lane.cubes, lane.pes))
+    if len(sips) * len(cubes) * len(pes) != lane.world_size:
+        raise ConfigError("the cubes, or SIPs, do not take part with the same PEs; spread the tensor evenly over them")
     return {(sips[sip], cubes[cube], pes[pe]): rank for rank, (sip, cube, pe) in enumerate(lane.places)}
 
 

@@ -1,0 +1,142 @@
+"""From ccl.yaml to algorithms: entries by name, a dotted path, or a function of a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.config import AUTO, CclConfig, find, read_ccl
+from kernbench.errors import ConfigError
+from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+CclLike = CclConfig | str | Path | Mapping[str, Any]
+AlgorithmLike = str | Algorithm | ModuleType | Callable[..., object]
+
+_SETTINGS = ("buffer_kind", "n_slots", "slot_size", "vc_chunk_size", "n_elem", "root_cube", "world_size")
+
+
+def load_ccl_config(path: CclLike | None = None) -> CclConfig:
+    """Return the content of a ccl.yaml.
+
+    Parameters
+    ----------
+    path : path, mapping or CclConfig, optional
+        By default the nearest ccl.yaml, upward from the working directory, else the packaged one.
+
+    Raises
+    ------
+    ConfigError
+        With every fault of the file.
+    """
+    if isinstance(path, CclConfig):
+        return path
+    return read_ccl(find("ccl.yaml") if path is None else path)
+
+
+def resolve_algorithm_config(
+    name: AlgorithmLike | None = None, config: CclLike | None = None, machine: MachineConfig | None = None
+) -> Algorithm:
+    """Return the algorithm that `name` means.
+
+    Parameters
+    ----------
+    name : str, Algorithm, callable or module, optional
+        An entry of ccl.yaml, or "pkg.mod:attribute"; an algorithm as it is; a kernel, or a module that holds one
+        (and `kernel_args`), for a ring. By default what the file's defaults choose.
+    config : CclConfig, path or mapping, optional
+        As for `load_ccl_config`; read only where a name needs it.
+    machine : MachineConfig, optional
+        Gives the rings' sizes that ccl.yaml leaves to it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such algorithm, or its module does not hold one.
+
+    Examples
+    --------
+    >>> from kernbench.config import default_ccl_path
+    >>> resolve_algorithm_config("ring_allreduce_hbm", default_ccl_path()).buffer_kind
+    'hbm'
+    """
+    found = _named(name, config) if name is None or isinstance(name, str) else _own(name)
+    return found if machine is None else found.on(machine)
+
+
+def names(config: CclConfig, collective: str | None = None, contribution: str | None = None) -> list[str]:
+    """Return the entries of ccl.yaml, in its order, that do a collective with some contribution."""
+    return [
+        name
+        for name, entry in config.algorithms.items()
+        if collective in (None, entry.collective) and contribution in (None, entry.contribution)
+    ]
+
+
+def _named(name: str | None, config: CclLike | None) -> Algorithm:
+    if name is not None and ":" in name:
+        return _own(_attribute(name))
+    ccl = load_ccl_config(config)
+    name = ccl.defaults.algorithm if name is None else name
+    if name == AUTO:
+        raise ConfigError(
+            f"algorithm {AUTO!r} is the best for a size on a machine: the tuner says which (kernbench.ccl.tuner); "
+            f"here, name one: {', '.join(ccl.algorithms)}"
+        )
+    if name not in ccl.algorithms:
+        raise ConfigError(f"algorithm {name!r} is unknown; {hint(name, ccl.algorithms)}; or a path pkg.mod:algorithm")
+    entry = ccl.algorithms[name]
+    module = _module(name, entry.module)
+    return Algorithm(
+        name=name,
+        kernel=_held(name, module, "kernel"),
+        kernel_args=_held(name, module, "kernel_args"),
+        topology=TOPOLOGIES.resolve(entry.topology),
+        mapper=MAPPERS.resolve(entry.mapper),
+        validator=VALIDATORS.resolve(entry.validator),
+        collective=entry.collective,
+        contribution=entry.contribution,
+        credit_bytes=ccl.setting(name, "ipcq_credit_size_bytes"),
+        options=entry.options,
+        **{key: ccl.setting(name, key) for key in _SETTINGS},
+    )
+
+
+def _own(given: Algorithm | ModuleType | Callable[..., object]) -> Algorithm:
+    if isinstance(given, Algorithm):
+        return given
+    if isinstance(given, ModuleType):
+        name = given.__name__.rpartition(".")[2]
+        return algorithm(_held(name, given, "kernel"), _held(name, given, "kernel_args"), name=name)
+    if not callable(given):
+        raise ConfigError(f"{given!r} is no algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
+    return algorithm(given)
+
+
+def _attribute(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return _held(path, _module(path, module), attribute)
+
+
+def _module(name: str, path: str) -> ModuleType:
+    try:
+        return import_module(path)
+    except ImportError as error:
+        raise ConfigError(
+            f"algorithm {name!r}: module {path!r} cannot be imported: {error}; it has to be on the Python path"
+        ) from error
+
+
+def _held(name: str, module: ModuleType, attribute: str) -> Any:
+    if not callable(getattr(module, attribute, None)) and not isinstance(getattr(module, attribute, None), Algorithm):
+        raise ConfigError(
+            f"algorithm {name!r}: module {module.__name__} has no {attribute!r}; it has to define "
+            "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
+        )
+    return getattr(module, attribute)
