@@ -54,7 +54,7 @@ sync: $(READY)
 	touch $(SOURCES)
 	$(PY) -m jupytext --quiet --sync --set-kernel python3 $(SOURCES)
 	$(PY) -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
-	  --ExecutePreprocessor.record_timing=False $(SOURCES:.py=.ipynb)
+	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False $(SOURCES:.py=.ipynb)
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
 from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.dtypes import as_dtype
+from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
@@ -115,14 +115,35 @@ def run(
     m, k, n = shape
 
     def program(torch: RuntimeContext) -> None:
-        here = DPPolicy(num_cubes=1, num_pes=1)
-        a, a_values = operand(torch, "a", (m, k), as_dtype(dtype), here)
-        b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), here)
-        c = torch.empty(m, n, dtype=dtype, dp=here, device="ahbm", name="c")
-        torch.launch(f"gemm {m}x{k}x{n} {variant}", gemm, a, b, c, m, k, n, variant)
-        check_product(torch, f"{m}x{k}x{n} {variant}", c, a_values, b_values)
+        product(torch, m, k, n, variant, dtype)
 
     return run_program(machine, program, data=True, mode=mode, log=log)
+
+
+def product(torch: RuntimeContext, m: int, k: int, n: int, variant: str, dtype: str) -> None:
+    """Run one product on PE 0 of cube 0 of the current SIP; with data, check it against numpy."""
+    here = DPPolicy(num_cubes=1, num_pes=1)
+    a, a_values = operand(torch, "a", (m, k), as_dtype(dtype), here)
+    b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), here)
+    kind = int32 if as_dtype(dtype) is int8 else as_dtype(dtype)
+    c = torch.empty(m, n, dtype=kind, dp=here, device="ahbm", name="c")
+    torch.launch(f"gemm {m}x{k}x{n} {variant}", gemm, a, b, c, m, k, n, variant)
+    check_product(torch, f"{m}x{k}x{n} {variant}", c, a_values, b_values)
+
+
+def explore(
+    torch: RuntimeContext,
+    *,
+    m: Annotated[int, "rows of A and C"] = 512,
+    k: Annotated[int, "columns of A, rows of B"] = 512,
+    n: Annotated[int, "columns of B and C"] = 512,
+    staging: Annotated[
+        Literal["ref_ref", "load_ref", "load_load"], "stream both operands, only B, or load both first"
+    ] = "ref_ref",
+    dtype: Annotated[Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"], "type of A and B"] = "f16",
+) -> None:
+    """C = A @ B on one PE."""
+    product(torch, m, k, n, staging, dtype)
 
 
 def row(machine: Machine, result: Result, shape: Sequence[int], variant: str, dtype: str) -> Row:

@@ -11,15 +11,17 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
 from kernbench.errors import KernbenchError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.studies.explore import Choices
 from kernbench.studies.points import Row, code_version, machine_of, run_points
-from kernbench.studies.probe_cases import select
-from kernbench.studies.probe_run import Probe, hops, probe
+from kernbench.studies.probe_cases import cases, select
+from kernbench.studies.probe_run import Probe, hops, probe, start
 from kernbench.studies.results import read_results, write_results
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.units import KIB, MIB
@@ -98,6 +100,20 @@ def simulate(point: Row) -> Row:
     if not case.pattern:
         out["hops"] = hops(machine, case, point["nbytes"])
     return out
+
+
+def explore(
+    torch: RuntimeContext,
+    *,
+    case: Annotated[str, Choices(lambda machine: list(cases(machine))), "who asks which memory"] = "h2d-write",
+    nbytes: Annotated[int, "bytes of each transfer"] = 64 * KIB,
+) -> str:
+    """Transfers over the machine's ways, all starting at once."""
+    [chosen] = select(torch.engine.machine, [case])
+    ends = start(torch.engine, chosen, nbytes)
+    torch.engine.run()
+    rate = len(ends) * nbytes / max(ends) * 1000
+    return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
 
 
 def row(found: Probe) -> Row:

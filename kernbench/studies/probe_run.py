@@ -50,7 +50,7 @@ class Probe:
 def probe(machine: Machine, case: Case, nbytes: int, *, mode: str = "auto") -> Probe:
     """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
     for engine in passes(machine, mode=mode, log="off"):
-        ends = _start(engine, case, nbytes)
+        ends = start(engine, case, nbytes)
         engine.run()
     channels, rate = _channels(machine)
     parts, alone, ways = [], [], []
@@ -71,7 +71,7 @@ def probe(machine: Machine, case: Case, nbytes: int, *, mode: str = "auto") -> P
 def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     """Return when the first and the last flit crossed each link [ns], link by link in that order."""
     engine = GraphEngine(machine, log="off", trace=True)
-    _start(engine, case, nbytes)
+    start(engine, case, nbytes)
     engine.run()
     assert engine.fabric.hops is not None
     crossed = sorted(engine.fabric.hops, key=lambda hop: hop.link)
@@ -94,7 +94,7 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], row["last_end_ns"]))
 
 
-def _start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
+def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
     """Send all transfers of a case now; return the list that their ends will be in [ps]."""
     ends = [0] * len(case.ends)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
 from kernbench.analysis.links import hottest
@@ -104,10 +104,10 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
     """
     if not share:
         raise ValueError("no link carried anything: nothing to draw")
-    sips = _busiest(share)
+    sips = busiest_sips(share)
     shown = sorted(sips[:MOST_SIPS])
     plan = Plan(machine, shown)
-    lines = {link: plan.line(link) for link in share if _sips_of(link) <= set(shown)}
+    lines = {link: plan.line(link) for link in share if sips_of(link) <= set(shown)}
     first = hottest(share)
     left_out = f"; {len(sips) - len(shown)} SIPs with less traffic not drawn" if len(sips) > len(shown) else ""
     alike = sum(value == share[first] for value in share.values()) - 1
@@ -143,6 +143,11 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
     return figure
 
 
+def colour_of(share: float) -> str:
+    """Return the colour of a link that was busy for `share` of the time, as text for SVG."""
+    return to_hex(_COLOURS(share))
+
+
 def _backdrop(axes: Axes, plan: Plan) -> None:
     """Draw chiplets, dies and, pale, the links that there are."""
     mesh = [list(line.points) for line in plan.view.lines]
@@ -170,14 +175,14 @@ def _backdrop(axes: Axes, plan: Plan) -> None:
             axes.text(px + 1, py, name.rsplit(".", 1)[1], fontsize=5, va="center", zorder=3)
 
 
-def _busiest(share: Mapping[str, float]) -> list[int]:
+def busiest_sips(share: Mapping[str, float]) -> list[int]:
     """Return the SIPs that links with traffic belong to, those with most of it first."""
     total: dict[int, float] = {}
     for link, value in share.items():
-        for sip in _sips_of(link):
+        for sip in sips_of(link):
             total[sip] = total.get(sip, 0.0) + value
     return sorted(total, key=lambda sip: (-total[sip], sip)) or [0]
 
 
-def _sips_of(link: str) -> set[int]:
+def sips_of(link: str) -> set[int]:
     return {at.sip for at in map(naming.parse, link.split("->")) if at.sip is not None}

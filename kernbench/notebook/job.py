@@ -1,0 +1,227 @@
+"""One run in a thread of its own: built, run and closed there, for greenlets never cross threads."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kernbench.analysis.result import Result
+from kernbench.errors import KernbenchError
+from kernbench.notebook.frames import Frame, live_frame
+from kernbench.runtime_api.auto import passes
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.observer import Observer
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.topology.builder import Machine
+
+_EVERY_S = 0.1
+_COST = 10  # a frame is due again after this many times what the last one took
+
+
+class Cancelled(Exception):  # noqa: N818 - no error: the user asked for it
+    """The run was ended by its user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a program is run.
+
+    Attributes
+    ----------
+    data : bool
+        Compute values, so that the program checks them.
+    mode, log : str
+        As for `kb.run`.
+    """
+
+    data: bool = True
+    mode: str = "auto"
+    log: str = "tile"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes
+    ----------
+    result : Result or None
+        None of a run that was cancelled or failed.
+    error : str
+        Why it failed.
+    cancelled : bool
+    checks : int
+        Results that the program compared with a reference.
+    shown : object
+        What the program returned.
+    printed : str
+        What it printed.
+    passed : int
+        Passes over the program.
+    events : int
+        Events processed in the last pass.
+    seconds : float
+        Host time.
+    """
+
+    result: Result | None = None
+    error: str = ""
+    cancelled: bool = False
+    checks: int = 0
+    shown: object = None
+    printed: str = ""
+    passed: int = 0
+    events: int = 0
+    seconds: float = 0.0
+
+
+class Watch(Observer):
+    """Reports frames of a run some times a second, and ends it when told to."""
+
+    def __init__(self, report: Callable[[Frame], None], stop: threading.Event) -> None:
+        self._report, self._stop = report, stop
+        self.passed = 0
+        self._due = 0.0
+        self._before = (0.0, 0)
+
+    def begin(self) -> None:
+        """Begin the next pass.
+
+        Raises
+        ------
+        Cancelled
+            If the run is to end.
+        """
+        self.check()
+        self.passed += 1
+        self._due, self._before = 0.0, (time.perf_counter(), 0)
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the run is to end."""
+        if self._stop.is_set():
+            raise Cancelled
+
+    def pulse(self, engine: GraphEngine) -> None:
+        """Report where the engine stands, if that is due."""
+        self.check()
+        now = time.perf_counter()
+        if now < self._due:
+            return
+        then, events = self._before
+        self._before = now, engine.env.events
+        self._report(live_frame(engine, (engine.env.events - events) / max(1e-9, now - then), self.passed))
+        self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))
+
+
+@dataclass(eq=False)
+class Job:
+    """A run under way.
+
+    Parameters
+    ----------
+    machine : Machine
+    program : callable
+        `program(torch)`.
+    name : str
+        What the result is called.
+    options : Options
+    on_frame, on_end : callable
+        Called in the job's thread, with a Frame some times a second, and in the end with the Outcome.
+    """
+
+    machine: Machine
+    program: Callable[[RuntimeContext], object]
+    name: str
+    options: Options
+    on_frame: Callable[[Frame], None]
+    on_end: Callable[[Outcome], None]
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._work, name="kernbench run", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Ask the run to end; it does so within a fraction of a second."""
+        self._stop.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; return whether it has come."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        begin = time.perf_counter()
+        with _heard() as printed:
+            outcome = self._outcome()
+        gc.collect()  # an engine is full of cycles, and what it holds is large
+        self.on_end(replace(outcome, printed=printed.getvalue(), seconds=time.perf_counter() - begin))
+
+    def _outcome(self) -> Outcome:
+        try:
+            return self._run()
+        except Cancelled:
+            return Outcome(cancelled=True)
+        except KernbenchError as error:
+            return Outcome(error=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
+            return Outcome(error=_told(error))
+
+    def _run(self) -> Outcome:
+        watch = Watch(self.on_frame, self._stop)
+        options = self.options
+        for engine in passes(self.machine, data=options.data, mode=options.mode, log=options.log):
+            engine.observers.append(watch)
+            watch.begin()
+            with RuntimeContext(engine, correlation_id=self.name) as torch:
+                shown = self.program(torch)
+        watch.check()
+        return Outcome(
+            torch.result, checks=torch.checks, shown=shown, passed=watch.passed, events=torch.engine.env.events
+        )
+
+
+def _told(error: Exception) -> str:
+    """Return what an error says, and where in the user's program it was raised."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
+    where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+class _Printed(io.TextIOBase):
+    """Takes what one thread prints; what others print goes where it always went."""
+
+    def __init__(self, outer: io.TextIOBase) -> None:
+        self.outer, self.text, self._thread = outer, io.StringIO(), threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return (self.text if threading.get_ident() == self._thread else self.outer).write(text)
+
+    def flush(self) -> None:
+        self.outer.flush()
+
+    def getvalue(self) -> str:
+        return self.text.getvalue()
+
+
+@contextmanager
+def _heard() -> Iterator[_Printed]:
+    """Take what this thread prints: text of a thread reaches no cell."""
+    printed = _Printed(sys.stdout)  # type: ignore[arg-type]
+    sys.stdout = printed
+    try:
+        yield printed
+    finally:
+        if sys.stdout is printed:
+            sys.stdout = printed.outer

@@ -1,0 +1,93 @@
+"""The explorer in a notebook: a thin view of `model.Explorer`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from kernbench.notebook.model import Explorer
+from kernbench.notebook.style import STYLE, mimebundle
+from kernbench.notebook.view_machine import TopologyPicker
+from kernbench.notebook.view_result import ResultPanel
+from kernbench.notebook.view_run import RunPanel
+from kernbench.notebook.view_work import WorkPanel
+from kernbench.topology.builder import Machine
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+
+
+class ExplorerView:
+    """Shows an explorer, and tells it what its user does.
+
+    Parameters
+    ----------
+    explorer : Explorer
+
+    Attributes
+    ----------
+    explorer : Explorer
+        State and actions.
+    """
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.explorer = explorer
+        self._lock = threading.Lock()
+        self.machine_panel = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
+        self.work_panel = WorkPanel(explorer, self._touched)
+        self.run_panel = RunPanel(explorer)
+        self.result_panel = ResultPanel(explorer)
+        self.controls = widgets.Accordion(
+            [self.work_panel.root, self.machine_panel.controls], titles=["Work", "Machine"]
+        )
+        self.controls.selected_index = 0
+        self.controls.add_class("kb-controls")
+        self.shown = widgets.VBox([self.run_panel.root, self.result_panel.root])
+        self.shown.add_class("kb-wide")
+        self.root = widgets.HBox([STYLE(), self.controls, self.shown])
+        self.root.add_class("kb-explorer")
+        explorer.on_change.append(self.refresh)
+
+    @property
+    def machine(self) -> Machine:
+        """The machine as it is shown."""
+        return self.explorer.form.machine
+
+    @property
+    def result(self) -> Result | None:
+        """The last run that ended well; None before the first."""
+        return self.explorer.result
+
+    def refresh(self) -> None:
+        """Show the state as it is; may be called from any thread."""
+        with self._lock:
+            self.run_panel.refresh()
+            self.result_panel.refresh()
+
+    def _machine_changed(self) -> None:
+        self.work_panel.refresh()
+        self._touched()
+
+    def _touched(self) -> None:
+        self.explorer.touched()
+        self.refresh()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return mimebundle(self.root, "Explorer: choose a machine and a work, press Run")
+
+
+def explore(machine: str | Path | Machine | None = None, *own: Callable[..., object]) -> ExplorerView:
+    """Return the explorer, which shows itself in a notebook.
+
+    Parameters
+    ----------
+    machine : str, Path, Machine, optional
+        As for `kb.load`.
+    *own : callable
+        Functions `f(torch, *, size=64, ...)` of your own to run: kernels, algorithms, components at work.
+    """
+    return ExplorerView(Explorer(machine, own))

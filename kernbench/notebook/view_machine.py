@@ -1,0 +1,181 @@
+"""The machine panel: the topology picker, also of use alone in a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from kernbench.errors import ConfigError
+from kernbench.notebook.machine import Field, MachineForm, groups
+from kernbench.notebook.style import STYLE, button, download, mimebundle, row, told
+from kernbench.topology.builder import Machine
+from kernbench.viz.machine import view_svg
+
+_VIEWS = ("system", "sip", "cube", "pe")
+
+
+class TopologyPicker:
+    """Choose and change a machine with the mouse; `machine` is the one that is shown.
+
+    Parameters
+    ----------
+    source : str, Path, Machine or None
+        As for `kb.load`.
+    form : MachineForm, optional
+        The one to show, in place of a new one.
+    on_change : callable, optional
+        Called when a value was changed, right or wrong.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Machine | None = None,
+        *,
+        form: MachineForm | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.form = form or MachineForm(source)
+        self._on_change = on_change
+        sources = self.form.sources()
+        given = self.form.file.source
+        self.source = widgets.Dropdown(
+            options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
+            value=given,
+            layout={"width": "auto", "flex": "1 1 auto"},
+        )
+        self.source.add_class("kb-source")
+        self.other = widgets.Text(placeholder="path of another YAML file", continuous_update=False)
+        self.group = widgets.Dropdown(options=list(groups()))
+        self.group.add_class("kb-group")
+        self.fields = widgets.VBox()
+        self.inputs: dict[str, widgets.Widget] = {}
+        self._messages: dict[str, widgets.HTML] = {}
+        self.summary = widgets.HTML()
+        self.summary.add_class("kb-machine")
+        self.view = widgets.ToggleButtons(options=_VIEWS, style={"button_width": "60px"})
+        self.view.add_class("kb-view")
+        self.drawing = widgets.HTML()
+        self.drawing.add_class("kb-drawing")
+        self.reset = button("Take back", "All values as in the file", "undo", self._reset)
+        self.path = widgets.Text(value="topology.yaml", continuous_update=False)
+        self.save = button("Save", "Write the machine file", "save", self._save)
+        self.saved = widgets.HTML()
+        self.source.observe(lambda change: self._load(change["new"]), "value")
+        self.other.observe(lambda change: self._load(change["new"]), "value")
+        self.group.observe(lambda _: self._show_group(), "value")
+        self.view.observe(lambda _: self._draw(), "value")
+        self._show_group()
+        self._refresh()
+        self.controls = widgets.VBox(
+            [
+                row("machine", self.source),
+                row("or file", self.other),
+                row("values", self.group),
+                self.fields,
+                self.summary,
+                row("save as", self.path, self.save, self.reset),
+                self.saved,
+            ]
+        )
+        self.picture = widgets.VBox([self.view, self.drawing])
+        self.root = widgets.HBox([STYLE(), self.controls, self.picture])
+        for part, name in ((self.root, "kb-explorer"), (self.controls, "kb-controls"), (self.picture, "kb-wide")):
+            part.add_class(name)
+
+    @property
+    def machine(self) -> Machine:
+        """The machine as it is shown; with a wrong value, as it was before."""
+        return self.form.machine
+
+    def set(self, path: str, text: str) -> None:
+        """Change a value as a user does."""
+        group = next(name for name, found in groups().items() if any(x.path == path for x in found))
+        self.group.value = group
+        self.inputs[path].value = text
+
+    def _load(self, source: str) -> None:
+        if not source:
+            return
+        try:
+            self.form.load(source)
+        except ConfigError as error:
+            self.saved.value = told(str(error), wrong=True)
+            return
+        self.saved.value = ""
+        self._show_group()
+        self._changed()
+
+    def _reset(self) -> None:
+        self.form.reset()
+        self._show_group()
+        self._changed()
+
+    def _save(self) -> None:
+        try:
+            path = self.form.save(self.path.value)
+        except ConfigError as error:
+            self.saved.value = told(str(error), wrong=True)
+            return
+        text = self.form.yaml().encode()
+        self.saved.value = told(f"wrote {path.name}") + download(path.name, text, "application/yaml")
+
+    def _show_group(self) -> None:
+        self.inputs, self._messages, rows = {}, {}, []
+        for field in groups()[self.group.value]:
+            control, message = self._control(field), widgets.HTML()
+            message.add_class("kb-wrong")
+            self.inputs[field.path], self._messages[field.path] = control, message
+            unit = widgets.HTML(f'<span class="kb-unit">{escape(f"{field.unit} {field.bounds}".strip())}</span>')
+            rows += [row(field.label, control, unit, tip=f"{field.path}: {field.says}"), message]
+        self.fields.children = rows
+        self._mark()
+
+    def _control(self, field: Field) -> widgets.Widget:
+        text = self.form.text(field.path)
+        control: Any = (
+            widgets.Dropdown(options=field.choices, value=text, layout={"width": "140px"})
+            if field.choices
+            else widgets.Text(value=text, continuous_update=False, layout={"width": "110px"})
+        )
+        control.tooltip = f"{field.path}: {field.says}"
+        control.add_class("kb-" + field.path.replace(".", "-"))
+        control.observe(lambda change: self._set(field.path, change["new"]), "value")
+        return control
+
+    def _set(self, path: str, text: str) -> None:
+        self.form.set(path, text)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._refresh()
+        self._on_change()
+
+    def _refresh(self) -> None:
+        self._mark()
+        form = self.form
+        if form.wrong:
+            self.summary.value = told("\n".join(form.wrong.values()), wrong=True)
+            return
+        c = form.machine.config
+        lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
+        lines += [
+            f"<code>{escape(x.field)}</code> {escape(str(x.before))} &rarr; <b>{escape(str(x.after))}</b>"
+            for x in form.changed()
+        ]
+        self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
+        self._draw()
+
+    def _mark(self) -> None:
+        for path, message in self._messages.items():
+            message.value = told(self.form.wrong[path], wrong=True) if path in self.form.wrong else ""
+
+    def _draw(self) -> None:
+        if self.form.valid:
+            self.drawing.value = view_svg(self.form.machine.views[self.view.value])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return mimebundle(self.root, f"TopologyPicker({self.machine!r})")

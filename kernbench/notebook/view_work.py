@@ -1,0 +1,115 @@
+"""The work panel: what to run, with its parameters and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from kernbench.notebook.model import OPTIONS, Explorer
+from kernbench.notebook.style import row, told
+
+if TYPE_CHECKING:
+    from kernbench.notebook.parameters import Parameter
+
+_TIPS = {
+    "mode": "auto: whole messages first, flit by flit where they meet; exact: every flit; fast: only whole messages",
+    "log": "tile: every piece of work; operation: every command; off: only totals",
+}
+
+
+class WorkPanel:
+    """Chooses what runs.
+
+    Parameters
+    ----------
+    explorer : Explorer
+    on_change : callable
+        Called when something was changed.
+    """
+
+    def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
+        self._explorer, self._on_change = explorer, on_change
+        self.work = widgets.Dropdown(
+            options=list(explorer.works), value=explorer.work.name, layout={"width": "auto", "flex": "1 1 auto"}
+        )
+        self.work.add_class("kb-work")
+        self.title = widgets.HTML()
+        self.fields = widgets.VBox()
+        self.inputs: dict[str, widgets.Widget] = {}
+        self._messages: dict[str, widgets.HTML] = {}
+        self.data = widgets.Checkbox(
+            explorer.options.data, description="check the numbers", indent=False, tooltip="compute values, too"
+        )
+        self.data.add_class("kb-data")
+        self.mode, self.log = (
+            widgets.Dropdown(options=OPTIONS[name], value=getattr(explorer.options, name), layout={"width": "110px"})
+            for name in ("mode", "log")
+        )
+        self.work.observe(lambda change: self._choose(change["new"]), "value")
+        for name, control in (("data", self.data), ("mode", self.mode), ("log", self.log)):
+            control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
+        self._show()
+        self.root = widgets.VBox(
+            [
+                row("run", self.work),
+                self.title,
+                self.fields,
+                row("engine mode", self.mode, tip=_TIPS["mode"]),
+                row("log", self.log, tip=_TIPS["log"]),
+                row("", self.data),
+            ]
+        )
+
+    def refresh(self) -> None:
+        """Show the choices of the machine as it is now."""
+        for parameter in self._explorer.work.parameters:
+            control = self.inputs[parameter.name]
+            options = parameter.options(self._explorer.form.machine)
+            if options and list(control.options) != options:
+                self._show()
+                return
+
+    def _choose(self, name: str) -> None:
+        self._explorer.choose(name)
+        self._show()
+        self._on_change()
+
+    def _option(self, name: str, value: Any) -> None:
+        self._explorer.set_option(name, value)
+        self._on_change()
+
+    def _show(self) -> None:
+        work = self._explorer.work
+        self.title.value = f'<div class="kb-title">{escape(work.title)}</div>'
+        self.inputs, self._messages, rows = {}, {}, []
+        for parameter in work.parameters:
+            control, message = self._control(parameter), widgets.HTML()
+            message.add_class("kb-wrong")
+            self.inputs[parameter.name], self._messages[parameter.name] = control, message
+            rows += [row(parameter.name, control, tip=parameter.says), message]
+        self.fields.children = rows
+
+    def _control(self, parameter: Parameter) -> widgets.Widget:
+        value, options = self._explorer.values[parameter.name], parameter.options(self._explorer.form.machine)
+        control: Any
+        if parameter.kind is bool:
+            control = widgets.Checkbox(value, indent=False, layout={"width": "140px"})
+        elif options:
+            if str(value) not in options:
+                value = options[0]
+                self._explorer.set(parameter.name, value)
+            control = widgets.Dropdown(options=options, value=str(value), layout={"width": "auto", "flex": "1 1 auto"})
+        else:
+            control = widgets.Text(value=str(value), continuous_update=False, layout={"width": "140px"})
+        control.tooltip = parameter.says
+        control.add_class(f"kb-param-{parameter.name}")
+        control.observe(lambda change: self._set(parameter.name, change["new"]), "value")
+        return control
+
+    def _set(self, name: str, given: object) -> None:
+        self._explorer.set(name, given)
+        self._messages[name].value = told(self._explorer.wrong.get(name, ""), wrong=True)
+        self._on_change()
