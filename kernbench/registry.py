@@ -100,7 +100,8 @@ RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_prog
 STUDIES = Registry(
     "study",
     {
-        "gemm": "kernbench.studies.single:gemm",
+        "gemm": "kernbench.studies.gemm:explore",
+        "probe": "kernbench.studies.probe:explore",
     },
 )
 _TOPOLOGIES = (

@@ -16,3 +16,5 @@ settings.load_profile("kernbench")
 def _no_user_settings(monkeypatch):
     for name in [n for n in os.environ if n.startswith(("KERNBENCH_", "MATMUL_", "MILESTONE_"))]:
         monkeypatch.delenv(name)
+    # Rows of earlier runs would hide what a change has broken.
+    monkeypatch.setenv("KERNBENCH_CACHE", "off")

@@ -42,10 +42,21 @@ def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
         If the matrix engine does not take that type.
     """
     gemm = machine.cube.pe.pe_gemm
+    return float(getattr(gemm.macs_per_cycle, rate_key(dtype)) * gemm.clock_ghz)
+
+
+def rate_key(dtype: object) -> str:
+    """Return the key of the machine file under which the matrix engine's numbers for `dtype` stand, as f16.
+
+    Raises
+    ------
+    ValueError
+        If the matrix engine does not take that type.
+    """
     key = _RATE_KEY.get(as_dtype(dtype).name)
     if key is None:
         raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
-    return float(getattr(gemm.macs_per_cycle, key) * gemm.clock_ghz)
+    return key
 
 
 def ideal_gemm(

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge, Le
-from pydantic import AllowInfNan, BeforeValidator, Field
+from pydantic import Field
 
-from kernbench.config.values import _NUMBER, LARGEST, Model, Unit
+from kernbench.config.values import Model, Proxy, Unit
 
-Pj = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("pJ")]
-PjPerBit = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("pJ/bit")]
-PjPerBitMm = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("pJ/bit/mm")]
-Um2 = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("um2")]
-Mm2 = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("mm2")]
-Mm2PerMib = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("mm2/MiB")]
-Mm2PerGbs = Annotated[float, AllowInfNan(False), Ge(0), Le(LARGEST), _NUMBER, Unit("mm2 per GB/s")]
-
-
-class MacEnergy(Model):
-    """Energy of a multiply-accumulate, by type of operand."""
-
-    f16: Pj = Field(description="For float16")
-    bf16: Pj = Field(description="For bfloat16")
-    f8: Pj = Field(description="For float8_e4m3fn and float8_e5m2")
-    i8: Pj = Field(description="For int8")
-    f32: Pj = Field(description="For float32")
+Pj = Annotated[Proxy, Unit("pJ")]
+PjPerBit = Annotated[Proxy, Unit("pJ/bit")]
+PjPerBitMm = Annotated[Proxy, Unit("pJ/bit/mm")]
+Um2 = Annotated[Proxy, Unit("um2")]
+Mm2 = Annotated[Proxy, Unit("mm2")]
+Mm2PerMib = Annotated[Proxy, Unit("mm2/MiB")]
+Mm2PerGbs = Annotated[Proxy, Unit("mm2 per GB/s")]
 
 
 class Energy(Model):
     """Energy of what is done and moved; what a machine takes while it waits is not in it."""
 
-    mac_pj: MacEnergy
+    mac_f16_pj: Pj = Field(description="A multiply-accumulate of float16")
+    mac_bf16_pj: Pj = Field(description="Of bfloat16")
+    mac_f8_pj: Pj = Field(description="Of float8_e4m3fn and float8_e5m2")
+    mac_i8_pj: Pj = Field(description="Of int8")
+    mac_f32_pj: Pj = Field(description="Of float32")
     tcm_pj_per_bit: PjPerBit = Field(description="Read or written in a TCM")
     sram_pj_per_bit: PjPerBit = Field(description="Read or written in a cube's SRAM")
     hbm_pj_per_bit: PjPerBit = Field(description="Read or written in HBM, interface included")

@@ -1,49 +1,19 @@
-"""Run the points of a study on all cores; what is finished is kept on disk, so that a run can go on later."""
+"""Run the points of a study on all cores; what is finished is kept, in its folder and in the cache that all share."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from functools import cache, lru_cache
-from multiprocessing import get_context
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.errors import KernbenchError
+from kernbench.sweeps.cache import default_cache
+from kernbench.sweeps.keys import Row, code_version, key_of, machine_of, study_name, study_version
+from kernbench.sweeps.outcome import OK, Outcome
+from kernbench.sweeps.runner import TO_DO, Job, run
+from kernbench.sweeps.store import FINISHED, entries
 
-Row = dict[str, Any]
-FINISHED = "points.jsonl"
-TO_DO = "to_do"
-
-
-@cache
-def code_version() -> str:
-    """Return the hash of the package's sources and data files: results of other code are not reused."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml"}):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
-    return digest.hexdigest()[:12]
-
-
-def key_of(point: Mapping[str, Any]) -> str:
-    """Return what a finished point is found by: its parameters and the code's version."""
-    text = json.dumps([code_version(), point], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def machine_of(spec: Mapping[str, Any]) -> Machine:
-    """Return the machine of a point, made once per process: its points share the graph."""
-    return _machine(json.dumps(spec, sort_keys=True))
-
-
-@lru_cache(maxsize=8)
-def _machine(text: str) -> Machine:
-    return resolve_topology(json.loads(text))
+__all__ = ["FINISHED", "Row", "code_version", "machine_of", "progress", "run_points"]
 
 
 def run_points(
@@ -56,30 +26,34 @@ def run_points(
     fn
         A function of a module, from plain parameters to a plain row; the same row for the same point, always.
     points
-        Plain (JSON) parameters.
+        Plain (JSON) parameters; `machine`, if there is one, is its content.
     folder
         Where finished points are written at once (`points.jsonl`) and found again.
     workers
         Processes; 1 stays in this one.
+
+    Raises
+    ------
+    KernbenchError
+        If a point raises, or takes its process down; the others that were finished before are kept.
     """
-    store = folder / FINISHED if folder is not None else None
-    finished = _finished(store)
-    keys = [key_of(point) for point in points]
-    missing = {key: point for key, point in zip(keys, points, strict=True) if key not in finished}
-    if store is not None:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        _append(store, {TO_DO: len(missing)})
-    for key, row in _run(fn, missing, workers):
-        finished[key] = row
-        if store is not None:
-            _append(store, {"key": key, "row": row})
-    return [finished[key] for key in keys]
+    study, version = study_name(fn), study_version(fn)
+    machines = [machine_of(point["machine"]).hash if "machine" in point else "" for point in points]
+    keys = [
+        key_of(study, version, machine, _without_machine(point))
+        for machine, point in zip(machines, points, strict=True)
+    ]
+    job = Job(fn, dict(zip(keys, points, strict=True)), study, version, dict(zip(keys, machines, strict=True)))
+    rows: dict[str, Row] = {}
+    for key, outcome, _ in run(job, folder=folder, cache=default_cache(), workers=workers, keep_failed=False):
+        rows[key] = _row(outcome)
+    return [rows[key] for key in keys]
 
 
 def progress(store: Path) -> tuple[int, int]:
     """Return how many points of the latest run have been finished, and how many it had to run."""
     done = total = 0
-    for entry in _entries(store):
+    for entry in entries(store):
         if TO_DO in entry:
             done, total = 0, entry[TO_DO]
         else:
@@ -87,43 +61,11 @@ def progress(store: Path) -> tuple[int, int]:
     return done, total
 
 
-def _append(store: Path, entry: Row) -> None:
-    with store.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+def _row(outcome: Outcome) -> Row:
+    if outcome.status != OK:
+        raise KernbenchError(f"a point of the study failed: {outcome.error}\n{outcome.trace}".rstrip())
+    return outcome.row
 
 
-def _run(fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int) -> Iterator[tuple[str, Row]]:
-    if workers <= 1 or len(points) <= 1:
-        for key, point in points.items():
-            yield key, fn(point)
-        return
-    # Kernels of notebooks have threads, which a forked child would inherit half alive.
-    # An interrupt reaches the whole group of processes, and is this one's to handle.
-    context, deaf = get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(min(workers, len(points)), context, signal.signal, deaf) as pool:
-        futures: dict[Future[Row], str] = {pool.submit(fn, point): key for key, point in points.items()}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _finished(store: Path | None) -> dict[str, Row]:
-    """Return the rows of `store` by key."""
-    entries = _entries(store) if store is not None else []
-    return {entry["key"]: entry["row"] for entry in entries if "row" in entry}
-
-
-def _entries(store: Path) -> list[Row]:
-    """Return the lines of `store`; one that an interrupt cut short is none."""
-    entries = []
-    for line in store.read_text(encoding="utf-8").splitlines() if store.is_file() else ():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)
-    return entries
+def _without_machine(point: Mapping[str, Any]) -> Row:
+    return {name: value for name, value in point.items() if name != "machine"}

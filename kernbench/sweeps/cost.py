@@ -1,21 +1,70 @@
-"""What a machine costs, beside its time: proxies from its file, for comparing machines, not for building them."""
+"""What a machine and a run cost, beside time: proxies from the machine file, for comparing, not for building."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kernbench.config import MachineConfig
+from kernbench.sweeps.activity import BYTES, MACS, WIRE
 from kernbench.sweeps.keys import Row
+from kernbench.topology.sips import SipNetwork
+
+PARTS = ("sram", "hbm", "ucie", "sip_link", "pcie")
 
 
 def machine_columns(config: MachineConfig) -> Row:
-    """Return size and bandwidths of a machine, as columns of a table."""
-    cube = config.cube
-    mesh = config.sip.cube_mesh
-    narrow = min(mesh.w, mesh.h)
-    pes = config.n_pes
+    """Return size, bandwidths and area of a machine, as columns of a table.
+
+    `bisection_gbs` is what crosses the middle of a SIP's mesh of cubes, at its narrower cut, one way.
+    """
+    hbm, mesh, ucie = config.cube.hbm, config.sip.cube_mesh, config.cube.ucie
+    across = [side for side, length in ((mesh.h, mesh.w), (mesh.w, mesh.h)) if length > 1]
     return {
         "sips": config.n_sips,
         "cubes": config.n_sips * config.cubes_per_sip,
-        "pes": pes,
-        "hbm_gbs": pes * cube.hbm.channels * cube.hbm.channel_bw_gbs * cube.hbm.efficiency,
-        "bisection_gbs": narrow * cube.ucie.connections * cube.ucie.bw_gbs if mesh.w * mesh.h > 1 else 0.0,
+        "pes": config.n_pes,
+        "hbm_gbs": config.n_pes * hbm.channels * hbm.channel_bw_gbs * hbm.efficiency,
+        "bisection_gbs": min(across) * ucie.connections * ucie.bw_gbs if across else 0.0,
+        "area_mm2": round(area_mm2(config), 3),
     }
+
+
+def area_mm2(config: MachineConfig) -> float:
+    """Return the silicon of all cubes and IO chiplets [mm2]: docs/model.md, M1.5."""
+    area, cube, mesh = config.cost.area, config.cube, config.sip.cube_mesh
+    pe = area.mac_um2 * 1e-6 * cube.pe.pe_gemm.macs_per_cycle.f16 + area.pe_mm2
+    pe += area.tcm_mm2_per_mib * cube.pe.pe_tcm.size_mb
+    hbm_gbs = config.pes_per_cube * cube.hbm.channels * cube.hbm.channel_bw_gbs
+    routers = cube.noc.rows * cube.noc.cols - len(cube.noc.removed)
+    port = area.ucie_mm2_per_gbs * cube.ucie.bw_gbs
+    die = (
+        config.pes_per_cube * pe
+        + area.sram_mm2_per_mib * cube.sram.size_mib
+        + area.router_mm2_per_gbs * routers * cube.noc.link_bw_gbs
+        + area.hbm_mm2_per_gbs * hbm_gbs
+        + 4 * cube.ucie.connections * port
+    )
+    shore = area.io_mm2 + mesh.h * cube.ucie.connections * port
+    links = sum(len(beside) for beside in SipNetwork(config).neighbours)  # an end at each SIP
+    ends = links * area.sip_link_mm2_per_gbs * config.system.sip_link.bw_gbs
+    return config.n_sips * (config.cubes_per_sip * die + shore) + ends
+
+
+def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:
+    """Return the energy of a run [uJ], by part and in all, from the counts of `activity`, if its row has them."""
+    if WIRE not in row:
+        return {}
+    energy = config.cost.energy
+    pj = {
+        "matrix": sum(
+            float(count) * getattr(energy, f"mac_{name.removeprefix(MACS)}_pj")
+            for name, count in row.items()
+            if name.startswith(MACS)
+        )
+    }
+    for part in ("tcm", *PARTS):
+        pj[part] = 8 * float(row.get(f"{part}{BYTES}", 0)) * getattr(energy, f"{part}_pj_per_bit")
+    pj["mesh"] = 8 * float(row.get(f"router{BYTES}", 0)) * energy.router_pj_per_bit
+    pj["mesh"] += 8 * float(row[WIRE]) * energy.wire_pj_per_bit_mm
+    return {f"energy_{part}_uj": value * 1e-6 for part, value in pj.items()} | {"energy_uj": sum(pj.values()) * 1e-6}

@@ -69,6 +69,7 @@ def _machine(spec: str, overrides: str) -> Machine:
 
 
 def _inner(fn: Study) -> Study:
+    """Return the function that a study is about: of a partial, the function that it was given first, if it was."""
     while isinstance(fn, partial):
-        fn = fn.func
+        fn = fn.args[0] if fn.args and callable(fn.args[0]) else fn.func
     return fn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from kernbench.errors import ConfigError
-from kernbench.registry import STUDIES, hint
+from kernbench.registry import hint
 from kernbench.sweeps.axes import Axis, grid, latin_hypercube
 from kernbench.sweeps.cost import machine_columns
 from kernbench.sweeps.keys import Row, Study, key_of, machine_of, study_name, study_version
 from kernbench.sweeps.runner import Job
+from kernbench.sweeps.studies import parameters_of, resolve_study
 from kernbench.topology.builder import Machine, resolve_topology
 
 Constraint = str | Callable[[Row], bool]
@@ -113,7 +113,7 @@ def make_plan(
     machine : Machine, str, mapping or None
         As for `kb.load`.
     study : callable or str
-        `study(machine, **parameters)`, its name (`kernbench list studies`), or a dotted path.
+        As for `resolve_study`.
     axes : mapping
         For each name a list of values, a mapping of labels to settings, or a `Span`. A name with a dot is a field of
         the machine, another a parameter of the study.
@@ -134,7 +134,7 @@ def make_plan(
     ConfigError
         If the plan itself is wrong; points that are wrong are listed in the plan.
     """
-    base, fn = resolve_topology(machine), _resolved(study)
+    base, fn = resolve_topology(machine), resolve_study(study)
     made = [Axis.of(name, given) for name, given in axes.items()]
     choices = (grid(made) if samples is None else latin_hypercube(made, samples, seed)) if made else []
     choices += [(dict(point), dict(point)) for point in points]
@@ -157,24 +157,15 @@ def make_plan(
     return Plan(fn, base, columns, tuple(keep), (*invalid, *refused))
 
 
-def _resolved(study: Study | str) -> Study:
-    if callable(study):
-        return study
-    found: Study = STUDIES.resolve(study)
-    return found
-
-
 def _check_names(fn: Study, names: set[str]) -> None:
     """Refuse parameters that the study does not have: each would fail at every point."""
-    taken = inspect.signature(fn).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in taken):
+    taken = parameters_of(fn)
+    if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return
-    known = [p.name for p in taken if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}][1:]
+    known = list(taken)
     unknown = sorted(name for name in names if "." not in name and name not in known)
     faults = [f"parameter {name} of {study_name(fn)} is unknown; {hint(name, known)}" for name in unknown]
-    missing = [
-        p.name for p in list(taken)[1:] if p.default is p.empty and p.kind is p.KEYWORD_ONLY and p.name not in names
-    ]
+    missing = [p.name for p in taken.values() if p.default is p.empty and p.name not in names]
     faults += [f"parameter {name} of {study_name(fn)} is missing: give it in axes or parameters" for name in missing]
     if faults:
         raise ConfigError(faults)

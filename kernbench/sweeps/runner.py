@@ -51,6 +51,7 @@ def run(
     workers: int = 1,
     client: Client | None = None,
     limits: Limits | None = None,
+    keep_failed: bool = True,
 ) -> Iterator[tuple[str, Outcome, bool]]:
     """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had.
 
@@ -67,6 +68,8 @@ def run(
         A Dask cluster to run on, in place of processes.
     limits : Limits or None
         Of each point.
+    keep_failed : bool
+        Whether points without a row are written to the folder, too; one that is not is run again next time.
     """
     limits = limits or Limits()
     engines.check_limits(limits)
@@ -84,7 +87,7 @@ def run(
         for key, outcome in _engine(job.fn, todo, workers, client, limits):
             if cache is not None and outcome.status == OK:
                 cache.put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
-            if store is not None:
+            if store is not None and (keep_failed or outcome.status == OK):
                 store.append(_entry(key, outcome, limits))
             yield key, outcome, False
 

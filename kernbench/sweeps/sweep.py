@@ -46,8 +46,8 @@ def sweep(
     machine : Machine, str, mapping or None
         As for `kb.load`.
     study : callable or str
-        `study(machine, **parameters)` giving a row of plain values, units in their names; or the name of one
-        (`kernbench list studies`); or a dotted path.
+        `study(machine, **parameters)` giving a row of plain values, units in their names; or `program(torch,
+        **parameters)`, which is measured; or the name of either (`kernbench list studies`); or a dotted path.
     axes : mapping
         For each name a list of values, a mapping of labels to settings, or a `Span`. A name with a dot is a field of
         the machine, another a parameter of the study.

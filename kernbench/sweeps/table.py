@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.sweeps.cost import machine_columns
+from kernbench.sweeps.cost import energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, study_name, study_version
 from kernbench.sweeps.outcome import OK, Outcome
 
@@ -54,7 +54,7 @@ class Sweep:
         rows, names = [], []
         for key, point in zip(plan.keys, plan.points, strict=True):
             outcome = outcomes[key]
-            costs = machine_columns(point.machine.config)
+            costs = machine_columns(point.machine.config) | energy_columns(point.machine.config, outcome.row)
             given = {k: v for k, v in {**point.parameters, **point.overrides}.items() if k not in point.shown}
             found = {k: v for k, v in outcome.row.items() if not isinstance(v, (dict, list))}
             rows.append(

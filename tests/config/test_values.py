@@ -11,6 +11,8 @@ from tests.config.contents import DEFAULT, GONE, changed, faults, leaves
 # In the order of the file.
 NUMBERS = {path: v for path, v in leaves(DEFAULT).items() if isinstance(v, (int, float)) and path != "schema_version"}
 UNITS = {"ns": "ns", "gbs": "GB/s", "ghz": "GHz", "mm": "mm", "mib": "MiB", "gib": "GiB", "kib": "KiB", "mb": "MiB"}
+UNITS |= {"pj": "pJ", "pj_per_bit": "pJ/bit", "pj_per_bit_mm": "pJ/bit/mm", "um2": "um2", "mm2": "mm2"}
+UNITS |= {"mm2_per_mib": "mm2/MiB", "mm2_per_gbs": "mm2 per GB/s"}
 UNITS |= {"per_mm": "ns/mm", "per_sip": "GB/s", "bytes": "B", "cycles": "cycles"}
 
 
@@ -28,7 +30,7 @@ def is_whole(path: str) -> bool:
 
 
 def may_be_zero(path: str) -> bool:
-    return path.endswith(("_ns", "_per_mm"))
+    return path.endswith(("_ns", "_per_mm")) or path.startswith("cost.")
 
 
 def test_every_number_has_a_lower_bound():
@@ -40,7 +42,7 @@ def test_every_number_has_a_lower_bound():
     assert faults(changed(dict.fromkeys(NUMBERS, -256))) == [said(path) for path in NUMBERS]
 
 
-def test_zero_is_taken_where_something_may_take_no_time():
+def test_zero_is_taken_where_something_may_take_no_time_or_cost_nothing():
     refused = {line.partition(" = ")[0] for line in faults(changed(dict.fromkeys(NUMBERS, 0)))}
     assert refused == {path for path in NUMBERS if not may_be_zero(path)}
 
@@ -96,7 +98,7 @@ def test_a_value_where_a_group_belongs(value):
 
 
 def test_keys_that_are_no_text():
-    assert faults({**DEFAULT, 1: 2}) == ["1 is unknown; known: schema_version, system, sip, cube"]
+    assert faults({**DEFAULT, 1: 2}) == ["1 is unknown; known: schema_version, system, sip, cube, cost"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from kernbench.studies.points import FINISHED, code_version, key_of, progress, run_points
+from kernbench.errors import KernbenchError
+from kernbench.studies.points import FINISHED, code_version, progress, run_points
 
 POINTS = [{"x": x} for x in (3, 1, 2)]
 ran: list[int] = []
@@ -17,8 +18,20 @@ def square(point):
     return {"y": point["x"] ** 2}
 
 
+def cube(point):
+    ran.append(point["x"])
+    return {"y": point["x"] ** 3}
+
+
 def fails_at_two(point):
     if point["x"] == 2:
+        raise ValueError("two is not for me")
+    return square(point)
+
+
+def is_interrupted_at_two(point):
+    if point["x"] == 2 and 2 not in ran:
+        ran.append(2)
         raise KeyboardInterrupt
     return square(point)
 
@@ -43,12 +56,29 @@ def test_a_finished_point_is_not_run_again(tmp_path):
     assert ran == [2]
 
 
+def test_what_one_folder_has_finished_is_found_for_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path / "cache"))
+    run_points(square, POINTS[:2], folder=tmp_path / "one")
+    ran.clear()
+    assert run_points(square, POINTS, folder=tmp_path / "two") == [{"y": 9}, {"y": 1}, {"y": 4}]
+    assert ran == [2]
+    assert run_points(cube, POINTS) == [{"y": 27}, {"y": 1}, {"y": 8}], "another study's rows are others"
+
+
 def test_an_interrupt_keeps_what_was_finished(tmp_path):
     with pytest.raises(KeyboardInterrupt):
+        run_points(is_interrupted_at_two, POINTS, folder=tmp_path)
+    ran[:] = [2]
+    run_points(is_interrupted_at_two, POINTS, folder=tmp_path)
+    assert ran == [2, 2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_point_that_raises_is_said_and_the_others_are_kept(tmp_path, workers):
+    with pytest.raises(KernbenchError, match="a point of the study failed: ValueError: two is not for me"):
+        run_points(fails_at_two, POINTS, folder=tmp_path, workers=workers)
+    with pytest.raises(KernbenchError, match="in fails_at_two"):
         run_points(fails_at_two, POINTS, folder=tmp_path)
-    ran.clear()
-    run_points(square, POINTS, folder=tmp_path)
-    assert ran == [2]
 
 
 def test_a_line_that_was_cut_short_is_run_again(tmp_path):
@@ -63,14 +93,12 @@ def test_a_line_that_was_cut_short_is_run_again(tmp_path):
 def test_results_of_other_code_are_not_reused(tmp_path, monkeypatch):
     run_points(square, POINTS, folder=tmp_path)
     ran.clear()
-    monkeypatch.setattr("kernbench.studies.points.code_version", lambda: "other")
+    monkeypatch.setattr("kernbench.sweeps.keys.code_version", lambda: "other")
     run_points(square, POINTS, folder=tmp_path)
     assert ran == [3, 1, 2]
 
 
-def test_keys_tell_parameters_apart():
-    assert key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
-    assert key_of({"a": 1}) != key_of({"a": 2})
+def test_the_version_of_the_code_is_short():
     assert len(code_version()) == 12
 
 

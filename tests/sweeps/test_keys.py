@@ -1,0 +1,45 @@
+"""Keys tell apart what may differ, and nothing else."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kernbench.studies import gemm
+from kernbench.sweeps.keys import code_version, key_of, study_name, study_version
+from tests.sweeps import studies
+
+
+def test_keys_tell_points_apart():
+    key = key_of("study", "1", "machine", {"a": 1, "b": 2})
+    assert key == key_of("study", "1", "machine", {"b": 2, "a": 1})
+    others = [
+        key_of("other", "1", "machine", {"a": 1, "b": 2}),
+        key_of("study", "2", "machine", {"a": 1, "b": 2}),
+        key_of("study", "1", "another", {"a": 1, "b": 2}),
+        key_of("study", "1", "machine", {"a": 1, "b": 3}),
+    ]
+    assert len({key, *others}) == 5
+
+
+def test_a_study_of_the_package_has_its_version_and_another_its_own_as_well(tmp_path, monkeypatch):
+    assert study_version(gemm.simulate) == code_version()
+    assert study_version(partial(gemm.simulate)) == code_version()
+    assert study_name(partial(studies.square, x=1)) == "tests.sweeps.studies:square"
+    version = study_version(studies.square)
+    assert version.startswith(code_version() + "+")
+    changed = tmp_path / "studies.py"
+    changed.write_text("# another file")
+    monkeypatch.setattr(studies, "__file__", str(changed))
+    assert study_version(studies.square) != version
+
+
+def test_a_study_of_a_notebook_is_known_by_what_it_does_and_uses():
+    def written(body: str, scale: int):
+        names = {"__name__": "__main__", "scale": scale}
+        exec(f"def study(machine, *, x):\n    return {{'y': {body}}}", names)
+        return names["study"]
+
+    version = study_version(written("x * scale", 2))
+    assert version == study_version(written("x * scale", 2))
+    assert version != study_version(written("x + scale", 2))
+    assert version != study_version(written("x * scale", 3))
