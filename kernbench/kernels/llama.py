@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.kernels.partition import blocks
-from kernbench.kernels.placed import At, columns_at
+from kernbench.kernels.placed import At
 from kernbench.kernels.rotary import rotate
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 
 def rmsnorm_columns(
-    x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, columns: int, eps: float, *, tl: TLContext
+    x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, columns: int, at: At, eps: float, *, tl: TLContext
 ) -> None:
     """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32; programs share the rows.
 
-    x and out are column-wise over cubes and PEs: a program reads its rows from all of them.
+    `at` says where the elements of x and of out lie: a program reads its rows from all PEs that hold columns of them.
     """
-    at = columns_at(rows, columns)
     for start, size in blocks(rows, 8, tl):
         place = at(start + tl.arange(0, size)[:, None], tl.arange(0, columns)[None, :], tl)
         x = tl.load(x_ptr + place).to(tl.float32)
@@ -39,19 +38,19 @@ def split_heads(
     kv_heads: int,
     group: int,
     head_dim: int,
+    at: At,
     block: int = 64,
     *,
     tl: TLContext,
 ) -> None:
     """Take q, k and v out of the result of a fused projection, and rotate q and k by their positions.
 
-    qkv is [tokens * batch, kv_heads * (group + 2) * head_dim], column-wise over cubes and PEs; of each kv head, its
-    query heads come first, then k, then v, as Megatron-LM has it. q becomes [batch * kv_heads, tokens, group,
+    qkv is [tokens * batch, kv_heads * (group + 2) * head_dim], its elements where `at` says; of each kv head, its query
+    heads come first, then k, then v, as Megatron-LM has it. q becomes [batch * kv_heads, tokens, group,
     head_dim], k and v [batch * kv_heads, tokens, head_dim]: the layouts of `attention`. cos and sin are [tokens,
     head_dim / 2]. Blocks of tokens of one head go round the programs.
     """
     half = head_dim // 2
-    at = columns_at(tokens * batch, kv_heads * (group + 2) * head_dim)
     for start, size, sequence, head, part in _units(tokens, batch, kv_heads, group + 2, block, tl):
         token = tl.arange(0, size)[:, None] + start
         low = (head * (group + 2) + part) * head_dim + tl.arange(0, half)[None, :]

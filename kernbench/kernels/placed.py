@@ -1,4 +1,4 @@
-"""Where an element of a matrix lies whose columns are spread over the programs of a launch.
+"""Where an element of a matrix lies whose columns are spread over PEs.
 
 Such a matrix is shard after shard, each the rows of its own columns: the layout of DPPolicy column_wise over cubes
 and PEs. What comes out is integers known to the program: they cost nothing.
@@ -20,14 +20,14 @@ def rows_at(columns: int) -> At:
     return lambda m, k, _tl: m * columns + k
 
 
-def columns_at(rows: int, columns: int) -> At:
+def columns_at(rows: int, columns: int, pes: int, cubes: int) -> At:
     """Return the places in a matrix of that shape, cut by columns over cubes and then over the PEs of each."""
+    wide = -(-columns // cubes)
 
     def at(m: Tile, k: Tile, tl: TLContext) -> Tile:
-        wide = -(-columns // tl.num_programs(1))
         cube = k // wide
         held = tl.minimum(columns - cube * wide, wide)
-        narrow = tl.cdiv(held, tl.num_programs(0))
+        narrow = tl.cdiv(held, pes)
         start = (k - cube * wide) // narrow * narrow
         width = tl.minimum(held - start, narrow)
         start = start + cube * wide

@@ -36,7 +36,7 @@ def test_places_are_those_of_the_policy(rows, columns, pes, cubes):
     out = np.zeros((pes * cubes, rows, columns), np.float32)
 
     def read(x_ptr, out_ptr, tl):
-        at = columns_at(rows, columns)(tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :], tl)
+        at = columns_at(rows, columns, pes, cubes)(tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :], tl)
         program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         tl.store(out_ptr + program * rows * columns, tl.load(x_ptr + at))
 
@@ -51,7 +51,7 @@ def test_places_are_those_of_the_policy(rows, columns, pes, cubes):
 def test_linear(grid, layout, n):
     x, w, bias = drawn((40, 70), np.float32), drawn((70, n), np.float32), drawn((n,), np.float32)
     out = np.zeros(40 * n, np.float32)
-    at = rows_at(70) if layout == "rows" else columns_at(40, 70)
+    at = rows_at(70) if layout == "rows" else columns_at(40, 70, *grid)
     given_x = x if layout == "rows" else placed(x, grid)
     run_kernel(linear, given_x, placed(w, grid), bias, out, 40, 70, n, at, grid=grid)
     np.testing.assert_allclose(unplaced(out, (40, n), grid), x @ w + bias, rtol=1e-5, atol=1e-5)
@@ -61,7 +61,7 @@ def test_linear(grid, layout, n):
 def test_rmsnorm(grid):
     x, weight = drawn((13, 24), np.float32) + 3, drawn((24,), np.float32)
     out = np.zeros(13 * 24, np.float32)
-    run_kernel(rmsnorm_columns, placed(x, grid), weight, out, 13, 24, 1e-5, grid=grid)
+    run_kernel(rmsnorm_columns, placed(x, grid), weight, out, 13, 24, columns_at(13, 24, *grid), 1e-5, grid=grid)
     want = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-5) * weight
     np.testing.assert_allclose(unplaced(out, x.shape, grid), want, rtol=1e-5)
 
@@ -75,7 +75,8 @@ def test_heads_are_split_and_rotated(grid):
     q = np.zeros((batch * kv_heads, tokens, group, d), np.float32)
     k, v = np.zeros((2, batch * kv_heads, tokens, d), np.float32)
     flat = placed(qkv.reshape(tokens * batch, -1), grid)
-    run_kernel(split_heads, flat, cos, sin, q, k, v, tokens, batch, kv_heads, group, d, 2, grid=grid)
+    at = columns_at(tokens * batch, qkv[0, 0].size, *grid)
+    run_kernel(split_heads, flat, cos, sin, q, k, v, tokens, batch, kv_heads, group, d, at, 2, grid=grid)
     z = (qkv[..., : d // 2] + 1j * qkv[..., d // 2 :]) * np.exp(1j * angle)[:, None, None, None]
     turned = np.concatenate([z.real, z.imag], -1)
     by_head = np.moveaxis(turned, 0, 2).reshape(batch * kv_heads, tokens, group + 2, d)
