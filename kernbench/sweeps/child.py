@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from kernbench.errors import KernbenchError
-from kernbench.sweeps.keys import Row, code_version
+from kernbench.sweeps.keys import Row
 from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Limits, Outcome
 
 _HEAD = struct.Struct(">Q")
@@ -104,7 +104,7 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
-            _send(self._process.stdin, pickle.dumps((self._fn, self._limits.mib, code_version())))
+            _send(self._process.stdin, pickle.dumps((self._fn, self._limits.mib)))
             # Imports take their time, which is no point's.
             _receive(self._process.stdout)
         return self._process
@@ -148,18 +148,15 @@ def serve() -> None:
     head = _receive(points)
     if head is None:
         return
-    fn_bytes, mib, version = pickle.loads(head)  # noqa: S301 - from our own parent
+    fn_bytes, mib = pickle.loads(head)  # noqa: S301 - from our own parent
     if mib is not None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (mib << 20, mib << 20))
-    if version == code_version():
-        try:
-            fn = pickle.loads(fn_bytes)  # noqa: S301 - as above
-        except Exception as error:  # noqa: BLE001 - each point says so, where it is read
-            fn = partial(_refuse, f"the study cannot be imported in another process: {type(error).__name__}: {error}")
-    else:
-        fn = partial(_refuse, "kernbench's own files have changed since the run began; run it again")
+    try:
+        fn = pickle.loads(fn_bytes)  # noqa: S301 - as above
+    except Exception as error:  # noqa: BLE001 - each point says so, where it is read
+        fn = partial(_refuse, f"the study cannot be imported in another process: {type(error).__name__}: {error}")
     _send(answers, b"ready")
     while (data := _receive(points)) is not None:
         _send(answers, pickle.dumps(attempt(fn, pickle.loads(data))))  # noqa: S301 - as above
