@@ -122,9 +122,9 @@ class Algorithm:
         given = {**self.options, **call}
         refused = [name for name in given if name not in names and name not in FACTS and not takes_all]
         if refused:
+            known = [name for name in names if name not in ("n_elem", "world_size")]
             raise ConfigError(
-                f"algorithm {self.name!r} takes no option {refused[0]!r}: kernel_args{signature(self.kernel_args)}; "
-                f"{hint(refused[0], [n for n in names if n not in ('n_elem', 'world_size')] or ['none'])}"
+                f"algorithm {self.name!r} takes no option {refused[0]!r}; {hint(refused[0], known or ['none'])}"
             )
         facts = {name: getattr(lane, name) for name in FACTS if name in names}
         options = {name: value for name, value in given.items() if name not in FACTS}

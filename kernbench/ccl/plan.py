@@ -33,7 +33,7 @@ class Role:
     neighbours: Mapping[str, tuple[Place, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """An algorithm on a group.
 
@@ -56,6 +56,11 @@ class Plan:
     def sips(self) -> tuple[int, ...]:
         """Devices, in rank order."""
         return self.lanes[0].sips
+
+    def __repr__(self) -> str:
+        a, lanes = self.algorithm, len(self.lanes)
+        beside = f" in each of {lanes} lanes" if lanes > 1 else ""
+        return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{beside}, SIPs {list(self.sips)}>"
 
     def on(self, sip: int) -> dict[Target, Role]:
         """Return the roles of a device's PEs, by (cube, pe)."""

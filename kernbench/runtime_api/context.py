@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis.result import Result
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
+from kernbench.runtime_api.direct import collective
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.launch import launch
 from kernbench.runtime_api.multiprocessing import Multiprocessing
@@ -22,6 +23,10 @@ from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from kernbench.ccl.install import AlgorithmLike, CclLike
+    from kernbench.ccl.plan import Plan
+    from kernbench.runtime_api.tensor import Tensor
 
 
 class RuntimeContext(TypeNames, Creation):
@@ -88,6 +93,41 @@ class RuntimeContext(TypeNames, Creation):
             Tensors on the current device, and values.
         """
         launch(self._host, self._host.current, name, kernel, args)
+
+    def collective(
+        self,
+        tensors: Sequence[Tensor | Sequence[Tensor]],
+        algorithm: AlgorithmLike | None = None,
+        *,
+        config: CclLike | None = None,
+        name: str | None = None,
+        **call: Any,
+    ) -> Plan:
+        """Queue a collective over several devices: by default an all-reduce of one tensor of each.
+
+        Returns at once, like `launch`. A program that drives every device by itself uses this; one program for each
+        device uses `torch.distributed`.
+
+        Parameters
+        ----------
+        tensors : sequence
+            One on each device, in rank order; where the algorithm's kernel takes several, a sequence of them each.
+        algorithm : str, Algorithm, module or callable, optional
+            A name of ccl.yaml or "pkg.mod:attribute"; an algorithm, made with `kernbench.ccl.algorithm.algorithm`; or
+            a kernel for a ring. By default what ccl.yaml chooses.
+        config : path, mapping or CclConfig, optional
+            The ccl.yaml; by default the nearest one.
+        name : str, optional
+            What the launches are called in the result.
+        **call
+            What the algorithm is asked for, such as `op="max"` or `root=1`.
+
+        Returns
+        -------
+        Plan
+            The algorithm, and who takes part.
+        """
+        return collective(self._host, tensors, algorithm, config, name, call)
 
     @property
     def requests(self) -> int:

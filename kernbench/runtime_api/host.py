@@ -17,6 +17,7 @@ import simpy
 from kernbench.dtypes import DType
 from kernbench.errors import AllocationError
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective import Collectives
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import Layout, Piece
 from kernbench.runtime_api.memory import DeviceMemory, TensorHandle
@@ -58,6 +59,8 @@ class Host:
         SIPs of the machine.
     pes : list of (cube, pe)
         Every PE of a SIP.
+    collectives : Collectives
+        Queues between PEs, installed so far.
     requests : int
         Launches and copies asked for so far.
     is_open : bool
@@ -74,6 +77,7 @@ class Host:
         self.n_devices: int = self.config.n_sips
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
+        self.collectives = Collectives(engine)
         self.requests = 0
         self.is_open = True
         self.ranks: Ranks | None = None
@@ -162,6 +166,12 @@ class Host:
         """The rank that is running; None in the program that started them."""
         return None if self.ranks is None else self.ranks.current
 
+    @property
+    def rank_index(self) -> int:
+        """The number of the rank that is running; 0 in a program of one."""
+        rank = self.rank
+        return 0 if rank is None else rank.index
+
     def start_ranks(self, programs: Sequence[Callable[[], object]]) -> Ranks:
         """Return ranks that run `programs` whenever the host waits."""
         self.ranks = Ranks(self.engine, programs, self._ranks_ended)
@@ -241,12 +251,16 @@ class Host:
         name: str, handles: Sequence[TensorHandle],
     ) -> None:  # fmt: skip
         """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""
+        self.start(sip, lambda: self.engine.launch(sip, targets, kernel, args, name).done, handles)
+
+    def start(self, sip: int, start: Callable[[], simpy.Event], handles: Sequence[TensorHandle]) -> None:
+        """Queue what `start` starts on a device; `handles` are kept until it is complete."""
         for handle in handles:
             self._check_alive(handle)
         self.check_open()
         self.requests += 1
         keep = tuple(handles)
-        self.stream(sip).submit(lambda keep=keep: self.engine.launch(sip, targets, kernel, args, name).done)  # type: ignore[misc]
+        self.stream(sip).submit(lambda keep=keep: start())  # type: ignore[misc]
 
     def _submit(self, handle: TensorHandle, start: Callable[[], simpy.Event]) -> simpy.Event:
         return self.stream(handle.sip).submit(lambda keep=handle: start())  # type: ignore[misc]

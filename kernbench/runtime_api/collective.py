@@ -1,0 +1,198 @@
+"""Collectives on the machine: queues, installed at first use, and the launches that start one on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from kernbench.ccl.plan import Plan
+from kernbench.errors import AllocationError, OutOfMemoryError
+from kernbench.sim_engine.install import QueueSpec
+from kernbench.topology import naming
+
+if TYPE_CHECKING:
+    from kernbench.ccl.lane import Place
+    from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.triton_emu.handles import Pointer
+
+Start = Callable[[], simpy.Event]
+
+
+class Queues:
+    """One installation: `key` is what launches name it by, `ready` succeeds when every device has it."""
+
+    __slots__ = ("key", "ready")
+
+    def __init__(self, key: str | None, ready: simpy.Event) -> None:
+        self.key, self.ready = key, ready
+
+
+class Collectives:
+    """The collectives of one machine.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        The machine.
+    """
+
+    def __init__(self, engine: GraphEngine) -> None:
+        self._engine = engine
+        self._installed: dict[tuple[Any, ...], Queues] = {}
+
+    def install(self, plan: Plan, key: str) -> Queues:
+        """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs.
+
+        Parameters
+        ----------
+        plan : Plan
+        key : str
+            Name of the process group, say: each has rings of its own.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If a memory has no room for a ring; no ring is held then.
+        """
+        found = self._installed.get(self._identity(plan, key))
+        if found is None:
+            found = self._installed[self._identity(plan, key)] = self._send(plan, key)
+        return found
+
+    def starts(
+        self,
+        plan: Plan,
+        key: str,
+        buffers: Mapping[Place, Sequence[Pointer]],
+        n_elem: Mapping[Place, int],
+        name: str,
+        call: Mapping[str, Any],
+    ) -> dict[int, Start]:
+        """Return what starts a collective on each device; calling it returns the event of the device's completion.
+
+        Parameters
+        ----------
+        plan : Plan
+        key : str
+            As for `install`.
+        buffers : mapping
+            What the kernel of each PE gets first: pointers to its own shards.
+        n_elem : mapping
+            Elements of each PE's shard.
+        name : str
+            What the launches are called.
+        call : mapping
+            What this call asks for, such as `op` and `root`.
+
+        Raises
+        ------
+        ConfigError
+            If the algorithm does not take an option of `call`.
+        OutOfMemoryError
+            As for `install`.
+        """
+        args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
+        queues = self.install(plan, key)
+        return {sip: self._start(plan, sip, args, name, queues) for sip in plan.sips}
+
+    def _start(self, plan: Plan, sip: int, args: Mapping[Place, tuple[Any, ...]], name: str, queues: Queues) -> Start:
+        engine, roles = self._engine, plan.on(sip)
+        own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
+        ranks = {target: role.rank for target, role in roles.items()}
+
+        def launch() -> simpy.Event:
+            kernel = plan.algorithm.kernel
+            return engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
+
+        def start() -> simpy.Event:
+            if queues.ready.processed:
+                return launch()
+            done = simpy.Event(engine.env)
+
+            def complete(event: simpy.Event) -> None:
+                done.succeed(event.value)
+
+            queues.ready.callbacks.append(lambda _: launch().callbacks.append(complete))
+            return done
+
+        return start
+
+    @staticmethod
+    def _identity(plan: Plan, key: str) -> tuple[Any, ...]:
+        a = plan.algorithm
+        sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
+        graph = (a.topology, a.root_cube, plan.lanes[0].grid)
+        return key, a.name, *sizes, *graph, tuple(plan.programs)
+
+    def _send(self, plan: Plan, key: str) -> Queues:
+        """Reserve the rings of a plan and install its queues on all devices."""
+        engine, a = self._engine, plan.algorithm
+        ready = simpy.Event(engine.env)
+        rings = self._reserve(plan)
+        if not rings:
+            ready.succeed()
+            return Queues(None, ready)
+        n = len(self._installed)
+        name = f"{key}: {a.name}, {a.n_slots} x {a.slot_size} B in {a.buffer_kind} ({n})"
+        wirings: dict[int, dict[tuple[int, int], list[QueueSpec]]] = {}
+        for (sip, cube, pe), role in plan.programs.items():
+            if role.neighbours:
+                wirings.setdefault(sip, {})[cube, pe] = [
+                    QueueSpec(
+                        direction=way,
+                        peer=peer,
+                        peer_direction=back,
+                        ring_pa=rings[(sip, cube, pe), way],
+                        peer_pa=rings[peer, back],
+                        kind=a.buffer_kind,
+                        n_slots=a.n_slots or 0,
+                        slot_bytes=a.slot_size or 0,
+                        credit_bytes=a.credit_bytes or 0,
+                        chunk_bytes=a.vc_chunk_size,
+                    )
+                    for way, (peer, back) in role.neighbours.items()
+                ]
+        left = len(wirings)
+
+        def installed(_: simpy.Event) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                ready.succeed()
+
+        for sip, wiring in wirings.items():
+            engine.install(sip, wiring, name).callbacks.append(installed)
+        return Queues(name, ready)
+
+    def _reserve(self, plan: Plan) -> dict[tuple[Place, str], int]:
+        """Return the address of the ring of each direction of each PE."""
+        a = plan.algorithm
+        nbytes = (a.n_slots or 0) * (a.slot_size or 0)
+        rings: dict[tuple[Place, str], int] = {}
+        try:
+            for place, role in plan.programs.items():
+                for way in role.neighbours:
+                    rings[place, way] = self._ring(a.buffer_kind, place, nbytes)
+        except AllocationError as error:
+            for (held, _), address in rings.items():
+                self._free(a.buffer_kind, held, address)
+            raise OutOfMemoryError(
+                f"algorithm {a.name!r}: no room for the ring of {way!r} of {naming.pe(*place)}, {a.n_slots} slots of "
+                f"{a.slot_size} B in {a.buffer_kind}: {error}; give it fewer or smaller slots, or another buffer_kind"
+            ) from error
+        return rings
+
+    def _ring(self, kind: str, place: Place, nbytes: int) -> int:
+        sip, cube, _ = place
+        if kind == "sram":
+            return self._engine.allocators.sram(sip, cube).reserve_ipcq_sram(nbytes)
+        pe = self._engine.allocators.pe(*place)
+        return pe.reserve_ipcq_tcm(nbytes) if kind == "tcm" else pe.reserve_ipcq_hbm(nbytes)
+
+    def _free(self, kind: str, place: Place, address: int) -> None:
+        sip, cube, _ = place
+        (self._engine.allocators.sram(sip, cube) if kind == "sram" else self._engine.allocators.pe(*place)).free(
+            address
+        )

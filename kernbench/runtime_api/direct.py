@@ -1,0 +1,114 @@
+"""`torch.collective`: an algorithm on tensors, one for each device, from a program that drives them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.plan import Plan, plan
+from kernbench.config import AUTO
+from kernbench.errors import CollectiveMismatchError
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernbench.ccl.lane import Place, Target
+    from kernbench.runtime_api.host import Host
+    from kernbench.triton_emu.handles import Pointer
+
+Given = Tensor | Sequence[Tensor]
+
+
+def collective(
+    host: Host,
+    tensors: Sequence[Given],
+    algorithm: AlgorithmLike | None,
+    config: CclLike | None,
+    name: str | None,
+    call: dict[str, Any],
+) -> Plan:
+    """Queue a collective on the devices of `tensors`, and return what it came to.
+
+    Raises
+    ------
+    ConfigError
+        If the algorithm does not run there.
+    CollectiveMismatchError
+        If the devices' tensors are not alike.
+    """
+    given = [_on_device(i, each) for i, each in enumerate(tensors)]
+    firsts = [own[0] for own in given]
+    sips = [_sip(tensor) for tensor in firsts]
+    _check_alike(firsts)
+    places = {_sip(tensor): tensor.pes for tensor in firsts}
+    planned = _planned(host, firsts, algorithm, config, sips, places)
+    chosen = planned.algorithm
+    buffers: dict[Place, list[Pointer]] = {}
+    n_elem: dict[Place, int] = {}
+    for own in given:
+        for cube, pe in own[0].pes:
+            place = _sip(own[0]), cube, pe
+            buffers[place] = [_shard(tensor, cube, pe)[0] for tensor in own]
+            n_elem[place] = _shard(own[0], cube, pe)[1]
+    title = name or f"{chosen.collective} by {chosen.name}" + (
+        "" if chosen.contribution == "rank" else f" over each {chosen.contribution}'s shard"
+    )
+    starts = host.collectives.starts(planned, "direct", buffers, n_elem, title, call)
+    for own in given:
+        host.start(_sip(own[0]), starts[_sip(own[0])], [tensor._handle for tensor in own])
+    return planned
+
+
+def _sip(tensor: DeviceTensor) -> int:
+    return tensor._handle.sip
+
+
+def _on_device(i: int, given: Given) -> tuple[DeviceTensor, ...]:
+    own = (given,) if isinstance(given, Tensor) else tuple(given)
+    for tensor in own:
+        if not isinstance(tensor, DeviceTensor) or tensor.device != own[0].device:
+            raise TypeError(
+                f"collective: tensor {i} is {tensor!r}; expected one on a device (and, of several, all on the same): "
+                '.to("ahbm:0")'
+            )
+    return own  # type: ignore[return-value]
+
+
+def _check_alike(tensors: Sequence[DeviceTensor]) -> None:
+    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+    if len(kinds) != 1 or len({_sip(tensor) for tensor in tensors}) != len(tensors):
+        said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
+        raise CollectiveMismatchError(f"collective: expected one tensor of one shape and type for each device:\n{said}")
+
+
+def _planned(
+    host: Host,
+    tensors: Sequence[DeviceTensor],
+    algorithm: AlgorithmLike | None,
+    config: CclLike | None,
+    sips: Sequence[int],
+    places: dict[int, list[Target]],
+) -> Plan:
+    if algorithm is None:
+        config = load_ccl_config(config)
+        algorithm = config.defaults.algorithm
+    if algorithm != AUTO:
+        return plan(resolve_algorithm_config(algorithm, config), host.config, sips, places)
+    # A program that names its algorithms does not pay for the cost model.
+    from kernbench.ccl.tuner import Tuner
+
+    config = load_ccl_config(config)
+    known = [resolve_algorithm_config(name, config) for name in names(config, "all_reduce", "rank")]
+    tuner = Tuner(host.engine.machine, known)
+    first = tensors[0]
+    nbytes = max(_shard(first, *target)[1] for target in first.pes) * first.dtype.itemsize
+    decision = tuner.choose("all_reduce", nbytes, sips=sips, places=first.pes, itemsize=first.dtype.itemsize)
+    return tuner.plan(decision, sips, first.pes)
+
+
+def _shard(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:
+    """Return where a PE's part of a tensor is, and its elements; of one that it has none of, the tensor's start."""
+    own = [s for s in tensor.shards if (s.cube, s.pe) == (cube, pe)]
+    first = min((s.offset for s in own), default=0) // tensor.dtype.itemsize
+    return tensor.pointer + first, sum(s.nbytes for s in own) // tensor.dtype.itemsize
