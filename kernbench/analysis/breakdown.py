@@ -16,8 +16,10 @@ STAGES: dict[str, tuple[str, ...]] = {
     "store_tcm": ("store_tcm",),
     "dma_in": ("dma_in", "load"),
     "dma_out": ("dma_out", "store"),
+    "recv": ("recv",),
+    "send": ("send",),
     "composite": ("composite",),  # only of one whose tiles were not logged
-    "host": ("h2d", "d2h", "map"),
+    "host": ("h2d", "d2h", "map", "install"),
 }
 PE_KINDS = tuple(kind for stage, kinds in STAGES.items() if stage != "host" for kind in kinds)
 ENGINE_KINDS = tuple(kind for kind in PE_KINDS if kind != "composite")

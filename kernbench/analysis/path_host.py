@@ -13,7 +13,7 @@ class HostPath(Trail):
     def host_end(self, row: int) -> Next:
         """Say how the host came to know that its operation was complete."""
         command, kind = int(self.r.command[row]), self.kind_of(row)
-        if kind in ("launch", "map"):
+        if kind in ("launch", "map", "install"):
             return "answer", (command, "host")
         for move in self.moves_of(command):
             if self.m["end_ps"][move] == self.t:

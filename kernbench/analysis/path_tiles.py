@@ -8,12 +8,12 @@ memory that was busy without a gap is followed to the transaction that found it 
 from __future__ import annotations
 
 from kernbench.analysis.causes import READ, WRITE
-from kernbench.analysis.path_program import ProgramPath
+from kernbench.analysis.path_queues import QueuePath
 from kernbench.analysis.trail import ENGINE_PARTS, Next
 from kernbench.analysis.way import Part
 
 
-class Walk(ProgramPath):
+class Walk(QueuePath):
     """The whole walk, from the makespan to 0."""
 
     def left(self, row: int) -> Next:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 LABELS = {
     "gemm": "matrix", "math": "vector", "fetch": "fetch", "store_tcm": "store", "dma_in": "dma in",
-    "dma_out": "dma out", "composite": "composite", "host": "host", "launch": "launch", "wait": "wait",
+    "dma_out": "dma out", "recv": "receive", "send": "send", "composite": "composite", "host": "host",
+    "launch": "launch", "wait": "wait",
 }  # fmt: skip
 
 VALIDATION = "model and simulator validated in milestones/output/validation/README.md"
 
-_SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map")  # from an order to its completion, not work
+_SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map", "install")  # from an order to its completion, not work
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES
 from kernbench.analysis.records import Records
 
-LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")  # the way of a tile
+LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")  # the way of a tile, then messages
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 

@@ -13,7 +13,7 @@ from kernbench.analysis.stages import Stages, first_writes
 from kernbench.analysis.way import Part, Ways
 from kernbench.units import ns_to_ps
 
-HOST_KINDS = ("launch", "h2d", "d2h", "map")
+HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
 ENGINE_PARTS = {"fetch": "fetch", "gemm": "matrix", "math": "vector", "store_tcm": "store"}
 UNKNOWN = "the log does not say"
 
@@ -60,6 +60,7 @@ class Trail:
         self.t = records.makespan_ps
         self.found: list[list[Any]] = []
         self.kinds = {name: i for i, name in enumerate(records.kinds)}
+        self.components = {name: i for i, name in enumerate(records.components)}
         self.issued: dict[int, int] = dict(records.causes.issued.tolist())
         self.begin: dict[int, int] = dict(records.causes.begin.tolist())
         self.after: dict[int, list[int]] = {}
@@ -90,7 +91,10 @@ class Trail:
     def _completions(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return when each command was complete, and the row that says so."""
         r = self.r
-        whole = np.isin(r.kind, [self.kinds[k] for k in ("load", "store", "composite", *HOST_KINDS) if k in self.kinds])
+        whole = np.isin(
+            r.kind,
+            [self.kinds[k] for k in ("load", "store", "composite", "send", "recv", *HOST_KINDS) if k in self.kinds],
+        )
         whole |= (r.kind == self.kinds.get("math", -1)) & (r.tile < 0)
         rows = np.flatnonzero(whole).tolist()
         return (
@@ -120,6 +124,8 @@ class Trail:
             found = self.pes[name] = Pe(stages, commands, {READ: [], WRITE: []}, {}, {})
             for i in sorted(moves, key=lambda i: int(self.m["key"][i])):
                 kind = int(self.m["kind"][i])
+                if kind not in found.channel:
+                    continue
                 found.place[i] = len(found.channel[kind])
                 found.channel[kind].append(i)
                 found.of_tile.setdefault((int(self.m["command"][i]), int(self.m["tile"][i]), kind), []).append(i)

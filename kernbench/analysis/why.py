@@ -14,7 +14,7 @@ from kernbench.analysis.critical_path import CriticalPath, critical_path
 from kernbench.analysis.records import Records
 from kernbench.analysis.way import Ways
 
-_RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill")
+_RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
 _SHOWN = 0.05
 _BINDS = 0.5
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
@@ -23,6 +23,7 @@ _LIMITS = {
     "the limit of outstanding requests": ("cube.pe.pe_dma.outstanding_reads", "cube.pe.pe_dma.outstanding_writes"),
     "a free tile buffer": ("cube.pe.pe_tcm.buffers_per_operand",),
     "a full buffer behind": ("cube.pe.pe_tcm.stage_buffers",),
+    "a credit": ("cube.pe.pe_ipcq.n_slots", "cube.pe.pe_ipcq.slot_bytes"),
 }
 
 

@@ -49,15 +49,15 @@ class Slot:
     """
 
     __slots__ = (
-        "arrived_ps", "credit", "free", "index", "job", "key", "loaded", "nbytes", "number", "pa", "queue", "route",
-        "sent_ps", "since_ps",
+        "arrived_ps", "credit", "free", "index", "job", "key", "loaded", "nbytes", "number", "pa", "queue", "read_ps",
+        "route", "sent_ps", "since_ps",
     )  # fmt: skip
 
     def __init__(self, job: SendJob, index: int, number: int, pa: int, nbytes: int) -> None:
         self.job, self.index, self.number, self.pa, self.nbytes = job, index, number, pa, nbytes
         self.queue: Queue
         self.route: Route
-        self.sent_ps = self.arrived_ps = self.since_ps = self.credit = self.key = -1
+        self.sent_ps = self.arrived_ps = self.since_ps = self.read_ps = self.credit = self.key = -1
         self.loaded = self.free = False
 
 
@@ -140,7 +140,7 @@ class RecvJob(Job):
     `asked` parts of its message have been asked for, `left` have not been taken.
     """
 
-    __slots__ = ("asked", "left", "message", "queue", "queues", "start_ps")
+    __slots__ = ("asked", "left", "message", "queue", "queues")
 
     def __init__(
         self, pe: Pe, command: Recv, command_id: int, issued: int, queues: tuple[Queue, ...], queue: Queue | None
@@ -149,7 +149,6 @@ class RecvJob(Job):
         self.queues, self.queue = queues, queue
         self.message: Message | None = None
         self.asked = self.left = 0
-        self.start_ps = -1
 
     def finish(self, t: int, data: Any = None) -> None:
         """Complete the command at `t`, its output being what the message carries."""

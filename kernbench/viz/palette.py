@@ -8,7 +8,7 @@ GREY, LIGHT_GREY, DARK_GREY = "#8C8C8C", "#DADADA", "#4D4D4D"
 
 STAGES = {
     "gemm": BLUE, "math": PURPLE, "fetch": SKY, "store_tcm": GREEN, "dma_in": ORANGE, "dma_out": VERMILION,
-    "composite": DARK_GREY, "host": YELLOW, "launch": GREY, "wait": LIGHT_GREY,
+    "recv": "#0A3D62", "send": "#B8E186", "composite": DARK_GREY, "host": YELLOW, "launch": GREY, "wait": LIGHT_GREY,
 }  # fmt: skip
 
 SERIES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, DARK_GREY)

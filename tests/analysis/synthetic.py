@@ -9,6 +9,7 @@ from kernbench.analysis.records import CommandInfo, Records
 ENGINE = {
     "load": "pe_dma", "dma_in": "pe_dma", "store": "pe_dma", "dma_out": "pe_dma", "fetch": "pe_fetch_store",
     "store_tcm": "pe_fetch_store", "gemm": "pe_gemm", "math": "pe_math", "composite": "pe_scheduler",
+    "recv": "pe_ipcq", "send": "pe_ipcq",
 }  # fmt: skip
 
 

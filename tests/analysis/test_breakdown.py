@@ -35,8 +35,8 @@ def test_an_instant_belongs_to_the_first_busy_stage():
     rows = [("dma_in", 0, 10, 0, {}), ("gemm", 5, 8, 0, {}), ("fetch", 4, 6, 0, {}), ("store", 12, 14, 0, {})]
     got = breakdown(records_of(rows))
     assert got.exclusive_ps == {
-        "gemm": 3000, "math": 0, "fetch": 1000, "store_tcm": 0, "dma_in": 6000, "dma_out": 2000, "composite": 0,
-        "host": 0, "launch": 0, "wait": 2000,
+        "gemm": 3000, "math": 0, "fetch": 1000, "store_tcm": 0, "dma_in": 6000, "dma_out": 2000, "recv": 0, "send": 0,
+        "composite": 0, "host": 0, "launch": 0, "wait": 2000,
     }  # fmt: skip
     assert got.busy_ps["dma_in"] == 10_000
     assert got.busy_ps["fetch"] == 2000

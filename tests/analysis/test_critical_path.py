@@ -20,6 +20,7 @@ from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import STEPS, checked, program
 from tests.components.one_pe import engine_of, launch, pointer
+from tests.components.queues_under_test import run as run_queues
 
 MACHINE = resolve_topology("preset:default")
 
@@ -122,3 +123,35 @@ def test_nothing_ran():
     empty = Records.empty(spec={"system": {}})
     assert critical_path(empty).steps == ()
     assert not critical_path(empty).parts()
+
+
+PLACES = ((0, 0, 0), (0, 1, 0), (0, 0, 5), (0, 5, 3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 5000)).filter(lambda x: x[0] != x[1]),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(1, 3),
+    st.sampled_from(["tcm", "sram", "hbm"]),
+    st.sampled_from(["exact", "fast"]),
+)
+def test_messages_between_pes(exchange, n_slots, kind, mode):
+    pairs = [((PLACES[i], f"to{j}"), (PLACES[j], f"to{i}")) for i in range(4) for j in range(i + 1, 4)]
+
+    def program_of(me):
+        def run_it(tl):
+            for src, dst, n in exchange:
+                if src == me:
+                    tl.send(f"to{dst}", tl.full((n,), 1.0, dtype=tl.float16) + 0)
+                if dst == me:
+                    tl.exp(tl.recv(f"to{src}", shape=(n,)))
+
+        return run_it
+
+    programs = {place: program_of(i) for i, place in enumerate(PLACES)}
+    engine = run_queues(programs, pairs, mode=mode, n_slots=n_slots, kind=kind, slot_bytes=1024)
+    checked(engine.records())

@@ -240,8 +240,8 @@ def test_every_acyclic_exchange_completes_in_order_and_loses_nothing(exchange, n
                 if src == me:
                     tl.send(f"to{dst}", value_of(tl, n, number))
                 if dst == me:
-                    tile = tl.recv(f"to{src}", shape=(n,))
-                    got.setdefault((src, dst), []).append((number, float(tile.numpy()[-1])))
+                    value = float(tl.recv(f"to{src}", shape=(n,)).numpy()[-1])
+                    got.setdefault((src, dst), []).append((number, value))
 
         return run_it
 
@@ -331,3 +331,14 @@ def test_the_environment_asks_for_a_trace_of_messages(monkeypatch, capsys):
         ["recv", "sip0.cube1.pe0", "W"],
         ["credit", "sip0.cube1.pe0", "W"],
     ]
+
+
+def test_a_tile_that_is_held_keeps_its_slot():
+    def holder(tl: Any) -> None:
+        first = tl.recv("W", shape=(4,))
+        tl.recv("W", shape=(4,))
+        del first
+
+    run({A: send(4, 2), B: recv(4, 2)}, n_slots=1)
+    with pytest.raises(IpcqDeadlock, match="1 of 1 slots hold data"):
+        run({A: send(4, 2), B: holder}, n_slots=1)

@@ -336,14 +336,15 @@ class PeIpcq:
         while job.asked < len(message.slots):
             slot = message.slots[job.asked]
             job.asked += 1
-            if job.start_ps < 0:
-                job.start_ps = now
+            slot.read_ps = now
             if slot.queue.spec.kind != "tcm":
                 self.clock.call_at(now + self._setup_ps[slot.queue.spec.kind], self._read, (job, slot))
                 continue
-            end = self._read_free = max(now, self._read_free) + serialization_ps(slot.nbytes, self._read_bw)
+            slot.read_ps = max(now, self._read_free)
+            end = self._read_free = slot.read_ps + serialization_ps(slot.nbytes, self._read_bw)
             if message.parts == 1 and command.consume and command.output is not None:
                 command.output.space = slot
+                self._log_read(job, slot, end)
                 self._received(job, end)
             else:
                 self.clock.call_at(end, self._copied, (job, slot))
@@ -383,6 +384,7 @@ class PeIpcq:
     def _done(self, job: RecvJob, slot: Slot) -> None:
         command = job.command
         assert isinstance(command, Recv)
+        self._log_read(job, slot, self.clock._now)
         if command.consume:
             self._release(slot)
         job.left -= 1
@@ -394,9 +396,13 @@ class PeIpcq:
         assert job.message is not None
         self._tell("recv", job.queue, job.message.nbytes)
         if self.log.operation:
-            self.log.row(job.start_ps, end, self.component, _RECV, job.id, job.message.nbytes, 0, -1)
             self.log.after.append((job.id, job.message.command))
         job.finish(end)
+
+    def _log_read(self, job: RecvJob, slot: Slot, end: int) -> None:
+        """Enter what a receive did with one part: out of its slot, and to memory where it goes there."""
+        if self.log.operation:
+            self.log.row(slot.read_ps, end, self.component, _RECV, job.id, slot.nbytes, 0, slot.index)
 
     # -- credits
 
