@@ -23,34 +23,37 @@ Piece = tuple["Port", int, int, list[int] | None]
 
 
 class Stream:
-    """A matrix in memory, by tiles. A piece of one is (port, offset, bytes, lines): what one request asks for."""
+    """A matrix in memory, by tiles. A piece of one is (port, offset, bytes, lines): what one request asks for.
+
+    `home` is the memory that it lies in, from `at` on, if that is one and it lies there tile by tile.
+    """
 
     def __init__(self, pe: Pe, ref: Ref, grid: Grid) -> None:
         self.pe, self.ref, self.grid = pe, ref, grid
         self.strided = pe.gather == "strided"
         whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
-        self._home: tuple[Port, int] | None = None
+        self.home: Port | None = None
+        self.at = 0
         if len(whole) == 1 and not self.strided:
             node_id, offset = pe.engine.locate(whole[0][0])
-            self._home = pe.dma.port(node_id), offset
+            self.home, self.at = pe.dma.port(node_id), offset
 
     def pieces(self, r: int, c: int) -> list[Piece]:
         """Return the requests of tile (r, c)."""
         if self.strided:
             return self._touched(self.grid.strided(r, c))
         offset, nbytes = self.grid.packed(r, c)
-        if self._home is not None:
-            port, base = self._home
-            return [(port, base + offset, nbytes, None)]
+        if self.home is not None:
+            return [(self.home, self.at + offset, nbytes, None)]
         engine, dma = self.pe.engine, self.pe.dma
         found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
         return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
 
     def row(self, r: int, cols: int) -> list[list[Piece]]:
         """Return the requests of tiles (r, 0) to (r, cols - 1)."""
-        if self._home is None:
+        if self.home is None:
             return [self.pieces(r, c) for c in range(cols)]
-        (port, base), grid = self._home, self.grid
+        port, base, grid = self.home, self.at, self.grid
         rows, last = grid.shape(r, cols - 1)
         full = rows * grid.tile_cols * grid.itemsize
         start = base + r * grid.tile_rows * grid.cols * grid.itemsize
@@ -59,9 +62,9 @@ class Stream:
 
     def column(self, c: int, rows: int) -> list[list[Piece]]:
         """Return the requests of tiles (0, c) to (rows - 1, c)."""
-        if self._home is None:
+        if self.home is None:
             return [self.pieces(r, c) for r in range(rows)]
-        (port, base), grid = self._home, self.grid
+        port, base, grid = self.home, self.at, self.grid
         _, cols = grid.shape(0, c)
         nbytes = grid.tile_rows * cols * grid.itemsize
         start = base + grid.tile_rows * c * grid.tile_cols * grid.itemsize

@@ -18,6 +18,7 @@ memories) in `hot` go flit by flit.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from heapq import heappush
 from itertools import pairwise
 from random import Random
@@ -26,8 +27,8 @@ from typing import Any, NamedTuple
 from kernbench.policy.routing import Router, reverse
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
-from kernbench.sim_engine.link import COUNT_BITS, HOP_BITS, Link, Route
-from kernbench.sim_engine.movers import flit_mover, message_mover
+from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
+from kernbench.sim_engine.movers import flit_mover, message_mover, note
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
 
@@ -85,8 +86,9 @@ class Fabric:
         self.routes: dict[tuple[str, str], Route] = {}
         self.reservations = 0
         self.hops: list[Hop] | None = [] if trace else None
+        self.rehearsed: dict[Hashable, Any] = {}
         self._router = Router(graph)
-        self._tie_seed = tie_seed
+        self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
         self._parts: dict[str, Any] = {}
         self._feed, self._hop = flit_mover(self, clock, run_ahead)
@@ -97,7 +99,7 @@ class Fabric:
         link = self.links.get((src, dst))
         if link is None:
             edge = self.graph.edge(src, dst)
-            rank = edge.rank if self._tie_seed is None else Random(f"{self._tie_seed}:{src}->{dst}").getrandbits(40)
+            rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
             part = self._part(dst)
             extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
             link = self.links[src, dst] = Link(edge, extra, rank)
@@ -138,6 +140,11 @@ class Fabric:
             start = self._start_pair if len(links) == 2 else self._start_whole
         node = self.graph.index(path[0])
         return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), hooks, start)
+
+    def pairs(self, route: Route) -> bool:
+        """Return whether messages over `route` cross just two links each way, in this run's own way and unobserved."""
+        usual = self._start_pair if self.whole else self.start_flits
+        return len(route.links) == 2 and route.start == usual == self.back(route).start
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
@@ -219,6 +226,11 @@ class Fabric:
         route, k, size, key, fn, arg = flit
         t = self.clock._now
         link = route.links[k]
+        came_over = route.links[k - 1].priority if k else ARRIVAL
+        if link.free >= HELD:
+            link.held((t, came_over, key + k))
+        if self.whole and k:
+            note(self, link, t, came_over, key)
         start = max(t, link.free)
         end = link.free = start + link.time(size)
         self.reservations += 1

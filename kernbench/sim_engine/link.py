@@ -11,17 +11,21 @@ from kernbench.units import FLIT_BYTES, serialization_ps
 
 HOP_BITS = 10
 COUNT_BITS = 34
+HELD = 1 << 62
 
 
 class Link:
     """A directed link.
 
     `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals; `last` is when the
-    last flit of the latest message reaches it, `last_from` and `last_key` that flit's own rank and key.
+    last flit of the latest message reaches it, `last_from` and `last_key` that flit's own rank and key. While
+    somebody has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap
+    (time, priority, key), and gets the true `free`.
     """
 
     __slots__ = (
-        "bw_gbs", "dst", "flit_ps", "free", "last", "last_from", "last_key", "lat", "name", "priority", "src", "times",
+        "bw_gbs", "dst", "flit_ps", "free", "held", "last", "last_from", "last_key", "lat", "name", "priority", "src",
+        "times",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, extra_ps: int, rank: int) -> None:
@@ -30,6 +34,7 @@ class Link:
         self.lat = edge.latency_ps + extra_ps
         self.priority = ARRIVAL + rank
         self.free = self.last = self.last_from = self.last_key = 0
+        self.held: Callable[[tuple[int, int, int]], int]
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 

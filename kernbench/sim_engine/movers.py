@@ -10,6 +10,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from kernbench.sim_engine.clock import Callback, Clock
+from kernbench.sim_engine.link import HELD
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
         t = clock._now
         while True:
             link = links[k]
-            if check:
-                _note(fabric, link, t, links[k - 1].priority, key)
             start = link.free
+            if start >= HELD:
+                start = link.held((t, links[k - 1].priority, key + k))
+            if check:
+                note(fabric, link, t, links[k - 1].priority, key)
             if start < t:
                 start = t
             start += link.flit_ps if size == FLIT_BYTES else link.time(size)
@@ -61,9 +64,12 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
         until = heap[0][0] if heap else None
         done = 0
         while True:
-            if check:
-                _note(fabric, link, t, links[0].priority, key)
             start = link.free
+            if start >= HELD:
+                start = link.held((t, links[0].priority, key + 1))
+                until = heap[0][0] if heap else None
+            if check:
+                note(fabric, link, t, links[0].priority, key)
             if start < t:
                 start = t
             start += flit_ps
@@ -104,6 +110,9 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
         came_over = links[k - 1].priority if k else 0
         while True:
             link = links[k]
+            start = link.free
+            if start >= HELD:
+                start = link.held((t, came_over, key + k))
             last = link.last
             if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)) and k:
                 fabric.flag(link)
@@ -113,7 +122,6 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
                 link.last_key = key
             times = link.times
             d = times[size] if size in times else link.time(size)
-            start = link.free
             if start < t:
                 start = t
             end = start + q * d
@@ -156,6 +164,9 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
         t = start + d + first.lat
         tail = end + first.lat
         came_over = first.priority
+        start = link.free
+        if start >= HELD:
+            start = link.held((t, came_over, key + 1))
         last = link.last
         if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)):
             fabric.flag(link)
@@ -165,7 +176,6 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
             link.last_key = key
         times = link.times
         d = times[size] if size in times else link.time(size)
-        start = link.free
         if start < t:
             start = t
         end = start + q * d
@@ -199,7 +209,7 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
     return move, pair
 
 
-def _note(fabric: Fabric, link: Link, t: int, came_over: int, key: int) -> None:
+def note(fabric: Fabric, link: Link, t: int, came_over: int, key: int) -> None:
     """Check that a flit, among whole messages, reaches `link` in order, and keep it as the latest."""
     last = link.last
     if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)):

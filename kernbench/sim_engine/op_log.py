@@ -108,17 +108,26 @@ class OpLog:
         command = receive.id if receive is not None else -1
         self._moves.append((sent, now, number, nbytes, command, slot.index, CREDIT, key, *_UNKNOWN))
 
+    def block(self, rows: np.ndarray, moves: np.ndarray) -> None:
+        """Add rows and moves by the table, as `tables` returns them."""
+        self._blocks.append(rows)
+        self._move_blocks.append(moves)
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all rows and all transactions so far, a column for each entry of `COLUMNS` and `MOVES`."""
+        self._flush()
+        return _joined(self._blocks, len(COLUMNS)), _joined(self._move_blocks, len(MOVES))
+
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""
         self._flush()
-        blocks = self._move_blocks
-        table = np.concatenate(blocks) if blocks else np.zeros((0, len(MOVES)), np.int64)
+        table = _joined(self._move_blocks, len(MOVES))
         return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(MOVES.items())}
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
         self._flush()
-        table = np.concatenate(self._blocks) if self._blocks else np.zeros((0, len(COLUMNS)), np.int64)
+        table = _joined(self._blocks, len(COLUMNS))
         return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(COLUMNS.items())}
 
     def _flush(self) -> None:
@@ -128,3 +137,7 @@ class OpLog:
         if self._moves:
             self._move_blocks.append(np.array(self._moves, np.int64))
             self._moves.clear()
+
+
+def _joined(blocks: list[np.ndarray], width: int) -> np.ndarray:
+    return np.concatenate(blocks) if blocks else np.zeros((0, width), np.int64)

@@ -35,15 +35,15 @@ class HbmCtrl:
         self._all_read = [READ] * self.n
         self.by_rounds = engine.by_rounds and hbm.burst_bytes == FLIT_BYTES
         self._line_mask = hbm.burst_bytes - 1
-        self._round_bytes = hbm.burst_bytes * self.n
-        self._served_ps = 0
+        self.round_bytes = hbm.burst_bytes * self.n
+        self.served_ps = 0
         # For each channel since when it has been busy without a gap, and the transaction that came to it then.
         self._since = [(0, -1)] * self.n
 
     @property
     def busy_ps(self) -> int:
         """Return how long its channels were busy, on average [ps]."""
-        return self._served_ps // self.n
+        return self.served_ps // self.n
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
@@ -71,7 +71,7 @@ class HbmCtrl:
 
     def _rounds(self, txn: Transaction) -> list[tuple[int, int]] | None:
         """Return the same by the round, for whole rounds of consecutive lines over channels free alike; else None."""
-        whole = not (txn.offset & self._line_mask or txn.nbytes % self._round_bytes)
+        whole = not (txn.offset & self._line_mask or txn.nbytes % self.round_bytes)
         if not (whole and self.by_rounds) or txn.lines is not None:
             return None
         free = self.free
@@ -86,10 +86,10 @@ class HbmCtrl:
             if start < now or min(free) < now:
                 self._since = [(now, txn.key)] * n
             start = now
-        rounds: int = txn.nbytes // self._round_bytes
+        rounds: int = txn.nbytes // self.round_bytes
         end = start + rounds * burst
         self.free = [end] * n
-        self._served_ps += rounds * n * burst
+        self.served_ps += rounds * n * burst
         access = self.access_ps
         txn.served = now, *self._since[0], end + access
         if access < burst <= n * txn.back.links[0].flit_ps:
@@ -114,7 +114,7 @@ class HbmCtrl:
             self.direction[channel] = direction
             start += self.turn_ps
         end = self.free[channel] = start + self.burst_ps
-        self._served_ps += self.burst_ps
+        self.served_ps += self.burst_ps
         return end
 
     def _release(self, txn: Transaction) -> None:

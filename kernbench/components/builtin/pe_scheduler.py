@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from kernbench.components.command import Command, Composite, Dot, Ref, Value, VectorOp
 from kernbench.components.jobs import TileJob
+from kernbench.components.rehearsal import Alone, own_port
 from kernbench.components.stream import Stream, TileReads, TileWrites
 from kernbench.components.tile_plan import GemmPlan, Grid
 from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.units import MIB, ns_to_ps
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_dma import Port
     from kernbench.components.pe import Pe
 
 
@@ -89,7 +91,10 @@ class Plan:
 
 
 class PeScheduler:
-    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way."""
+    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way.
+
+    `alone` is the composite that has the PE to itself, if its times are known beforehand.
+    """
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe = pe
@@ -97,13 +102,29 @@ class PeScheduler:
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
         self.queue: deque[TileJob] = deque()
         self._free = 0
+        self.alone: Alone | None = None
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, none before the command issued before it."""
+        if self.alone is not None and self.pe.unfinished > 1:
+            self.alone.disturb((self.pe.engine.env._now,))
         while self.queue and not self.queue[0].waiting:
             job = self.queue.popleft()
-            job.planned_ps = max(job.ready, self._free) + self.pe.mmu.lookup_ps
-            self._free = job.planned_ps + job.n * self.tile_ps
+            planned = max(job.ready, self._free) + self.pe.mmu.lookup_ps
+            self._free = planned + job.n * self.tile_ps
+            port = own_port(job)
+            if port is None or planned < self.pe.engine.env._now:
+                job.planned_ps = planned
+            else:
+                self.pe.engine.env.call_at(planned, self._begin, (job, port, planned))
+
+    def _begin(self, what: tuple[TileJob, Port, int]) -> None:
+        """Begin with a composite that uses the PE's own slice only."""
+        self.alone = Alone.of(*what)
+        if self.alone is None:
+            job, _, planned = what
+            job.planned_ps = planned
+            self.pe.pump()
 
     def job(self, command: Command, command_id: int, issued: int) -> TileJob:
         """Return the job of a dot or a composite.
