@@ -8,9 +8,7 @@ from kernbench.analysis.records import Launch, Records
 from tests.analysis.synthetic import records_of
 
 ROW = st.tuples(
-    st.sampled_from(
-        [kind for kinds in STAGES.values() for kind in kinds if kind not in ("composite", "h2d", "d2h", "map")]
-    ),
+    st.sampled_from([kind for stage, kinds in STAGES.items() if stage not in ("composite", "host") for kind in kinds]),
     st.integers(0, 40),
     st.integers(0, 15),
     st.integers(0, 2),
