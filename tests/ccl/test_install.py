@@ -1,0 +1,119 @@
+"""Algorithms by name, by path and as functions."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from types import ModuleType
+
+import pytest
+
+from kernbench import config
+from kernbench.ccl import install
+from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.ccl.plan import plan
+from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
+from kernbench.errors import ConfigError
+
+PACKAGED = config.read_ccl(config.default_ccl_path())
+CONTENT = config.load_yaml(config.default_ccl_path())
+
+
+def my_kernel(t_ptr, n_elem, world_size, *, tl):
+    """Do nothing."""
+
+
+MINE = algorithm(my_kernel, name="from a path", topology="tree_binary")
+
+
+@pytest.mark.parametrize("name", PACKAGED.algorithms)
+def test_every_packaged_entry_is_an_algorithm(name):
+    found = install.resolve_algorithm_config(name, PACKAGED)
+    entry = PACKAGED.algorithms[name]
+    assert (found.name, found.collective, found.contribution) == (name, entry.collective, entry.contribution)
+    assert found.topology.__name__ == entry.topology.rpartition(":")[2]
+
+
+def test_the_nearest_file_is_read(tmp_path, monkeypatch):
+    content = copy.deepcopy(CONTENT)
+    content["defaults"] |= {"n_slots": 32, "algorithm": "ring_allreduce_hbm"}
+    (tmp_path / "ccl.yaml").write_text(
+        config.default_ccl_path().read_text().replace("  # n_slots: 4  ", "  n_slots: 32  ")
+    )
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    assert install.load_ccl_config().defaults.n_slots == 32
+    assert install.resolve_algorithm_config("ring_allreduce_hbm").n_slots == 32
+    assert install.resolve_algorithm_config(config=content).name == "ring_allreduce_hbm"
+
+
+def test_the_machine_fills_in_what_the_file_leaves_out(two_sips):
+    found = install.resolve_algorithm_config("ring_allreduce_sram", PACKAGED, two_sips)
+    assert (found.buffer_kind, found.n_slots, found.slot_size, found.credit_bytes) == ("sram", 4, 4096, 16)
+    assert install.resolve_algorithm_config("ring_allreduce_sram", PACKAGED).n_slots is None
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(
+        ConfigError, match=r"'ring_allreduce_tmc' is unknown; did you mean ring_allreduce_tcm\? known: "
+    ):
+        install.resolve_algorithm_config("ring_allreduce_tmc", PACKAGED)
+
+
+def test_auto_is_the_tuner_s_to_say():
+    with pytest.raises(ConfigError, match="the tuner says which"):
+        install.resolve_algorithm_config(config=PACKAGED)
+
+
+def test_entries_by_what_they_do():
+    assert "intercube_allreduce" in install.names(PACKAGED, "all_reduce", "cube")
+    assert "intercube_allreduce" not in install.names(PACKAGED, "all_reduce", "rank")
+    assert install.names(PACKAGED, "barrier") == ["tree_barrier"]
+
+
+def test_a_module_of_ones_own(monkeypatch):
+    mine = ModuleType("my_star")
+    mine.kernel, mine.kernel_args = my_kernel, lambda *, n_elem, world_size: (n_elem, world_size)
+    monkeypatch.setitem(sys.modules, "my_star", mine)
+    content = copy.deepcopy(CONTENT)
+    content["algorithms"]["star"] = content["algorithms"]["tree_allreduce"] | {"module": "my_star"}
+    assert install.resolve_algorithm_config("star", content).kernel is my_kernel
+    assert install.resolve_algorithm_config(mine).name == "my_star"
+    del mine.kernel_args
+    with pytest.raises(ConfigError, match="algorithm 'star': module my_star has no 'kernel_args'"):
+        install.resolve_algorithm_config("star", content)
+
+
+def test_a_module_that_is_not_there():
+    content = copy.deepcopy(CONTENT)
+    content["algorithms"]["star"] = content["algorithms"]["tree_allreduce"] | {"module": "no_such.star"}
+    with pytest.raises(ConfigError, match=r"module 'no_such.star' cannot be imported.*Python path"):
+        install.resolve_algorithm_config("star", content)
+
+
+def test_a_kernel_an_algorithm_and_a_path():
+    assert install.resolve_algorithm_config(my_kernel) == algorithm(my_kernel)
+    assert install.resolve_algorithm_config(MINE) is MINE
+    assert install.resolve_algorithm_config(f"{__name__}:MINE") is MINE
+    assert install.resolve_algorithm_config(f"{__name__}:my_kernel").name == "my_kernel"
+    with pytest.raises(ConfigError, match="3 is no algorithm"):
+        install.resolve_algorithm_config(3)
+
+
+def test_the_wiring_of_cubes_and_devices_is_that_of_the_plan(six_sips):
+    cubes = [(cube, 0) for cube in range(16)]
+    planned = plan(_over_cubes(), six_sips, range(6), cubes)
+    assert configure_sfr_intercube_multisip(six_sips) == {
+        place: role.neighbours for place, role in planned.programs.items()
+    }
+    assert len(configure_sfr_intercube_multisip(six_sips, sips=[0, 1], pes=[0, 3])) == 64
+
+
+def _over_cubes() -> Algorithm:
+    return algorithm(my_kernel, topology="intercube", mapper="by_cube", root_cube="centre")
+
+
+def test_the_wiring_of_a_cube_s_pes(two_sips):
+    wiring = configure_sfr_intracube_pe_ring(two_sips, sips=[1], cubes=[5])
+    assert len(wiring) == 8
+    assert wiring[1, 5, 7] == {"local_E": ((1, 5, 0), "local_W"), "local_W": ((1, 5, 6), "local_E")}
