@@ -73,7 +73,7 @@ def double_tree(lane: Lane) -> Neighbours:
     n = lane.world_size
     graph = none(lane)
     for child in range(n):
-        parent = _in_order_parent(child, n)
+        parent = in_order_parent(child, n)
         if parent is not None:
             side = "child_left" if child < parent or parent == 0 else "child_right"
             _join(graph, parent, f"a_{side}", child, "a_parent")
@@ -182,7 +182,7 @@ def _devices(lane: Lane, graph: Neighbours, *, at_root: bool) -> None:
             _spread(graph, between, [ranks[sip, cube, pe] for sip in range(lane.n_sips)])
 
 
-def _in_order_parent(rank: int, n: int) -> int | None:
+def in_order_parent(rank: int, n: int) -> int | None:
     """Return the parent of a member of the in-order binary tree of 1..n-1 under root 0; None for the root."""
     if rank == 0:
         return None

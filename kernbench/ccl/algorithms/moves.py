@@ -3,7 +3,8 @@
 A move receives a piece from each of its sources, joins them (with its own elements, if `own`), passes the result on
 and keeps it, as asked. What a participant must take care of stands here once:
 
-- Receives, and loads of own elements, are posted some moves ahead, so that they overlap with the moves before.
+- Receives, and loads of own elements, are posted some moves ahead, so that they overlap with the moves before; a load
+  of what a move before has yet to store comes after it.
 - A piece that is passed on unchanged is copied out of its slot first (`tl.copy`); tiles are dropped at once. Slots
   are therefore never held while a message waits to leave, and any number of slots, even one, is enough.
 - A piece that starts here leaves from memory, without a place in TCM.
@@ -18,15 +19,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kernbench.ccl.algorithms.reduction import Reduction
-from kernbench.errors import ConfigError
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.queue_ops import Arrival
 from kernbench.triton_emu.tl_context import TLContext
 
 AHEAD = 4
 KIB = 1024
-# What a participant holds while it waits to leave is at most a block: half of the kernel scratch.
-BLOCK_BYTES = 512 * KIB
+# What a participant holds while it waits to leave is at most a block: a quarter of the kernel scratch.
+BLOCK_BYTES = 256 * KIB
 SMALLEST_CHUNK, LARGEST_CHUNK, CHUNKS = 4 * KIB, 32 * KIB, 8
 
 Span = tuple[int, int]
@@ -50,6 +50,8 @@ class Move:
         Directions that the result goes to.
     keep : bool
         Whether it is stored.
+    unchanged : bool
+        Whether what came is passed on instead of the result.
     """
 
     start: int
@@ -59,50 +61,62 @@ class Move:
     complete: bool = False
     to: tuple[str, ...] = ()
     keep: bool = False
+    unchanged: bool = False
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A move under way: what it waits for, and its own elements if they are being loaded."""
+
+    move: Move
+    arrivals: list[Arrival]
+    own: Tile | None
 
 
 def perform(
     moves: Iterable[Move], src: Pointer, dst: Pointer, reduction: Reduction, tl: TLContext, ahead: int = AHEAD
 ) -> None:
     """Carry out `moves`: own elements come from `src`, results go to `dst`."""
-    begun: deque[tuple[Move, list[Arrival], Tile | None]] = deque()
+    begun: deque[_Begun] = deque()
     for move in moves:
-        shape = (move.size,)
-        arrivals = [tl.recv_async(way, shape=shape, dtype=src.dtype) for way in move.sources]
-        load = move.own and (move.sources or move.keep)
-        begun.append((move, arrivals, tl.load(src + move.start, shape=shape) if load else None))
+        arrivals = [tl.recv_async(way, shape=(move.size,), dtype=src.dtype) for way in move.sources]
+        stale = any(b.move.keep and _overlap(b.move, move) for b in begun)
+        begun.append(_Begun(move, arrivals, None if stale else _own(move, src, tl)))
         if len(begun) > ahead:
-            _finish(*begun.popleft(), src, dst, reduction, tl)
+            _finish(begun.popleft(), src, dst, reduction, tl)
     while begun:
-        _finish(*begun.popleft(), src, dst, reduction, tl)
+        _finish(begun.popleft(), src, dst, reduction, tl)
 
 
-def _finish(
-    move: Move,
-    arrivals: list[Arrival],
-    own: Tile | None,
-    src: Pointer,
-    dst: Pointer,
-    reduction: Reduction,
-    tl: TLContext,
-) -> None:
-    if not arrivals:
+def _overlap(a: Move, b: Move) -> bool:
+    return a.start < b.start + b.size and b.start < a.start + a.size
+
+
+def _own(move: Move, src: Pointer, tl: TLContext) -> Tile | None:
+    return tl.load(src + move.start, shape=(move.size,)) if move.own and (move.sources or move.keep) else None
+
+
+def _finish(begun: _Begun, src: Pointer, dst: Pointer, reduction: Reduction, tl: TLContext) -> None:
+    move, own = begun.move, begun.own
+    if own is None:
+        own = _own(move, src, tl)
+    if not move.sources:
         for way in move.to:
             tl.send(way, src + move.start, shape=(move.size,))
         if own is not None:
             tl.store(dst + move.start, own)
         return
-    tiles = [tl.wait(arrival) for arrival in arrivals]
-    arrivals.clear()
+    tiles = [tl.wait(arrival) for arrival in begun.arrivals]
+    begun.arrivals.clear()
+    if move.to and (move.unchanged or own is None):
+        tiles[0] = tl.copy(tiles[0])
+    passed = tiles[0]
     if own is not None:
         tiles.append(own)
-    if len(tiles) > 1:
-        result = reduction.join(tl, tiles, complete=move.complete)
-    else:
-        result = tl.copy(tiles[0]) if move.to else tiles[0]
+    result = reduction.join(tl, tiles, complete=move.complete) if len(tiles) > 1 else tiles[0]
     tiles.clear()
     for way in move.to:
-        tl.send(way, result)
+        tl.send(way, passed if move.unchanged else result)
     if move.keep:
         tl.store(dst + move.start, result)
 
@@ -144,15 +158,18 @@ class Cut:
         Elements that are never cut apart.
     chunk_bytes : int or None
         Bytes of a message; None: an eighth of a block, from 4 to 32 KiB.
+    streams : int
+        Vectors that are worked on at a time, and share the room.
     """
 
     itemsize: int
     row: int = 1
     chunk_bytes: int | None = None
+    streams: int = 1
 
     def segments(self, start: int, size: int, parts: int) -> Iterator[Span]:
         """Cut a vector so that one block of `parts` fits into what a participant may hold."""
-        block = max(BLOCK_BYTES, 4 * (self.chunk_bytes or 0))
+        block = max(BLOCK_BYTES // self.streams, 4 * (self.chunk_bytes or 0))
         yield from spans(start, size, self._whole(block) * parts)
 
     def chunks(self, block: Span) -> list[Span]:
@@ -168,7 +185,13 @@ class Cut:
         return max(1, nbytes // (self.itemsize * self.row)) * self.row
 
 
-def check_rows(n_elem: int, row: int) -> None:
-    """Refuse a vector that is not made of whole rows."""
-    if row < 1 or n_elem % row:
-        raise ConfigError(f"row = {row}: expected a divisor of the {n_elem} elements of a shard")
+def alternate(*streams: Iterator[Move]) -> Iterator[Move]:
+    """Yield from each of `streams` in turn, until all have ended."""
+    left = list(streams)
+    while left:
+        for stream in list(left):
+            move = next(stream, None)
+            if move is None:
+                left.remove(stream)
+            else:
+                yield move

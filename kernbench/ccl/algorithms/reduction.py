@@ -75,6 +75,19 @@ class Reduction:
         return tl.cast(joined, dtype)
 
 
+def reduction(n_elem: int, count: int, op: str | Operator, row: int) -> Reduction:
+    """Return the operator that a call asks for.
+
+    Raises
+    ------
+    ConfigError
+        If it is unknown, or the `n_elem` elements of a shard are not whole rows.
+    """
+    if row < 1 or n_elem % row:
+        raise ConfigError(f"row = {row}: expected a divisor of the {n_elem} elements of a shard")
+    return Reduction(op, count, row)
+
+
 def _wide(tl: TLContext, tile: Tile) -> Tile:
     dtype: DType = tile.dtype
     return tl.cast(tile, float32) if dtype.is_floating_point and dtype.itemsize < 4 else tile
