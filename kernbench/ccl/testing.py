@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import Plan, plan_group
@@ -22,7 +22,7 @@ Arrays = np.ndarray | tuple[np.ndarray, ...]
 
 
 def run_kernel_in_mock(
-    kernel: str | Algorithm | Plan | Callable[..., Any],
+    kernel: AlgorithmLike | Plan,
     tensors: Sequence[Arrays] | Mapping[Place, Arrays],
     *,
     group: Group | None = None,
@@ -34,9 +34,9 @@ def run_kernel_in_mock(
 
     Parameters
     ----------
-    kernel : str, Algorithm, Plan or callable
-        An entry of ccl.yaml, an algorithm, one on a group, or just a kernel(t_ptr, n_elem, world_size, *, tl) for a
-        ring.
+    kernel : str, Algorithm, callable, module or Plan
+        What `resolve_algorithm_config` takes, such as an entry of ccl.yaml, or a
+        kernel(t_ptr, n_elem, world_size, *, tl) for a ring; or an algorithm on a group.
     tensors : sequence of array, or mapping of place to array
         The shard of each participant, written in place; a tuple where the kernel takes several pointers. As a
         sequence, in the order of the plan: lane by lane, by number.
@@ -66,7 +66,9 @@ def run_kernel_in_mock(
     >>> x
     [array([2., 2.], dtype=float16), array([0., 0.], dtype=float16), array([1., 1.], dtype=float16)]
     """
-    plan = kernel if isinstance(kernel, Plan) else _plan(kernel, group or Group.line(len(tensors)))
+    if not isinstance(kernel, Plan):
+        kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
+    plan = kernel
     places = [place for lane in plan.lanes for place in lane.places]
     if len(places) != len(tensors):
         raise KernelError(f"{len(tensors)} tensors for {len(places)} participants; give one for each")
@@ -84,15 +86,6 @@ def run_kernel_in_mock(
         for participant in world.values():
             participant.stop()
         memory.write_back()
-
-
-def _plan(kernel: str | Algorithm | Callable[..., Any], group: Group) -> Plan:
-    if isinstance(kernel, str):
-        # Only a name needs ccl.yaml to be read.
-        from kernbench.ccl.install import resolve_algorithm_config
-
-        return plan_group(resolve_algorithm_config(kernel), group)
-    return plan_group(kernel if isinstance(kernel, Algorithm) else algorithm(kernel), group)
 
 
 def _run(participants: list[_Participant]) -> None:
@@ -138,7 +131,8 @@ class _Participant(MockBackend):
     def start(self, tensors: Arrays, call: Mapping[str, Any]) -> None:
         arrays = tensors if isinstance(tensors, tuple) else (tensors,)
         pointers = [self.memory.add(f"{i} of {self.name}", array) for i, array in enumerate(arrays)]
-        self._args = (*pointers, *self.plan.args(self.place, arrays[0].size, **call))
+        n_elem = arrays[0].size if arrays else 0
+        self._args = (*pointers, *self.plan.args(self.place, n_elem, **call))
 
     def _program(self) -> None:
         _, cube, pe = self.place
