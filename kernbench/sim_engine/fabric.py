@@ -102,7 +102,9 @@ class Fabric:
             rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
             part = self._part(dst)
             extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
-            link = self.links[src, dst] = Link(edge, extra, rank)
+            # A port has two neighbours, and nothing turns back in it.
+            chained = self.graph.node(src).kind == "ucie"
+            link = self.links[src, dst] = Link(edge, extra, rank, chained, getattr(part, "on_head", None))
         return link
 
     def _part(self, node_id: str) -> Any:
@@ -130,16 +132,21 @@ class Fabric:
 
     def _make(self, path: tuple[str, ...]) -> Route:
         links = tuple(self.link(a, b) for a, b in pairwise(path))
-        hooks = tuple(getattr(self._part(link.dst), "on_head", None) for link in links)
+        links[0].merges = True
+        for before, link in pairwise(links):
+            link.merges |= link.fed_by not in (None, before)
+            link.fed_by = before
         start: Any
-        if self.hops is not None or any(hooks):
+        if self.hops is not None or any(link.hook is not None for link in links):
             start = self._start_observed
-        elif not self.whole or not self.hot.isdisjoint((path[0], path[-1], *(link.name for link in links))):
+        elif not self.whole or (
+            self.hot and not self.hot.isdisjoint((path[0], path[-1], *(link.name for link in links)))
+        ):
             start = self.start_flits
         else:
             start = self._start_pair if len(links) == 2 else self._start_whole
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), hooks, start)
+        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), start)
 
     def pairs(self, route: Route) -> bool:
         """Return whether messages over `route` cross just two links each way, in this run's own way and unobserved."""
@@ -237,9 +244,8 @@ class Fabric:
         if self.hops is not None:
             self.hops.append(Hop(key, link.name, size, t, start, end))
         t = end + link.lat
-        hook = route.hooks[k]
-        if hook:
-            t += hook(size, t)
+        if link.hook is not None:
+            t += link.hook(size, t)
         k += 1
         if k < len(route.links):
             flit[1] = k

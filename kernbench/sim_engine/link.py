@@ -13,6 +13,8 @@ HOP_BITS = 10
 COUNT_BITS = 34
 HELD = 1 << 62
 
+Hook = Callable[[int, int], int]
+
 
 class Link:
     """A directed link.
@@ -20,21 +22,25 @@ class Link:
     `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals; `last` is when the
     last flit of the latest message reaches it, `last_from` and `last_key` that flit's own rank and key. While
     somebody has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap
-    (time, priority, key), and gets the true `free`.
+    (time, priority, key), and gets the true `free`. `fed_by` is a link that routes come over, `merges` says that some
+    come over others, or begin here.
     """
 
     __slots__ = (
-        "bw_gbs", "dst", "flit_ps", "free", "held", "last", "last_from", "last_key", "lat", "name", "priority", "src",
-        "times",
+        "bw_gbs", "dst", "fed_by", "flit_ps", "free", "held", "last", "last_from", "last_key", "lat", "merges", "name",
+        "priority", "src", "times",
     )  # fmt: skip
 
-    def __init__(self, edge: Edge, extra_ps: int, rank: int) -> None:
+    def __init__(self, edge: Edge, extra_ps: int, rank: int, chained: bool, hook: Hook | None) -> None:
         self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
         self.bw_gbs = edge.bw_gbs
         self.lat = edge.latency_ps + extra_ps
+        self.chained, self.hook = chained, hook
         self.priority = ARRIVAL + rank
         self.free = self.last = self.last_from = self.last_key = 0
         self.held: Callable[[tuple[int, int, int]], int]
+        self.fed_by: Link | None = None
+        self.merges = False
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 
@@ -49,19 +55,15 @@ class Link:
 class Route:
     """The links from one node to another, and what has been sent over them.
 
-    `base` and `counter` make the keys of the source's transactions, `hooks` are the parts that want to see every
-    head (None elsewhere), `start` puts flits on the first link in the way that this route needs. `flits` counts
+    `base` and `counter` make the keys of the source's transactions, `start` puts flits on the first link in the way that this route needs. `flits` counts
     whole flits, `small` messages of less by size: from these every link's bytes and busy time follow, so that
     nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("base", "counter", "flits", "hooks", "links", "nbytes", "reply", "small", "start")
+    __slots__ = ("base", "counter", "flits", "links", "nbytes", "reply", "small", "start")
 
-    def __init__(
-        self, links: tuple[Link, ...], base: int, counter: list[int], hooks: tuple[Any, ...], start: Callable[..., None]
-    ) -> None:
-        self.links, self.base, self.counter = links, base, counter
-        self.hooks, self.start = hooks, start
+    def __init__(self, links: tuple[Link, ...], base: int, counter: list[int], start: Callable[..., None]) -> None:
+        self.links, self.base, self.counter, self.start = links, base, counter, start
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.small: dict[int, int] = {}
@@ -71,7 +73,3 @@ class Route:
         count = self.counter[0]
         self.counter[0] = count + 1
         return self.base | count << HOP_BITS
-
-    def busy_ps(self, link: Link) -> int:
-        """Return how long this route's messages occupied `link`, one of its links [ps]."""
-        return self.flits * link.flit_ps + sum(count * link.time(n) for n, count in self.small.items())

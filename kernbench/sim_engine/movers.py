@@ -98,7 +98,8 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
 def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callable[..., None]]:
     """Return `move`, which takes q flits of one message over their links, and `pair`, the same for just two.
 
-    The last link is reserved with the one before it: should anything else reach it earlier, the check says so.
+    The last link, and one that all routes so far reach over the same link, are reserved with the one before: should
+    anything else reach them earlier, the check says so.
     """
     heap = clock.heap
 
@@ -141,7 +142,7 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
                 elif fn is not None:
                     heappush(heap, (tail, came_over, key + k, (fn, arg)))
                 break
-            if k == count - 1 or (run_ahead and (not heap or t < heap[0][0])):
+            if k == count - 1 or not links[k].merges or (run_ahead and (not heap or t < heap[0][0])):
                 continue
             unit[1], unit[5], unit[6] = k, tail, even
             heappush(heap, (t, came_over, key + k, (move, unit)))

@@ -12,6 +12,7 @@ from kernbench.sim_engine.op_log import KINDS
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.link import Link
 
 
 def busy_by_component(engine: GraphEngine) -> dict[str, int]:
@@ -29,20 +30,27 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
 
 def link_table(engine: GraphEngine) -> LinkTable:
     """Return traffic and busy time of every link, from what was sent over each route."""
-    nbytes: dict[str, int] = {}
-    busy: dict[str, int] = {}
-    bandwidth: dict[str, float] = {}
+    links = engine.fabric.links.values()
+    nbytes: dict[Link, int] = dict.fromkeys(links, 0)
+    whole = nbytes.copy()
+    rest = nbytes.copy()
     for route in engine.fabric.routes.values():
-        for link in route.links:
-            nbytes[link.name] = nbytes.get(link.name, 0) + route.nbytes
-            busy[link.name] = busy.get(link.name, 0) + route.busy_ps(link)
-            bandwidth[link.name] = link.bw_gbs
-    names = tuple(sorted(busy))
+        if route.flits:
+            for link in route.links:
+                nbytes[link] += route.nbytes
+                whole[link] += route.flits
+        elif route.small:
+            for link in route.links:
+                nbytes[link] += route.nbytes
+        for size, count in route.small.items():
+            for link in route.links:
+                rest[link] += count * link.time(size)
+    ordered = sorted(links, key=lambda link: link.name)
     return LinkTable(
-        names,
-        np.array([nbytes[name] for name in names], np.int64),
-        np.array([busy[name] for name in names], np.int64),
-        np.array([bandwidth[name] for name in names]),
+        tuple(link.name for link in ordered),
+        np.array([nbytes[link] for link in ordered], np.int64),
+        np.array([whole[link] * link.flit_ps + rest[link] for link in ordered], np.int64),
+        np.array([link.bw_gbs for link in ordered]),
     )
 
 

@@ -18,6 +18,7 @@ from kernbench.components.queues import Queue, RecvJob, SendJob, Slot
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
 from kernbench.sim_engine.install import QueueSpec
+from kernbench.sim_engine.link import HELD
 from kernbench.sim_engine.observer import QueueEvent
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
@@ -83,6 +84,8 @@ class PeIpcq:
             self._by_peer_ring[spec.peer_pa] = queue
         if self.pe.dma.turns is None and specs:
             first = self.fabric.route(self.pe.dma.node_id, naming.pe_dma(*specs[0].peer)).links[0]
+            if first.free >= HELD:
+                first.held((self.clock._now, 0, 0))
             self.pe.dma.turns = Turns(self.fabric, first, specs[0].chunk_bytes)
         self.sets[key] = queues
 
