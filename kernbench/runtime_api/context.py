@@ -13,6 +13,7 @@ from kernbench.analysis.result import Result
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
 from kernbench.runtime_api.direct import collective
+from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.launch import launch
 from kernbench.runtime_api.multiprocessing import Multiprocessing
@@ -54,6 +55,8 @@ class RuntimeContext(TypeNames, Creation):
         torch's general names for it.
     multiprocessing : Multiprocessing
         Programs for several devices.
+    distributed : Distributed
+        Collectives between them.
     checks : int
         How many results the program has compared with a reference; whoever compares one adds it.
     """
@@ -72,6 +75,7 @@ class RuntimeContext(TypeNames, Creation):
         super().__init__(Host(engine, self.target_device))
         self.ahbm = Ahbm(self._host)
         self.accelerator = Accelerator(self._host)
+        self.distributed = Distributed(self._host)
         self.multiprocessing = Multiprocessing(self._host)
         self.checks = 0
         self._broken = False

@@ -62,6 +62,16 @@ class DeviceTensor(Tensor):
         return self._handle.name
 
     @property
+    def sip(self) -> int:
+        """The SIP whose memory it is in."""
+        return self._handle.sip
+
+    @property
+    def layout(self) -> Layout:
+        """Where its parts lie, in the shape in which it was placed."""
+        return self._layout
+
+    @property
     def shards(self) -> tuple[TensorShard, ...]:
         """Its parts and the PEs that hold them."""
         return self._layout.shards

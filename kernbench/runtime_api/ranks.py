@@ -132,6 +132,14 @@ class Ranks:
         """Run until every rank has ended; what went wrong is in `errors` then."""
         self._run(None, None)
 
+    def doom(self, index: int, error: Exception) -> None:
+        """Let a rank be told of `error` when the failure of another ends it."""
+        self.ranks[index].doom = self.ranks[index].doom or _twin(error)
+
+    def over(self, indices: Sequence[int]) -> list[int]:
+        """Return those of some ranks that have ended."""
+        return [i for i in indices if self.ranks[i].has_ended]
+
     def stop(self) -> None:
         """End every rank where it stands."""
         interrupt: KeyboardInterrupt | None = None

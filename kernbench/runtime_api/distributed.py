@@ -1,0 +1,186 @@
+"""`torch.distributed`: collectives between ranks, on the PEs of their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernbench.errors import CollectiveMismatchError
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.exchange import Route, rows_between
+from kernbench.runtime_api.lists import Lists
+from kernbench.runtime_api.messaging import GroupLike
+from kernbench.runtime_api.names import DistributedNames
+from kernbench.runtime_api.packing import joint_parts, packed
+from kernbench.runtime_api.process_group import ProcessGroup
+from kernbench.runtime_api.reduce_op import ReduceOp
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.work import Call, Work
+
+
+class Distributed(DistributedNames, Lists):
+    """`torch.distributed`: a rank drives a SIP, and a collective is a launch on each rank's PEs.
+
+    Tensors are spread in the same way on every rank, and every shard is worked on by the PEs that hold it. A call
+    without `async_op` returns when this rank's part is complete, and then None; with it, it returns a `Work` at once.
+    A collective starts when its last rank has called it, and on each device after what the device was asked before.
+    """
+
+    def all_reduce(
+        self, tensor: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None, async_op: bool = False
+    ) -> Work | None:
+        """Join the tensors of all ranks, element by element; every rank's tensor becomes the result.
+
+        A group that was opened with an algorithm of another contribution joins each cube's or PE's shard instead;
+        its launches say so in the result.
+        """
+        found = self._enter(group, "all_reduce")
+        if found is None:
+            return None
+        own = self._checked(found, "all_reduce", tensor)
+        return self._done(found.call(Call("all_reduce", {"tensor": own}, ReduceOp.of(op))), async_op)
+
+    def broadcast(
+        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, async_op: bool = False,
+        group_src: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Copy the tensor of rank `src` to every rank's."""
+        found = self._enter(group, "broadcast")
+        if found is None:
+            return None
+        root = self._member(found, "src", src, group_src)
+        own = self._checked(found, "broadcast", tensor)
+        return self._done(found.call(Call("broadcast", {"tensor": own}, root=root)), async_op)
+
+    def reduce(
+        self, tensor: Tensor, dst: int | None = None, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
+        async_op: bool = False, group_dst: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Join the tensors of all ranks in that of rank `dst`; the others' are undefined afterwards."""
+        found = self._enter(group, "reduce")
+        if found is None:
+            return None
+        root = self._member(found, "dst", dst, group_dst)
+        own = self._checked(found, "reduce", tensor)
+        return self._done(found.call(Call("reduce", {"tensor": own}, ReduceOp.of(op), root)), async_op)
+
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, group: GroupLike = None, async_op: bool = False
+    ) -> Work | None:
+        """Let every rank's `output` become the concatenation along dim 0, or the stack, of all ranks' `input`."""
+        found = self._enter(group, "all_gather_single")
+        if found is None:
+            return None
+        joint, part = self._pair(found, "all_gather_single", output, input)
+        pack, after = packed(self._host, *joint_parts(joint, part, found.size()), found.kept, unpack=True)
+        tensors = {"output": joint, "input": part}
+        return self._done(found.call(Call("all_gather", tensors, own=(pack, found.size()), after=after)), async_op)
+
+    def all_gather_into_tensor(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: GroupLike = None, async_op: bool = False
+    ) -> Work | None:
+        """Do as `all_gather_single`, which is torch's new name of it."""
+        return self.all_gather_single(output_tensor, input_tensor, group, async_op)
+
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
+        async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Join all ranks' `input`; rank i's `output` becomes the i-th of as many parts as there are ranks."""
+        found = self._enter(group, "reduce_scatter_single")
+        if found is None:
+            return None
+        joint, part = self._pair(found, "reduce_scatter_single", input, output)
+        pack, before = packed(self._host, *joint_parts(joint, part, found.size()), found.kept, unpack=False)
+        tensors = {"output": part, "input": joint}
+        call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, found.size()), before=before)
+        return self._done(found.call(call), async_op)
+
+    def reduce_scatter_tensor(
+        self, output: Tensor, input: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
+        async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Do as `reduce_scatter_single`, which is torch's new name of it."""
+        return self.reduce_scatter_single(output, input, op, group, async_op)
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None, group: GroupLike = None, async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Send the i-th part of `input` along dim 0 to rank i; `output` becomes the parts from all, in order.
+
+        Parts are equal unless their sizes are given: `input_split_sizes[i]` rows go to rank i, and
+        `output_split_sizes[i]` come from it.
+        """
+        found = self._enter(group, "all_to_all_single")
+        if found is None:
+            return None
+        target = self._checked(found, "all_to_all_single", output, "output")
+        source = self._checked(found, "all_to_all_single", input, "input")
+        if source.dtype is not target.dtype:
+            raise TypeError(f"all_to_all_single: output is {target.dtype}, input {source.dtype}; expected one type")
+        own = (
+            source, _splits(found, "input", source, input_split_sizes),
+            target, _splits(found, "output", target, output_split_sizes),
+        )  # fmt: skip
+        more = {"dtype": str(source.dtype), "row": tuple(source.shape[1:])}
+        return self._done(found.call(Call("all_to_all", more=more, own=own, ways=_split_ways)), async_op)
+
+    def barrier(self, group: GroupLike = None, async_op: bool = False, device_ids: object = None) -> Work | None:
+        """Let every rank wait for all: one PE of each device tells the others. `device_ids` is not used."""
+        found = self._enter(group, "barrier")
+        return None if found is None else self._done(found.call(Call("barrier")), async_op)
+
+    def _pair(self, group: ProcessGroup, name: str, joint: Tensor, part: Tensor) -> tuple[DeviceTensor, DeviceTensor]:
+        """Return the tensor that holds every rank's part, and the part, checked."""
+        gathers = name.startswith("all_gather")
+        whole = self._checked(group, name, joint, "output" if gathers else "input")
+        own = self._checked(group, name, part, "input" if gathers else "output")
+        if whole.dtype is not own.dtype:
+            raise TypeError(f"{name}: tensors of {whole.dtype} and {own.dtype}; expected one type")
+        if whole.numel() != own.numel() * group.size():
+            raise ValueError(
+                f"{name}: {tuple(whole.shape)} has {whole.numel()} elements; expected {group.size()} x {own.numel()}, "
+                f"as {tuple(own.shape)} of each of {group.size()} ranks"
+            )
+        return whole, own
+
+
+def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> list[int]:
+    """Return the rows of each rank's part of a tensor."""
+    n, size = tensor.shape[0] if tensor.dim() else 0, group.size()
+    if sizes is None:
+        if not tensor.dim() or n % size:
+            raise ValueError(
+                f"all_to_all_single: {what} {tuple(tensor.shape)}: {size} ranks do not divide dim 0; give "
+                f"{what}_split_sizes"
+            )
+        return [n // size] * size
+    if len(sizes) != size or sum(sizes) != n or min(sizes) < 0:
+        raise ValueError(
+            f"all_to_all_single: {what}_split_sizes = {list(sizes)}: expected {size} sizes whose sum is {n}, dim 0 of "
+            f"{tuple(tensor.shape)}"
+        )
+    return list(sizes)
+
+
+def _split_ways(calls: list[Call]) -> list[Route]:
+    """Return what moves in an all-to-all.
+
+    Raises
+    ------
+    CollectiveMismatchError
+        If a rank expects another number of rows than is sent to it.
+    """
+    found = []
+    for r, sender in enumerate(calls):
+        source, to_send, _, _ = sender.own
+        for j, receiver in enumerate(calls):
+            _, _, target, to_get = receiver.own
+            if to_send[j] != to_get[r]:
+                raise CollectiveMismatchError(
+                    f"all_to_all_single: rank {r} of the group sends {to_send[j]} rows to rank {j}, which expects "
+                    f"{to_get[r]}; input_split_sizes = {to_send}, output_split_sizes there = {to_get}"
+                )
+            if to_send[j]:
+                found.append(rows_between(r, source, sum(to_send[:j]), j, target, sum(to_get[:r]), to_send[j]))
+    return found

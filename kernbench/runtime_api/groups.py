@@ -1,0 +1,218 @@
+"""The groups that each rank is in: how they begin, how they end, and what a rank is called in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from kernbench.ccl.install import AlgorithmLike
+from kernbench.runtime_api.host import Host
+from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, ProcessGroup
+from kernbench.runtime_api.transport import Transport
+from kernbench.runtime_api.work import Call
+
+BACKEND = "ahbm"
+Algorithms = Mapping[str, AlgorithmLike]
+
+
+class _Scope:
+    """The groups of one spawn, or of the program outside of any."""
+
+    def __init__(self) -> None:
+        self.worlds: list[ProcessGroup] = []  # one for each time that a rank has called init_process_group
+        self.entered: dict[int, int] = {}  # how often each has
+        self.world: dict[int, ProcessGroup] = {}  # the one that each is in
+        self.made: list[ProcessGroup] = []
+
+
+class Groups:
+    """The part of `torch.distributed` that makes groups and tells of them."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._transport = Transport(host)
+        self._outside, self._spawned = _Scope(), _Scope()
+        host.at_ranks_end.append(self._forget)
+
+    @property
+    def _scope(self) -> _Scope:
+        return self._outside if self._host.rank is None else self._spawned
+
+    def is_available(self) -> bool:
+        """Return whether there is a backend: always."""
+        return True
+
+    def is_initialized(self) -> bool:
+        """Return whether the calling rank is in a process group."""
+        return self._host.rank_index in self._scope.world
+
+    def init_process_group(
+        self,
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: object = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: object = None,
+        group_name: str = "",
+        pg_options: Algorithms | None = None,
+        device_id: object = None,
+    ) -> None:
+        """Make the calling rank a member of the world: all ranks of its spawn, or itself alone outside of one.
+
+        Takes no simulated time: queues are installed, by messages through the machine, when a group first uses them.
+
+        Parameters
+        ----------
+        backend : str, optional
+            "ahbm", the only one.
+        world_size, rank : int, optional
+            As the spawn has bound them.
+        pg_options : mapping, optional
+            Collective to the name of the algorithm, or an algorithm, that the world uses for it; by default the best
+            that keeps torch's meaning is chosen.
+        init_method, timeout, store, group_name, device_id : optional
+            torch's; without meaning where ranks share a process.
+        """
+        self._host.check_open()
+        scope, me, ranks = self._scope, self._host.rank_index, self._host.ranks
+        size = 1 if scope is self._outside or ranks is None else len(ranks.ranks)
+        if me in scope.world:
+            raise ValueError("trying to initialize the default process group twice!")
+        _check_backend(backend)
+        if rank not in (-1, me) or world_size not in (-1, size):
+            raise ValueError(
+                f"init_process_group: rank = {rank}, world_size = {world_size}, but this is rank {me} of {size}; leave "
+                "them out, and start as many ranks as there shall be: torch.multiprocessing.spawn(fn, nprocs=...)"
+            )
+        entered = scope.entered.get(me, 0)
+        scope.entered[me] = entered + 1
+        if entered == len(scope.worlds):
+            devices = [self._host.current] if scope is self._outside else range(size)
+            scope.worlds.append(self._new(range(size), devices, pg_options))
+        world = scope.world[me] = scope.worlds[entered]
+        world.call(Call("init_process_group", more={"pg_options": dict(pg_options or {})}, runs=False))
+
+    def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
+        """Leave a group; by default the world, and every group in it."""
+        scope, me = self._scope, self._host.rank_index
+        found = self.group(group)
+        whole = found is scope.world[me]
+        for each in scope.made if whole else [found]:
+            each.left.add(me)
+        if whole:
+            del scope.world[me]
+
+    def get_backend(self, group: ProcessGroup | None = None) -> str:
+        """Return the name of the backend."""
+        self.group(group)
+        return BACKEND
+
+    def get_rank(self, group: ProcessGroup | int | None = None) -> int:
+        """Return the calling rank's number in a group (the world); -1 if it is no member."""
+        return -1 if group == NON_GROUP_MEMBER else self.group(group).rank()
+
+    def get_world_size(self, group: ProcessGroup | int | None = None) -> int:
+        """Return the number of ranks of a group (the world); -1 if the caller is no member."""
+        return -1 if self.get_rank(group) < 0 else self.group(group).size()
+
+    def new_group(
+        self,
+        ranks: Sequence[int] | None = None,
+        timeout: object = None,
+        backend: str | None = None,
+        pg_options: Algorithms | None = None,
+        use_local_synchronization: bool = False,
+        group_desc: str | None = None,
+    ) -> ProcessGroup | int:
+        """Return a group of some ranks, sorted; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
+
+        Every rank of the world calls it, members or not, in the same order among its collectives of the world.
+
+        Parameters
+        ----------
+        ranks : sequence of int, optional
+            Global ranks; by default all.
+        pg_options : mapping, optional
+            As for `init_process_group`.
+        backend : str, optional
+            "ahbm", the only one.
+        timeout, use_local_synchronization, group_desc : optional
+            torch's; without meaning where ranks share a process.
+        """
+        world = self.group(None)
+        _check_backend(backend)
+        members = sorted(world.ranks if ranks is None else ranks)
+        strangers = [rank for rank in members if rank not in world.ranks]
+        if strangers or len(set(members)) < len(members) or not members:
+            raise ValueError(
+                f"new_group: ranks = {ranks}: expected different ranks of the world, 0 to {world.size() - 1}"
+            )
+        meeting, _ = world.meet(
+            Call("new_group", more={"ranks": members, "pg_options": dict(pg_options or {})}, runs=False)
+        )
+        if meeting.shared is None:
+            meeting.shared = self._new(members, [world.devices[r] for r in members], pg_options)
+        group: ProcessGroup = meeting.shared
+        return group if world.rank() in members else NON_GROUP_MEMBER
+
+    def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
+        """Return the global ranks of a group (the world), in its order."""
+        return list(self.group(group).ranks)
+
+    def get_global_rank(self, group: ProcessGroup | None, group_rank: int) -> int:
+        """Return the global rank of a group's member."""
+        found = self.group(group)
+        if not 0 <= group_rank < found.size():
+            raise ValueError(f"group rank {group_rank} is not part of group {found.ranks}")
+        return found.ranks[group_rank]
+
+    def get_group_rank(self, group: ProcessGroup | None, global_rank: int) -> int:
+        """Return the number of a global rank in a group."""
+        found = self.group(group)
+        if global_rank not in found.ranks:
+            raise ValueError(f"global rank {global_rank} is not part of group {found.ranks}")
+        return found.index(global_rank)
+
+    def group(self, group: ProcessGroup | int | None) -> ProcessGroup:
+        """Return `group`, or the calling rank's world.
+
+        Raises
+        ------
+        TypeError
+            If `group` is none.
+        ValueError
+            If the rank is in no world yet, or has left the group.
+        """
+        scope, me = self._scope, self._host.rank_index
+        if me not in scope.world:
+            raise ValueError(
+                "Default process group has not been initialized, please make sure to call init_process_group."
+            )
+        found = scope.world[me] if group is None else group
+        if not isinstance(found, ProcessGroup):
+            raise TypeError(f"group = {group!r} is no process group that rank {me} is in")
+        if me in found.left or found not in scope.made:
+            raise ValueError(f"{found!r} has been destroyed")
+        return found
+
+    def _new(self, ranks: Sequence[int], devices: Sequence[int], algorithms: Algorithms | None) -> ProcessGroup:
+        chosen = self._transport.chosen(algorithms or {})
+        taken = {group.name for scope in (self._outside, self._spawned) for group in scope.made}
+        # A name is used again when its group is gone, and with it the queues that are installed under it.
+        sips = ".".join(map(str, devices))
+        name = next(name for i in itertools.count() if (name := f"group {sips}{f' ({i})' if i else ''}") not in taken)
+        group = ProcessGroup(self._host, ranks, devices, name, chosen, self._transport)
+        self._scope.made.append(group)
+        return group
+
+    def _forget(self) -> None:
+        """Leave nothing of the ranks that have ended."""
+        for group in self._spawned.made:
+            group.cancel()
+        self._spawned = _Scope()
+
+
+def _check_backend(backend: str | None) -> None:
+    if backend not in (None, BACKEND):
+        raise ValueError(f"backend = {backend!r} is unknown; the only one here is {BACKEND!r}")

@@ -1,0 +1,172 @@
+"""Collectives on the machine: which algorithm, over which queues, on which parts of the ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.plan import Plan, plan
+from kernbench.config import AUTO
+from kernbench.config.ccl import COLLECTIVES
+from kernbench.errors import ConfigError
+from kernbench.registry import hint
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.exchange import direct, no_args, tasks
+from kernbench.runtime_api.reduce_op import ReduceOp
+from kernbench.runtime_api.work import Call, Start
+from kernbench.triton_emu.handles import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.process_group import ProcessGroup
+
+Target = tuple[int, int]
+# The arguments of a kernel on one shard: its pointers, and its elements.
+Shard = tuple[tuple[Pointer, ...], int]
+
+
+class Transport:
+    """What a group's collectives come to on the machine.
+
+    Parameters
+    ----------
+    host : Host
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def chosen(self, algorithms: Mapping[str, AlgorithmLike]) -> dict[str, Algorithm]:
+        """Return the algorithms that a group asks for, by collective.
+
+        Raises
+        ------
+        ConfigError
+            If one is unknown, or does something else.
+        """
+        found = {}
+        for collective, name in algorithms.items():
+            if collective not in COLLECTIVES:
+                raise ConfigError(f"pg_options: {collective!r} is no collective; {hint(collective, COLLECTIVES)}")
+            found[collective] = own = resolve_algorithm_config(name)
+            if own.collective != collective:
+                raise ConfigError(f"pg_options: {collective}: algorithm {own.name!r} does {own.collective}")
+        return found
+
+    def prepare(self, group: ProcessGroup, calls: list[Call]) -> list[Start]:
+        """Return what starts a collective on each device of a group."""
+        call = calls[0]
+        if not call.runs:
+            return []
+        if call.ways is not None:
+            return self.exchange(group, range(group.size()), calls)
+        tensors = [t for each in calls for t in each.tensors.values()]
+        if tensors and not any(t.shards for t in tensors):
+            return [self._nothing] * group.size()
+        shards: list[dict[Target, list[Shard]]]
+        if call.name == "barrier":
+            shards = [{(0, 0): [((), 1)]}] * group.size()
+        elif call.name in ("all_gather", "reduce_scatter"):
+            shards = [_side_by_side(each) for each in calls]
+        else:
+            shards = [_shards(each.tensors["tensor"]) for each in calls]
+        options: dict[str, Any] = {}
+        if call.op is not None and call.op is not ReduceOp.SUM:
+            options["op"] = call.op.value
+        if call.root is not None:
+            options["root"] = call.root
+        return self._lanes(group, self._plan(group, call, shards), shards, options)
+
+    def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call]) -> list[Start]:
+        """Return what starts messages between members of a group, as their calls say, on each device."""
+        assert calls[0].ways is not None, "an exchange says what moves"
+        routes = calls[0].ways(calls)
+        pairs = frozenset((r.source, r.target) for r in routes if r.source != r.target)
+        todo = tasks(routes, len(members))
+        if not todo[0]:
+            return [self._nothing] * len(members)
+        sips = [group.devices[m] for m in members]
+        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
+        buffers = {(sip, *at): task.args for sip, own in zip(sips, todo, strict=True) for at, task in own.items()}
+        return self._starts(group, planned, buffers, dict.fromkeys(buffers, 0), {})
+
+    def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
+        """Return the algorithm for a call, on the group: as the group or ccl.yaml says, else the first that runs."""
+        places = list(shards[0])
+        attempt = partial(plan, machine=self._host.config, sips=group.devices, places=places)
+        if call.name in group.algorithms:
+            return attempt(group.algorithms[call.name])
+        config = load_ccl_config()
+        default = config.defaults.algorithm
+        if default != AUTO and config.algorithms[default].collective == call.name:
+            return attempt(resolve_algorithm_config(default, config))
+        refused = []
+        for name in names(config, call.name, "rank"):
+            try:
+                return attempt(resolve_algorithm_config(name, config))
+            except ConfigError as error:
+                refused.append(str(error))
+        raise ConfigError("\n".join([f"{call.name}: no algorithm of ccl.yaml runs on group {group.ranks}", *refused]))
+
+    def _lanes(
+        self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
+        options: Mapping[str, Any],
+    ) -> list[Start]:  # fmt: skip
+        """Return what starts a plan's kernel on the shards of each member."""
+        own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
+        if all(len(mine) == 1 for mine in own.values()):
+            buffers = {place: mine[0][0] for place, mine in own.items()}
+            n_elem = {place: mine[0][1] for place, mine in own.items()}
+            return self._starts(group, planned, buffers, n_elem, options)
+        calls = {
+            place: (tuple((*pointers, *planned.args(place, n, **options)) for pointers, n in mine),)
+            for place, mine in own.items()
+        }
+        several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
+        return self._starts(group, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
+
+    def _starts(
+        self, group: ProcessGroup, planned: Plan, buffers: Mapping[tuple[int, int, int], Sequence[Any]],
+        n_elem: Mapping[tuple[int, int, int], int], options: Mapping[str, Any],
+    ) -> list[Start]:  # fmt: skip
+        chosen = planned.algorithm
+        over = "" if chosen.contribution == "rank" else f" over each {chosen.contribution}'s shard"
+        title = f"{chosen.collective} by {chosen.name}{over}"
+        starts = self._host.collectives.starts(planned, group.name, buffers, n_elem, title, options)
+        self._host.requests += len(starts)
+        return [starts[sip] for sip in planned.sips]
+
+    def _nothing(self) -> Any:
+        return self._host.engine.env.timeout(0)
+
+
+def _each(kernel: Callable[..., object], calls: Sequence[tuple[Any, ...]], *, tl: Any) -> None:
+    """Run a kernel on one shard after another."""
+    for args in calls:
+        kernel(*args, tl=tl)
+
+
+def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
+    """Return what each PE holds of a tensor."""
+    found: dict[Target, list[Shard]] = {}
+    for s in tensor.shards:
+        item = tensor.dtype.itemsize
+        found.setdefault((s.cube, s.pe), []).append(((tensor.pointer + s.offset // item,), s.nbytes // item))
+    return dict(sorted(found.items()))
+
+
+def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
+    """Return what each PE holds of a part, and where it has what all ranks have of it, in the order of the kernel."""
+    gather = call.name == "all_gather"
+    part, (joint, n) = call.tensors["input" if gather else "output"], call.own
+    found: dict[Target, list[Shard]] = {}
+    for s in part.shards:
+        first = s.offset // part.dtype.itemsize
+        pointers = part.pointer + first, joint.pointer + first * n
+        own = pointers if gather else pointers[::-1]
+        found.setdefault((s.cube, s.pe), []).append((own, s.nbytes // part.dtype.itemsize))
+    return dict(sorted(found.items()))

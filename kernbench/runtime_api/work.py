@@ -1,0 +1,242 @@
+"""What ranks ask of a collective, where they meet for it, and the handle that each gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from kernbench.errors import CollectiveMismatchError, KernbenchError
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.reduce_op import ReduceOp
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.exchange import Route
+    from kernbench.runtime_api.host import Host
+
+Start = Callable[[], simpy.Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one rank asks of a collective.
+
+    Attributes
+    ----------
+    name : str
+        Which collective.
+    tensors : mapping
+        By the name of the parameter; those that every rank gives alike.
+    op : ReduceOp, optional
+    root : int, optional
+        The source or destination, counted in the group.
+    more : mapping
+        Other things that ranks have to agree about, by name.
+    own : tuple
+        Tensors that only this rank gives, or that differ from rank to rank; None for none.
+    before, after : sequence of callable
+        Operations of this rank's device alone, ahead of the collective and behind it.
+    ways : callable, optional
+        Gets the calls of all members, and returns what moves between their tensors; for what has no algorithm.
+    runs : bool
+        Whether anything happens on the machine.
+    """
+
+    name: str
+    tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
+    op: ReduceOp | None = None
+    root: int | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    own: tuple[Any, ...] = ()
+    before: Sequence[Start] = ()
+    after: Sequence[Start] = ()
+    ways: Callable[[list[Call]], list[Route]] | None = None
+    runs: bool = True
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What every rank has to agree about, but for places."""
+        tensors = [(name, tuple(t.shape), t.dtype) for name, t in self.tensors.items()]
+        return self.name, self.op, self.root, tensors, list(self.more.items())
+
+    @property
+    def places(self) -> list[Any]:
+        """Where the tensors lie, on whatever device."""
+        return [[(s.cube, s.pe, s.offset, s.nbytes, s.index) for s in t.shards] for t in self.tensors.values()]
+
+    def __str__(self) -> str:
+        given = [f"{name} {tuple(t.shape)} {t.dtype} on {len(t.pes)} PEs" for name, t in self.tensors.items()]
+        given += [f"op={self.op}"] if self.op else []
+        given += [f"root={self.root}"] if self.root is not None else []
+        given += [f"{name}={value}" for name, value in self.more.items()]
+        return f"{self.name}({', '.join(given)})"
+
+
+class Work:
+    """A collective under way, as one rank sees it.
+
+    `is_completed` looks and does not wait: time passes only where the program waits, so a loop around it has no end.
+    """
+
+    def __init__(self, host: Host, what: Callable[[], str]) -> None:
+        self._host = host
+        self._what = what
+        self.event = simpy.Event(host.engine.env)
+        self.error: Exception | None = None
+
+    def wait(self, timeout: object = None) -> bool:
+        """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
+        if self.error is None:
+            self._host.engine.wait(self.event, self)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether this rank's part is complete."""
+        return self.event.processed
+
+    def exception(self) -> Exception | None:
+        """Return what went wrong, if anything."""
+        return self.error
+
+    def fail(self, error: Exception) -> None:
+        """Let whoever waits be told of `error`."""
+        self.error = copy(error)
+        self.error.__cause__ = error
+
+    def __str__(self) -> str:
+        return self._what()
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "complete" if self.is_completed() else "under way"
+        return f"<Work {self}: {state}>"
+
+
+class Meeting:
+    """One collective of a group: it starts on the machine when its last member has called it.
+
+    Each device then begins when what it has queued before is complete.
+
+    Parameters
+    ----------
+    host : Host
+    title : str
+        Which it is, for messages.
+    members : sequence of int
+        Global ranks that have to come, in the order of the group.
+    devices : sequence of int
+        The SIP of each.
+    stream : str
+        Which stream of each device it runs on.
+    prepare : callable
+        Gets the calls in the order of `members`, and returns what starts each member's part.
+    """
+
+    def __init__(
+        self, host: Host, title: str, members: Sequence[int], devices: Sequence[int], stream: str,
+        prepare: Callable[[list[Call]], list[Start]],
+    ) -> None:  # fmt: skip
+        self._host, self.title, self.members, self._devices = host, title, members, devices
+        self._stream, self._prepare = stream, prepare
+        self.calls: dict[int, Call] = {}
+        self.shared: Any = None
+        self._works: dict[int, Work] = {}
+        self._ready: dict[int, simpy.Event] = {}
+        self._starts: list[Start] | None = None
+        self._is_cancelled = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every member has called."""
+        return len(self.calls) == len(self.members)
+
+    def join(self, member: int, call: Call) -> Work:
+        """Note the call of a member (its rank in the group), and return its handle.
+
+        Raises
+        ------
+        CollectiveMismatchError
+            If it disagrees with those that came before.
+        """
+        host, device = self._host, self._devices[member]
+        self.calls[member] = call
+        self._check(member)
+        work = self._works[member] = Work(host, partial(self._describe, member))
+        if not call.runs:
+            return work
+        stream = host.stream(device, self._stream)
+        stream.wait_stream(host.stream(device))
+        steps: list[Start] = [*call.before, partial(self._begin, member), *call.after]
+        for step in steps:
+            work.event = stream.submit(step)
+        if self.is_complete:
+            try:
+                self._starts = self._prepare([self.calls[m] for m in range(len(self.members))])
+            except KernbenchError as error:
+                self._fail(member, error)
+                raise
+            for ready in list(self._ready):
+                self._go(ready)
+        return work
+
+    def cancel(self) -> None:
+        """Let the streams go on without a collective that not all have called."""
+        self._is_cancelled = True
+        for event in self._ready.values():
+            if not event.triggered:
+                event.succeed()
+
+    def _begin(self, member: int) -> simpy.Event:
+        event = self._ready[member] = simpy.Event(self._host.engine.env)
+        if self._is_cancelled:
+            event.succeed()
+        elif self._starts is not None:
+            self._go(member)
+        return event
+
+    def _go(self, member: int) -> None:
+        assert self._starts is not None
+        started, ready = self._starts[member](), self._ready[member]
+        assert started.callbacks is not None, "what has just been started is not complete"
+
+        def complete(_: simpy.Event) -> None:
+            ready.succeed()
+
+        started.callbacks.append(complete)
+
+    def _check(self, member: int) -> None:
+        first, call = next(iter(self.calls.values())), self.calls[member]
+        alike = call.signature == first.signature
+        if alike and call.places == first.places:
+            return
+        lines = [f"\n  rank {self.members[m]}: {call}" for m, call in sorted(self.calls.items())]
+        late = [str(rank) for m, rank in enumerate(self.members) if m not in self.calls]
+        lines += [f"\n  not called yet by rank {', '.join(late)}"] if late else []
+        lines += (
+            ["\n  the tensors are cut in other ways: place them with the same DPPolicy on every rank"] if alike else []
+        )
+        error = CollectiveMismatchError(f"ranks disagree about {self.title}:{''.join(lines)}")
+        self._fail(member, error)
+        raise error
+
+    def _fail(self, member: int, error: Exception) -> None:
+        """Let the other members that have come be told of what the last one is told."""
+        for other, work in self._works.items():
+            work.fail(error)
+            if other != member and self._host.ranks is not None:
+                self._host.ranks.doom(self.members[other], error)
+        self.cancel()
+
+    def _describe(self, member: int) -> str:
+        text = f"{self.calls[member].name}, {self.title}"
+        late = [rank for m, rank in enumerate(self.members) if m not in self.calls]
+        if late and self._host.ranks is not None:
+            over = self._host.ranks.over(late)
+            notes = [f"rank {rank} {'has ended' if rank in over else 'has not called it'}" for rank in late]
+            return f"{text}: {', '.join(notes)}"
+        return f"{text} with rank {', '.join(str(r) for m, r in enumerate(self.members) if m != member)}"
