@@ -19,6 +19,7 @@ from kernbench.triton_emu.tl_context import TLContext
 
 ORDERS = ("contiguous", "zigzag", "striped")
 BLOCKS = 4
+SLOT_BYTES = 4096
 
 
 def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
@@ -59,9 +60,11 @@ def kernel_args(
     causal: bool = False,
     order: str = "contiguous",
     ring: bool = True,
+    slot_bytes: int = SLOT_BYTES,
 ) -> tuple[object, ...]:
     """Return the arguments of `ring_attention` after its pointers; `n_elem` counts a rank's q."""
-    return kv_heads, group, n_elem // (kv_heads * group * head_dim), head_dim, causal, order, ring and world_size > 1
+    tokens = n_elem // (kv_heads * group * head_dim)
+    return kv_heads, group, tokens, head_dim, causal, order, ring and world_size > 1, slot_bytes
 
 
 def ring_attention(
@@ -76,6 +79,7 @@ def ring_attention(
     causal: bool = False,
     order: str = "contiguous",
     ring: bool = True,
+    slot_bytes: int = SLOT_BYTES,
     *,
     tl: TLContext,
 ) -> None:
@@ -102,6 +106,9 @@ def ring_attention(
     ring : bool
         Whether the last rank is the neighbour of the first; else the ranks are an open chain. Queues: E to the next
         rank, W to the one before.
+    slot_bytes : int
+        Size of a slot of the queues. A tile that came in one slot is copied out of it: it is held while it is passed
+        on, and a ring of slots that all wait for each other would stand still.
     tl : TLContext
         The language.
 
@@ -126,7 +133,7 @@ def ring_attention(
             flash = Flash([tl.load(q_ptr + a, shape=s) for a, s in zip(where, shapes, strict=True)], tl)
             for source, came, on in route(rank, world):
                 for tile in theirs[source]:
-                    k, v = _tile(k_ptr + kv_row, v_ptr + kv_row, tile, head_dim, came, tl)
+                    k, v = _tile(k_ptr + kv_row, v_ptr + kv_row, tile, head_dim, came, slot_bytes, tl)
                     for direction in on:
                         tl.send(direction, k)
                         tl.send(direction, v)
@@ -140,15 +147,19 @@ def ring_attention(
 
 
 def _tile(
-    k_ptr: Pointer, v_ptr: Pointer, tile: Span, head_dim: int, came: str | None, tl: TLContext
+    k_ptr: Pointer, v_ptr: Pointer, tile: Span, head_dim: int, came: str | None, slot_bytes: int, tl: TLContext
 ) -> tuple[Tile, Tile]:
     if came is None:
         return load_kv(k_ptr, v_ptr, tile, head_dim, tl)
-    shape = (tile.size, head_dim)
-    k, v = (tl.recv(came, shape=shape, dtype=ptr.dtype) for ptr in (k_ptr, v_ptr))
-    assert k is not None
-    assert v is not None
-    return k, v
+    return _received(came, k_ptr, tile, head_dim, slot_bytes, tl), _received(
+        came, v_ptr, tile, head_dim, slot_bytes, tl
+    )
+
+
+def _received(came: str, ptr: Pointer, tile: Span, head_dim: int, slot_bytes: int, tl: TLContext) -> Tile:
+    got = tl.recv(came, shape=(tile.size, head_dim), dtype=ptr.dtype)
+    assert got is not None
+    return tl.copy(got) if tile.size * head_dim * ptr.dtype.itemsize <= slot_bytes else got
 
 
 Step = tuple[int, str | None, list[str]]  # whose tiles, where they come from, where they are passed on to

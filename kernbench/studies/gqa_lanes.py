@@ -1,0 +1,60 @@
+"""Who attends together: ranks in the order of their ring, and many such rings side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kernbench.ccl.algorithm import Mapper
+from kernbench.ccl.lane import Group, Place
+from kernbench.errors import KernbenchError
+
+ACROSS = ("pe", "cube")
+
+
+def lanes(ranks: int, across: str) -> Mapper:
+    """Return a mapper that makes lanes of `ranks` neighbours of the PEs that hold a shard.
+
+    Parameters
+    ----------
+    ranks : int
+        Participants of each lane.
+    across : str
+        "pe": the PEs of a cube follow each other, then those of the next cube; "cube": one PE of each cube, cube
+        after cube and SIP after SIP, and a lane for each PE. Cubes follow each other row by row, forth and back, so
+        that neighbours are neighbours on the mesh.
+    """
+    if across not in ACROSS:
+        raise KernbenchError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
+
+    def mapper(group: Group) -> list[tuple[Place, ...]]:
+        places = [place for shards in group.shards for place in shards]
+        order = sorted(places, key=lambda p: (p[0], snake(p[1], group.cube_columns), _round_cube(p[2], places)))
+        if across == "cube":
+            order.sort(key=lambda p: p[2])
+        if len(order) % ranks:
+            raise KernbenchError(f"ranks = {ranks}: {len(order)} PEs hold shards; expected a divisor of that")
+        return list(_cut(order, ranks))
+
+    return mapper
+
+
+def snake(cube: int, columns: int) -> tuple[int, int]:
+    """Return where a cube comes when rows are gone through forth and back.
+
+    >>> sorted(range(6), key=lambda cube: snake(cube, 3))
+    [0, 1, 2, 5, 4, 3]
+    """
+    row, column = divmod(cube, columns)
+    return row, columns - 1 - column if row % 2 else column
+
+
+def _round_cube(pe: int, places: Sequence[Place]) -> tuple[bool, int]:
+    """Return where a PE comes on the way round a cube: the corners are listed NW, NE, SW, SE."""
+    n = max(p[2] for p in places) + 1
+    lower = pe >= n // 2
+    return lower, -pe if lower else pe
+
+
+def _cut(order: Sequence[Place], size: int) -> Iterator[tuple[Place, ...]]:
+    for at in range(0, len(order), size):
+        yield tuple(order[at : at + size])

@@ -1,0 +1,86 @@
+"""The panels of the attention study: commands counted, values checked, on the machine and through the bench."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kernbench.benches import milestone_gqa_llama70b as bench
+from kernbench.errors import KernbenchError, VerificationError
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.studies import gqa_panels as panels
+from kernbench.studies import gqa_run as study
+from kernbench.studies.gqa_lanes import lanes
+from kernbench.topology.builder import resolve_topology
+
+MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
+
+
+def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
+    monkeypatch.setenv("GQA_VALIDATION", "1")
+    monkeypatch.setattr(bench, "OUTPUT_DIR", tmp_path / "gqa")
+    outcome = run_bench(topology=MACHINE, bench_fn=bench.run, data=True)
+    assert (outcome.completion, outcome.correctness) == ("OK", "PASSED")
+    content = json.loads((tmp_path / "gqa" / "sweep.json").read_text())
+    assert (content["version"], content["validation_scale"]) == (1, True)
+    assert content["panels"] == [row["panel"] for row in content["rows"]] == list(panels.PANELS)
+    assert content["config"]["S_q_prefill"] == content["config"]["S_kv_per_rank"] == 16
+    for row in content["rows"]:
+        n, counts = row["n_ranks"], row["op_log_summary"]
+        assert n == (8 if row["panel"].startswith("single_user") else 4)
+        assert counts["ipcq_send_count"] == counts["ipcq_recv_count"] > 0
+        if row["panel"].endswith("prefill"):
+            assert counts["gemm_count"] == 2 * n * n
+            assert counts["ipcq_send_count"] == 2 * n * (n - 1)  # K and V of every rank reach every other
+            assert (counts["dma_read_count"], counts["dma_write_count"]) == (3 * n, n)
+        else:
+            assert counts["gemm_count"] == 2 * n
+
+
+SMALL = study.Setting("prefill", 4, cubes=1, pes=8, items=2, group=4, head_dim=32, tokens=24)
+
+
+@pytest.mark.parametrize("order", ["contiguous", "zigzag", "striped"])
+@pytest.mark.parametrize("ring", [True, False])
+def test_prefill_is_right_on_the_machine(order, ring):
+    study.run(MACHINE, replace(SMALL, causal=True, order=order, ring=ring), data=True)
+
+
+@pytest.mark.parametrize(
+    "merge",
+    ["ring_allreduce_tcm", "ring_allreduce_hbm", "ring_flat_allreduce", "recursive_doubling_allreduce",
+     "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce"],
+)  # fmt: skip
+def test_any_all_reduce_merges_parts(merge):
+    study.run(MACHINE, replace(SMALL, phase="decode", merge=merge, tokens=600), data=True)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("phase", study.PHASES)
+def test_ranks_over_cubes_and_sips(phase, dtype):
+    over = replace(SMALL, phase=phase, ranks=8, across="cube", sips=2, cubes=4, pes=2, dtype=dtype)
+    study.run(MACHINE, over, data=True)
+
+
+def test_times_do_not_depend_on_data():
+    for phase in study.PHASES:
+        setting = replace(SMALL, phase=phase)
+        spans = [study.run(MACHINE, setting, data=data).records.launches[-1] for data in (False, True)]
+        assert spans[0].end_ps - spans[0].start_ps == spans[1].end_ps - spans[1].start_ps
+
+
+def test_a_wrong_value_is_found(monkeypatch):
+    monkeypatch.setattr(study, "merge", lambda x, y, tl: x + y)
+    with pytest.raises(VerificationError, match="decode over 4 ranks"):
+        study.run(MACHINE, replace(SMALL, phase="decode"), data=True)
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(KernbenchError, match="known: prefill, decode"):
+        study.run(MACHINE, replace(SMALL, phase="training"))
+    with pytest.raises(KernbenchError, match="known: pe, cube"):
+        lanes(4, "sip")
+    with pytest.raises(KernbenchError, match="expected a divisor"):
+        study.run(MACHINE, replace(SMALL, ranks=3))
