@@ -58,7 +58,7 @@ sync: $(READY)
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \
-	  --extra notebook --extra test --extra cluster pyproject.toml -o requirements.lock
+	  --extra notebook --extra web --extra test --extra cluster pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

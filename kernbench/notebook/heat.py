@@ -35,7 +35,7 @@ def heat_svg(records: Records, machine: Machine) -> str:
     )
     chiplets = "".join(
         f'<rect x="{x:.1f}" y="{y:.1f}" width="9" height="{plan.height:.1f}" rx="1"/>'
-        f'<text x="{x + 16:.1f}" y="{y - 1.5:.1f}" stroke="none" fill="currentColor" font-size="5">SIP {sip}</text>'
+        f'<text x="{x + 16:.1f}" y="{y - 1.5:.1f}" stroke="none" fill="currentColor" font-size="3.5">SIP {sip}</text>'
         for sip in shown
         for x, y in (plan.chiplet(sip),)
     )
@@ -45,7 +45,7 @@ def heat_svg(records: Records, machine: Machine) -> str:
         if sips_of(link) <= set(shown)
     )
     hosts = "".join(
-        f'<text x="{x + 2:.1f}" y="{y + 1.5:.1f}" font-size="5" fill="currentColor">{name}</text>'
+        f'<text x="{x + 2:.1f}" y="{y + 1.5:.1f}" font-size="3.5" fill="currentColor">{name}</text>'
         for name in (naming.HOST, naming.SWITCH)
         for x, y in (plan.place(name),)
     )
@@ -64,7 +64,7 @@ def heat_svg(records: Records, machine: Machine) -> str:
 
 def _line(link: str, share: float, plan: Plan, first: bool) -> str:
     points = " ".join(f"{x:.2f},{y:.2f}" for x, y in plan.line(link))
-    width = 0.7 + 0.9 * share + (0.8 if first else 0)
+    width = 0.35 + 1.1 * share + (0.6 if first else 0)
     return (
         f'<polyline points="{points}" stroke="{colour_of(share)}" stroke-width="{width:.2f}">'
         f"<title>{escape(link)}: busy {share:.1%}</title></polyline>"

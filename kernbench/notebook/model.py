@@ -336,10 +336,12 @@ class Explorer:
         """Return the runs whose results are kept."""
         return [entry for entry in self.history if entry.number in self._results]
 
-    def pin(self, entry: Entry | None = None) -> None:
-        """Make a run, by default the last, what others are compared with."""
-        if entry is None and self.history:
-            entry = self.history[-1]
+    def pin(self) -> None:
+        """Make the last run what others are compared with."""
+        self.pin_as(self.history[-1] if self.history else None)
+
+    def pin_as(self, entry: Entry | None) -> None:
+        """Make a run what others are compared with; None: nothing."""
         self.baseline = entry
 
     def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:

@@ -40,7 +40,7 @@ class ExplorerView:
         self.machine_panel = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
         self.work_panel = WorkPanel(explorer, self._touched)
         self.run_panel = RunPanel(explorer)
-        self.result_panel = ResultPanel(explorer)
+        self.result_panel = ResultPanel(explorer, self.machine_panel.picture)
         self.controls = widgets.Accordion(
             [self.work_panel.root, self.machine_panel.controls], titles=["Work", "Machine"]
         )

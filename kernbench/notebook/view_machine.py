@@ -11,6 +11,7 @@ import ipywidgets as widgets
 
 from kernbench.errors import ConfigError
 from kernbench.notebook.machine import Field, MachineForm, groups
+from kernbench.notebook.serve import is_page
 from kernbench.notebook.style import STYLE, button, download, mimebundle, row, told
 from kernbench.topology.builder import Machine
 from kernbench.viz.machine import view_svg
@@ -45,7 +46,7 @@ class TopologyPicker:
         self.source = widgets.Dropdown(
             options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
             value=given,
-            layout={"width": "auto", "flex": "1 1 auto"},
+            layout={"width": "auto", "flex": "1 1 0", "min_width": "0"},
         )
         self.source.add_class("kb-source")
         self.other = widgets.Text(placeholder="path of another YAML file", continuous_update=False)
@@ -56,7 +57,7 @@ class TopologyPicker:
         self._messages: dict[str, widgets.HTML] = {}
         self.summary = widgets.HTML()
         self.summary.add_class("kb-machine")
-        self.view = widgets.ToggleButtons(options=_VIEWS, style={"button_width": "60px"})
+        self.view = widgets.ToggleButtons(options=_VIEWS, style={"button_width": "76px"})
         self.view.add_class("kb-view")
         self.drawing = widgets.HTML()
         self.drawing.add_class("kb-drawing")
@@ -70,14 +71,16 @@ class TopologyPicker:
         self.view.observe(lambda _: self._draw(), "value")
         self._show_group()
         self._refresh()
+        own_file = [] if is_page() else [row("or file", self.other)]
         self.controls = widgets.VBox(
             [
                 row("machine", self.source),
-                row("or file", self.other),
+                *own_file,
                 row("values", self.group),
                 self.fields,
                 self.summary,
-                row("save as", self.path, self.save, self.reset),
+                row("save as", self.path, self.save),
+                row("", self.reset),
                 self.saved,
             ]
         )
@@ -116,16 +119,18 @@ class TopologyPicker:
 
     def _save(self) -> None:
         try:
-            path = self.form.save(self.path.value)
+            wrote = "" if is_page() else f"wrote {self.form.save(self.path.value)}"
         except ConfigError as error:
             self.saved.value = told(str(error), wrong=True)
             return
-        text = self.form.yaml().encode()
-        self.saved.value = told(f"wrote {path.name}") + download(path.name, text, "application/yaml")
+        name, text = Path(self.path.value).name, self.form.yaml().encode()
+        self.saved.value = told(wrote) + download(name, text, "application/yaml")
 
     def _show_group(self) -> None:
         self.inputs, self._messages, rows = {}, {}, []
         for field in groups()[self.group.value]:
+            if is_page() and field.path.endswith(".impl"):
+                continue  # it names code
             control, message = self._control(field), widgets.HTML()
             message.add_class("kb-wrong")
             self.inputs[field.path], self._messages[field.path] = control, message
@@ -139,7 +144,7 @@ class TopologyPicker:
         control: Any = (
             widgets.Dropdown(options=field.choices, value=text, layout={"width": "140px"})
             if field.choices
-            else widgets.Text(value=text, continuous_update=False, layout={"width": "110px"})
+            else widgets.Text(value=text, continuous_update=False, layout={"width": "110px", "min_width": "0"})
         )
         control.tooltip = f"{field.path}: {field.says}"
         control.add_class("kb-" + field.path.replace(".", "-"))

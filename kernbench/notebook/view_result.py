@@ -1,39 +1,145 @@
-"""The result: why, stages, timeline, links, roofline, comparison, history, export; each drawn when looked at."""
+"""The result in tabs, each drawn when it is looked at."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from base64 import b64encode
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from kernbench.notebook.model import Explorer
-from kernbench.notebook.style import told
+from kernbench.errors import KernbenchError
+from kernbench.notebook.export import EXPORTS, export, png_of
+from kernbench.notebook.heat import heat_svg
+from kernbench.notebook.roof import roofline_figure, utilization_line
+from kernbench.notebook.style import button, download, row, told
+from kernbench.notebook.view_history import HistoryTab
+from kernbench.notebook.view_timeline import TimelineTab
+from kernbench.notebook.words import why_html
 
 if TYPE_CHECKING:
-    pass
+    from kernbench.notebook.model import Explorer
+
+_NOTHING = "<p>Nothing has run yet.</p>"
 
 
 class ResultPanel:
-    """Tabs about the last run.
+    """Tabs about the last run that ended well.
 
     Parameters
     ----------
     explorer : Explorer
+    machine : Widget
+        The drawing of the machine, for a tab of its own.
     """
 
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: Explorer, machine: widgets.Widget) -> None:
         self._explorer = explorer
-        self.why, self.stages = widgets.HTML(), widgets.HTML()
-        self.tabs = widgets.Tab([self.why, self.stages], titles=["Why", "Stages"])
-        self.tabs.add_class("kb-tabs")
-        self.why.add_class("kb-why")
-        self.tabs.observe(lambda _: self.refresh(), "selected_index")
-        self.root = self.tabs
-        self.refresh()
+        self._drawn: dict[str, object] = {}
+        self.timeline, self.history = TimelineTab(explorer), HistoryTab(explorer)
+        self.html = {name: widgets.HTML(_NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
+        for name, html in self.html.items():
+            html.add_class(f"kb-{name.lower()}")
+        self.what = widgets.Dropdown(options=list(EXPORTS), layout={"width": "220px"})
+        self.what.add_class("kb-what")
+        self.prepare = button("Prepare", "Make the file, to be downloaded", "download", self._export)
+        self.prepare.add_class("kb-prepare")
+        self.file = widgets.HTML()
+        self.file.add_class("kb-file")
+        parts: dict[str, widgets.Widget] = {
+            "Machine": machine,
+            "Why": self.html["Why"],
+            "Stages": self.html["Stages"],
+            "Timeline": self.timeline.root,
+            "Links": self.html["Links"],
+            "Roofline": self.html["Roofline"],
+            "Compare": self.history.root,
+            "Export": widgets.VBox([row("file", self.what, self.prepare), self.file]),
+        }
+        self._names = list(parts)
+        self.root = widgets.Tab(list(parts.values()), titles=self._names, selected_index=0)
+        self.root.add_class("kb-tabs")
+        self.root.observe(lambda _: self._draw(), "selected_index")
+        self._draw()
 
     def refresh(self) -> None:
+        """Show the state as it is; may be called from any thread."""
+        if self._explorer.state.film is not None and "Why" not in self._drawn:
+            self.root.selected_index = self._names.index("Why")
+        self.history.refresh()
+        self._draw()
+
+    def show(self, name: str) -> None:
+        """Turn to a tab."""
+        self.root.selected_index = self._names.index(name)
+
+    def _draw(self) -> None:
+        """Draw the tab that is looked at, unless it is drawn already."""
+        name = self._names[self.root.selected_index or 0]
         state = self._explorer.state
-        if state.why is not None:
-            self.why.value = told(state.why, wrong=True) if isinstance(state.why, str) else state.why._repr_html_()
-        if self._explorer.result:
-            self.stages.value = self._explorer.result._repr_html_()
+        seen = (state.film, state.why) if name == "Why" else state.film
+        draw: Callable[[], str] | None = {
+            "Why": self._why, "Stages": self._stages, "Links": self._links, "Roofline": self._roofline
+        }.get(name)  # fmt: skip
+        if state.film is None or self._drawn.get(name) == seen:
+            return
+        self._drawn[name] = seen
+        if name == "Timeline":
+            self.timeline.refresh()
+        elif draw is not None:
+            try:
+                self.html[name].value = draw()
+            except (KernbenchError, ValueError) as error:
+                self.html[name].value = told(str(error), wrong=True)
+
+    def _why(self) -> str:
+        why, outcome = self._explorer.state.why, self._explorer.state.outcome
+        assert outcome is not None
+        said = _shown(outcome.shown)
+        checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
+        parts = [told(checked) if outcome.checks else "", said, f"<pre>{escape(outcome.printed)}</pre>"]
+        if why is None:
+            return "".join(["<p>looking for the critical path ...</p>", *parts[:2]])
+        found = told(why, wrong=True) if isinstance(why, str) else why_html(why)
+        return "".join([*parts[:2], found, parts[2] if outcome.printed else ""])
+
+    def _stages(self) -> str:
+        result = self._explorer.result
+        assert result is not None
+        return result._repr_html_()
+
+    def _links(self) -> str:
+        result, entry = self._explorer.result, self._explorer.state.entry
+        assert result is not None
+        assert entry is not None
+        return heat_svg(result.records, entry.machine)
+
+    def _roofline(self) -> str:
+        result, entry = self._explorer.result, self._explorer.state.entry
+        assert result is not None
+        assert entry is not None
+        png = b64encode(png_of(roofline_figure(entry, result))).decode()
+        line = utilization_line(entry, result)
+        return f'<p>{line}</p><img alt="roofline" style="max-width:100%" src="data:image/png;base64,{png}">'
+
+    def _export(self) -> None:
+        result = self._explorer.result
+        if result is None:
+            self.file.value = told("nothing has run yet", wrong=True)
+            return
+        try:
+            made = export(self.what.value, self._explorer.history[-1], result)
+        except KernbenchError as error:
+            self.file.value = told(str(error), wrong=True)
+            return
+        text = f"<pre>{escape(made.content.decode())}</pre>" if made.name.endswith((".py", ".yaml")) else ""
+        self.file.value = f"{download(*made)} ({len(made.content):,} B){text}"
+
+
+def _shown(value: Any) -> str:
+    """Return what a program returned, where that can be shown."""
+    html = getattr(value, "_repr_html_", None)
+    if callable(html):
+        return str(html())
+    return told(value) if isinstance(value, str) else ""

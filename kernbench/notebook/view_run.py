@@ -62,7 +62,11 @@ class RunPanel:
         self.cancel.disabled = state.status != RUNNING
         estimate = explorer.estimate_s()
         self.note.value = (
-            explorer.obstacle if not state.busy and explorer.obstacle else f"about {estimate:.1f} s" if estimate else ""
+            explorer.obstacle
+            if not state.busy and explorer.obstacle
+            else f"takes about {estimate:.1f} s"
+            if estimate
+            else ""
         )
         if state.film is not self._film:
             self._film = state.film

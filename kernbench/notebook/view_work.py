@@ -33,7 +33,9 @@ class WorkPanel:
     def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
         self._explorer, self._on_change = explorer, on_change
         self.work = widgets.Dropdown(
-            options=list(explorer.works), value=explorer.work.name, layout={"width": "auto", "flex": "1 1 auto"}
+            options=list(explorer.works),
+            value=explorer.work.name,
+            layout={"width": "auto", "flex": "1 1 0", "min_width": "0"},
         )
         self.work.add_class("kb-work")
         self.title = widgets.HTML()
@@ -101,7 +103,9 @@ class WorkPanel:
             if str(value) not in options:
                 value = options[0]
                 self._explorer.set(parameter.name, value)
-            control = widgets.Dropdown(options=options, value=str(value), layout={"width": "auto", "flex": "1 1 auto"})
+            control = widgets.Dropdown(
+                options=options, value=str(value), layout={"width": "auto", "flex": "1 1 0", "min_width": "0"}
+            )
         else:
             control = widgets.Text(value=str(value), continuous_update=False, layout={"width": "140px"})
         control.tooltip = parameter.says

@@ -1,0 +1,41 @@
+"""`kernbench lab` and `kernbench web`: the explorer in JupyterLab, or alone in a page."""
+
+from __future__ import annotations
+
+import secrets
+
+import click
+
+port_option = click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine.")
+browser_option = click.option("--no-browser", is_flag=True, help="Only serve; open no browser.")
+
+
+@click.command(short_help="Open JupyterLab on the explorer.")
+@port_option
+@browser_option
+def lab(port: int | None, no_browser: bool) -> None:
+    """Open JupyterLab on notebooks/explorer.ipynb; stop it with Ctrl-C."""
+    from kernbench.notebook.serve import lab_arguments
+
+    arguments = lab_arguments(port, not no_browser)
+    from jupyterlab.labapp import LabApp
+
+    LabApp.launch_instance(arguments)
+
+
+@click.command(short_help="Serve the explorer alone as a page, on this machine.")
+@port_option
+@browser_option
+@click.option("--token", help="What a visitor has to know. Default: drawn anew.")
+@click.option("--theme", type=click.Choice(["light", "dark"]), default="light")
+def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
+    """Serve the explorer alone, on loopback and behind a token; visitors run no code of their own. Needs [web]."""
+    from kernbench.notebook.serve import make_page, web_arguments
+
+    token, port = token or secrets.token_urlsafe(24), port or 8866
+    arguments = web_arguments(token, port, not no_browser, theme)
+    make_page()
+    from voila.app import Voila
+
+    click.echo(f"http://127.0.0.1:{port}/?token={token}")
+    Voila.launch_instance(arguments)

@@ -1,0 +1,110 @@
+"""Commands that put the explorer before its user: JupyterLab on the notebooks, or the explorer alone as a page."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from kernbench.errors import ConfigError
+
+NOTEBOOK = "explorer.ipynb"
+PAGE = "KERNBENCH_PAGE"
+_SHARE = Path(__file__).parent / "share"
+
+
+def notebook() -> Path:
+    """Return the explorer's notebook: in `notebooks`, nearest upward, else beside the package.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    here = Path.cwd().resolve()
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
+        if (folder / "notebooks" / NOTEBOOK).is_file():
+            return folder / "notebooks" / NOTEBOOK
+    raise ConfigError(
+        f"no notebooks/{NOTEBOOK} in or above {here}; run this in a checkout of kernbench, or call "
+        "kernbench.notebook.explore() in a notebook of your own"
+    )
+
+
+def lab_arguments(port: int | None = None, browser: bool = True) -> list[str]:
+    """Return the arguments with which JupyterLab opens on the explorer.
+
+    Parameters
+    ----------
+    port : int, optional
+        By default one that is free, from 8888 on.
+    browser : bool
+        Open one.
+
+    Raises
+    ------
+    ConfigError
+        If JupyterLab is not installed, or there is no notebook.
+    """
+    _needs("jupyterlab", "notebook")
+    path = notebook()
+    arguments = [
+        str(path),
+        f"--ServerApp.root_dir={path.parents[1]}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--LabApp.app_settings_dir={_SHARE / 'lab'}",
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--allow-root")  # a container's only user is root
+    return [*arguments, *([f"--ServerApp.port={port}"] if port else []), *([] if browser else ["--no-browser"])]
+
+
+def web_arguments(token: str, port: int, browser: bool = True, theme: str = "light") -> list[str]:
+    """Return the arguments with which Voila serves the explorer alone, on loopback, behind a token.
+
+    Visitors send no code: the server passes on nothing but what widgets say to their kernel.
+
+    Parameters
+    ----------
+    token : str
+        Whoever has it may look.
+    port : int
+    browser : bool
+        Open one.
+    theme : str
+        "light" or "dark".
+
+    Raises
+    ------
+    ConfigError
+        If Voila is not installed, or there is no notebook.
+    """
+    _needs("voila", "web")
+    options = {
+        "Voila.ip": "127.0.0.1",
+        "Voila.token": token,
+        "Voila.custom_display_url": f"http://127.0.0.1:{port}/?token={token}",
+        "VoilaConfiguration.file_allowlist": "[]",
+        "VoilaConfiguration.extension_denylist": "['jupyterlab-jupytext', '@jupyter-notebook/lab-extension']",
+        "VoilaConfiguration.template": "kernbench",
+        "VoilaConfiguration.theme": theme,
+    }
+    arguments = [str(notebook()), f"--port={port}", *(f"--{name}={value}" for name, value in options.items())]
+    return arguments if browser else [*arguments, "--no-browser"]
+
+
+def make_page() -> None:
+    """Prepare this process to be the server of a page: where the template lies, and what its kernels are to know."""
+    paths = [str(_SHARE / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(x for x in paths if x)
+    os.environ[PAGE] = "1"
+
+
+def is_page() -> bool:
+    """Return whether this kernel serves a page: then files are downloaded, not written, and no code is named."""
+    return os.environ.get(PAGE) == "1"
+
+
+def _needs(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise ConfigError(f"{module} is not installed; pip install 'kernbench[{extra}]'")
