@@ -102,9 +102,7 @@ class Fabric:
             rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
             part = self._part(dst)
             extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
-            # A port has two neighbours, and nothing turns back in it.
-            chained = self.graph.node(src).kind == "ucie"
-            link = self.links[src, dst] = Link(edge, extra, rank, chained, getattr(part, "on_head", None))
+            link = self.links[src, dst] = Link(edge, extra, rank, getattr(part, "on_head", None))
         return link
 
     def _part(self, node_id: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kernbench.sim_engine.clock import ARRIVAL
 from kernbench.topology.graph import Edge
@@ -23,19 +22,19 @@ class Link:
     last flit of the latest message reaches it, `last_from` and `last_key` that flit's own rank and key. While
     somebody has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap
     (time, priority, key), and gets the true `free`. `fed_by` is a link that routes come over, `merges` says that some
-    come over others, or begin here.
+    come over others, or begin here; `hook` is the part behind it, if it wants to see every head.
     """
 
     __slots__ = (
-        "bw_gbs", "dst", "fed_by", "flit_ps", "free", "held", "last", "last_from", "last_key", "lat", "merges", "name",
-        "priority", "src", "times",
+        "bw_gbs", "dst", "fed_by", "flit_ps", "free", "held", "hook", "last", "last_from", "last_key", "lat", "merges",
+        "name", "priority", "src", "times",
     )  # fmt: skip
 
-    def __init__(self, edge: Edge, extra_ps: int, rank: int, chained: bool, hook: Hook | None) -> None:
+    def __init__(self, edge: Edge, extra_ps: int, rank: int, hook: Hook | None) -> None:
         self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
         self.bw_gbs = edge.bw_gbs
         self.lat = edge.latency_ps + extra_ps
-        self.chained, self.hook = chained, hook
+        self.hook = hook
         self.priority = ARRIVAL + rank
         self.free = self.last = self.last_from = self.last_key = 0
         self.held: Callable[[tuple[int, int, int]], int]
@@ -55,9 +54,9 @@ class Link:
 class Route:
     """The links from one node to another, and what has been sent over them.
 
-    `base` and `counter` make the keys of the source's transactions, `start` puts flits on the first link in the way that this route needs. `flits` counts
-    whole flits, `small` messages of less by size: from these every link's bytes and busy time follow, so that
-    nothing has to be counted hop by hop.
+    `base` and `counter` make the keys of the source's transactions, `start` puts flits on the first link in the way
+    that this route needs. `flits` counts whole flits, `small` messages of less by size: from these every link's bytes
+    and busy time follow, so that nothing has to be counted hop by hop.
     """
 
     __slots__ = ("base", "counter", "flits", "links", "nbytes", "reply", "small", "start")

@@ -34,6 +34,7 @@ from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.verify import operand
+from kernbench.sim_engine.report import link_table
 from kernbench.studies.layers_lists import Layer
 from kernbench.studies.layers_work import PLACEMENTS, Work, parts, spans, work
 from kernbench.studies.points import Row, code_version, machine_of, run_points
@@ -175,14 +176,14 @@ def run(
         b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), at_b)
         c = torch.empty(m, n, dtype=dtype, dp=at_c, device="ahbm", name="c")
         torch.ahbm.synchronize()
-        before[:] = [torch.engine.records().links]
+        before[:] = [link_table(torch.engine)]
         name = f"{placement} {m}x{k}x{n}"
         if placement == "columns":
             torch.launch(name, columns_gemm, a, b, c, m, k, n, tile_m, room)
         else:
             torch.launch(name, rows_gemm if placement == "rows" else grid_gemm, a, b, c, m, k, n, room)
         torch.ahbm.synchronize()
-        before.append(torch.engine.records().links)
+        before.append(link_table(torch.engine))
         if a_values is not None and b_values is not None:
             _check(machine, name, placement, c, a_values @ b_values)
 
