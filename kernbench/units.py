@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -40,5 +41,12 @@ def serialization_ps(nbytes: int, bw_gbs: float) -> int:
     >>> serialization_ps(1, 300)
     4
     """
+    ps, nbytes_in = _rate(bw_gbs)
+    return -(-nbytes * ps // nbytes_in)
+
+
+@lru_cache(maxsize=1024)
+def _rate(bw_gbs: float) -> tuple[int, int]:
+    """Return whole numbers of picoseconds and of bytes: so many bytes in so many ps."""
     bw = Fraction(bw_gbs)
-    return -(-nbytes * 1000 * bw.denominator // bw.numerator)
+    return 1000 * bw.denominator, bw.numerator

@@ -65,16 +65,34 @@ class Queue:
     """One direction of a PE: the ring that its peer fills, and the peer's ring, which it fills while it has credits.
 
     Heads and tails count slots since the installation: `sent` and `acknowledged` of the peer's ring, `arrived`
-    and `released` of its own.
+    and `released` of its own. Parts go `way` where rings lie in TCM, credits for its own ring go `way_back`.
     """
 
     __slots__ = (
-        "acknowledged", "arrived", "credit_key", "held", "inbox", "leaving", "name", "outbox", "owner", "released",
-        "sent", "spec", "wake_ps", "written",
+        "acknowledged",
+        "arrived",
+        "credit_key",
+        "held",
+        "inbox",
+        "leaving",
+        "name",
+        "outbox",
+        "owner",
+        "peer",
+        "released",
+        "sent",
+        "spec",
+        "wake_ps",
+        "way",
+        "way_back",
+        "written",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
         self.owner, self.spec, self.name = owner, spec, spec.direction
+        mine, theirs, fabric = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.fabric
+        self.peer: PeIpcq = owner.engine.part(naming.pe_cpu(*spec.peer)).pe.ipcq
+        self.way, self.way_back = fabric.route(mine, theirs), fabric.back(fabric.route(theirs, mine))
         self.sent = self.acknowledged = self.arrived = self.released = 0
         self.outbox: deque[SendJob] = deque()
         self.leaving: deque[Slot] = deque()

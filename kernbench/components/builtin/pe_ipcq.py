@@ -24,7 +24,7 @@ from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.sim_engine.turns import QUEUE, Turns
 from kernbench.topology import naming
-from kernbench.units import ns_to_ps, serialization_ps
+from kernbench.units import ns_to_ps
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
@@ -48,7 +48,7 @@ class PeIpcq:
         self._setup_ps = {
             "tcm": 0, "sram": ns_to_ps(config.pe_ipcq.sram_setup_ns), "hbm": ns_to_ps(config.pe_ipcq.hbm_setup_ns),
         }  # fmt: skip
-        self._read_bw, self._write_bw = config.pe_tcm.read_bw_gbs, config.pe_tcm.write_bw_gbs
+        self._read_ps, self._write_ps = pe.fetch_store.fetch_ps, pe.fetch_store.store_ps
         self._read_free = self._write_free = 0
         self._by_peer_ring: dict[int, Queue] = {}
         self._rings: list[tuple[int, int, Queue]] = []
@@ -209,27 +209,23 @@ class PeIpcq:
             slot.sent_ps = self.clock._now
             self._tell("send", queue, slot.nbytes)
             if spec.kind == "tcm":
-                slot.route = route = self.fabric.route(self.pe.dma.node_id, naming.pe_dma(*spec.peer))
+                slot.route = route = queue.way
                 slot.key = route.key()
-                turns.send(QUEUE, route, slot.nbytes, slot.key, self._peer(spec).reached, slot)
+                turns.send(QUEUE, route, slot.nbytes, slot.key, queue.peer.reached, slot)
             else:
                 node_id, offset = self.engine.locate(slot.pa)
-                txn = Transaction(slot.nbytes, offset, self._peer(spec).in_memory, slot)
+                txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
                 txn.posted = True
                 port = self.pe.dma.port(node_id)
                 port.write(txn, QUEUE)
                 slot.key, slot.route = txn.key, port.route
-
-    def _peer(self, spec: QueueSpec) -> PeIpcq:
-        peer: PeIpcq = self.engine.part(naming.pe_cpu(*spec.peer)).pe.ipcq
-        return peer
 
     # -- arrivals
 
     def reached(self, slot: Slot) -> None:
         """Take a part whose last flit has reached TCM: it goes through the write port to its slot."""
         now = slot.arrived_ps = self.clock._now
-        self._write_free = max(now, self._write_free) + serialization_ps(slot.nbytes, self._write_bw)
+        self._write_free = max(now, self._write_free) + self._write_ps(slot.nbytes)
         self.clock.call_at(self._write_free, self._in_slot, slot)
 
     def in_memory(self, txn: Transaction) -> None:
@@ -245,7 +241,8 @@ class PeIpcq:
         queue.written[slot.number] = slot
         while queue.arrived in queue.written:
             self._arrive(queue, queue.written.pop(queue.arrived))
-        self._look(None)
+        if self._receives:
+            self._look(None)
 
     def _ring_at(self, pa: int) -> Queue:
         for start, end, queue in self._rings:
@@ -344,7 +341,7 @@ class PeIpcq:
                 self.clock.call_at(now + self._setup_ps[slot.queue.spec.kind], self._read, (job, slot))
                 continue
             slot.read_ps = max(now, self._read_free)
-            end = self._read_free = slot.read_ps + serialization_ps(slot.nbytes, self._read_bw)
+            end = self._read_free = slot.read_ps + self._read_ps(slot.nbytes)
             if message.parts == 1 and command.consume and command.output is not None:
                 command.output.space = slot
                 self._log_read(job, slot, end)
@@ -424,13 +421,11 @@ class PeIpcq:
         while held and held[0].free:
             held.popleft()
             queue.released += 1
-            out = self.fabric.route(naming.pe_dma(*spec.peer), self.pe.dma.node_id)
-            back = self.fabric.back(out)
+            back = queue.way_back
             key = back.key()
             self._tell("credit", queue, spec.credit_bytes)
-            sent = self.clock._now
-            peer = self._peer(spec)
-            turns.send(QUEUE, back, spec.credit_bytes, key, peer.credited, (spec.ring_pa, key, back, sent, slot))
+            credit = spec.ring_pa, key, back, self.clock._now, slot
+            turns.send(QUEUE, back, spec.credit_bytes, key, queue.peer.credited, credit)
 
     def credited(self, credit: tuple[int, int, Route, int, Slot]) -> None:
         """Take a credit for the ring at an address."""
