@@ -285,9 +285,12 @@ class GraphEngine:
         if event is not None and event.processed:
             return
         with _few_collections():
-            while self._guarded(lambda: self.env.drain(_SLICE, event)):
+            more = True
+            while more:
+                more = self._guarded(lambda: self.env.drain(_SLICE, event))
                 self._guarded(self._pulse)
-                yield
+                if more:
+                    yield
 
     def _pulse(self) -> None:
         for observer in self.observers:

@@ -52,7 +52,10 @@ class Observer:
         """Hear that the last completion of a launch has reached the host."""
 
     def pulse(self, engine: GraphEngine) -> None:
-        """Hear that the engine is at work, once every few thousand events; an exception ends the run."""
+        """Hear that the engine is at work: every few thousand events, and at the end of each wait.
+
+        An exception ends the run.
+        """
 
     def queue(self, event: QueueEvent) -> None:
         """Hear of a message between PEs."""
