@@ -27,6 +27,14 @@ def milestones() -> dict[str, str]:
         return {}
 
 
+def studies() -> dict[str, str]:
+    """Return every study that a sweep can run by its name, with its first line."""
+    from kernbench.registry import STUDIES
+
+    docs = {name: STUDIES.resolve(name).__doc__ or "" for name in STUDIES.names}
+    return {name: doc.strip().partition("\n")[0] for name, doc in docs.items()}
+
+
 def presets() -> dict[str, str]:
     """Return every shipped machine with its size."""
     from kernbench import config
@@ -47,16 +55,17 @@ def components() -> dict[str, str]:
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "benches": benches,
     "milestones": milestones,
+    "studies": studies,
     "presets": presets,
     "components": components,
 }
 
 
-@click.command("list", short_help="Names that other commands take: benches, milestones, presets, components.")
+@click.command("list", short_help="Names that other commands take: benches, milestones, studies, presets, components.")
 @click.argument("kinds", nargs=-1, metavar="[KIND]...", type=click.Choice(list(KINDS)))
 @json_option
 def list_(kinds: tuple[str, ...], as_json: bool) -> None:
-    """List benches, milestones, presets and components (all four, or the KINDs named)."""
+    """List benches, milestones, studies, presets and components (all, or the KINDs named)."""
     table = {kind: KINDS[kind]() for kind in kinds or KINDS}
     if as_json:
         echo_json(table)

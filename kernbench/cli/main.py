@@ -8,13 +8,16 @@ from collections.abc import Sequence
 
 import click
 
+from kernbench.cli.cache import cache
 from kernbench.cli.compare import compare
+from kernbench.cli.lab import lab, web
 from kernbench.cli.listing import list_
 from kernbench.cli.milestone import milestone
 from kernbench.cli.new import new
 from kernbench.cli.probe import probe
 from kernbench.cli.run import run
 from kernbench.cli.show import show
+from kernbench.cli.sweep import sweep
 from kernbench.cli.validate import validate
 from kernbench.errors import ConfigError, KernbenchError
 
@@ -31,7 +34,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, compare, list_, milestone, probe, show, validate, new):
+for command in (run, compare, list_, milestone, probe, sweep, cache, show, validate, new, lab, web):
     cli.add_command(command)
 
 

@@ -83,7 +83,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: Limits) -> Outc
     from distributed import as_completed as as_done
 
     version = code_version()
-    other = {where: found for where, found in client.run(code_version).items() if found != version}
+    other = {where: found for where, found in client.run(_version_there).items() if found != version}
     if other:
         lines = [f"{where}: its kernbench is {found}, this one is {version}" for where, found in other.items()]
         raise KernbenchError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
@@ -126,6 +126,10 @@ class Task:
             self._own.child = Child(self.fn, self.limits)
         outcome: Outcome = self._own.child.run(point)
         return outcome
+
+
+def _version_there() -> str:
+    return code_version()
 
 
 def _run(task: Task, point: Row) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -76,6 +76,15 @@ class Plan:
             version=study_version(self.study),
             machines={key: p.machine.hash for key, p in zip(self.keys, self.points, strict=True)},
         )
+
+    def relabelled(self, fn: Callable[[Row], Row]) -> Plan:
+        """Return the plan with other columns for what was varied: `fn` makes them from those there are."""
+        points = tuple(replace(point, shown=fn(point.shown)) for point in self.points)
+        invalid = tuple(replace(point, shown=fn(point.shown)) for point in self.invalid)
+        axes = tuple(
+            dict.fromkeys(name for shown in (*(p.shown for p in points), *(x.shown for x in invalid)) for name in shown)
+        )
+        return replace(self, points=points, invalid=invalid, axes=axes)
 
     def __len__(self) -> int:
         return len(self.points)

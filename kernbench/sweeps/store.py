@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -90,7 +91,8 @@ class Store:
                 # A disk that is nearly full takes a part; the next write says why.
                 os.write(self._file, line[written:])
         except OSError as error:
-            os.ftruncate(self._file, before)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, before)
             raise KernbenchError(
                 f"{self.path}: cannot write a finished point: {error.strerror}; all points before it are kept: "
                 "make room, then run the same again"

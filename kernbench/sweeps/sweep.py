@@ -143,6 +143,6 @@ def _client(scheduler: str | Client | None) -> tuple[Client | None, bool]:
     except ImportError as error:
         raise KernbenchError("a scheduler needs Dask: pip install 'kernbench[cluster]'") from error
     try:
-        return Client(scheduler, timeout=10), True
+        return Client(scheduler, timeout="5s"), True
     except (OSError, ValueError) as error:
         raise KernbenchError(f"scheduler {scheduler}: {error}; start one with `dask scheduler`") from error

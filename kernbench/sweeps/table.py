@@ -61,7 +61,7 @@ class Sweep:
                 point.shown | _plain(given) | {"machine": point.machine.hash[:12]} | costs | found
                 | {"status": outcome.status, "error": outcome.error}
             )  # fmt: skip
-            names += [*costs, *found]
+            names += [*found, *costs]
         table = pd.DataFrame(rows)
         metrics = [
             name for name in dict.fromkeys(names)
@@ -106,12 +106,19 @@ class Sweep:
         parts = [f"{n} {status}" for status, n in counts.items()]
         parts += [f"{len(self.invalid)} that cannot be"] if len(self.invalid) else []
         head = f"{len(self.table)} points of {self.about['study']} over {', '.join(self.axes)}: {', '.join(parts)}"
-        return f"{head}\n{self.table.to_string(max_rows=20, max_cols=12)}"
+        return f"{head}\n{self.table[self._first()].to_string(max_rows=20)}"
 
     def _repr_html_(self) -> str:
         head = repr(self).splitlines()[0]
-        html: str = self.table.to_html(max_rows=20, max_cols=14, border=0)
+        html: str = self.table[self._first()].to_html(max_rows=20, border=0)
         return f"<p>{head}</p>{html}"
+
+    def _first(self) -> list[str]:
+        """Return the columns to show: what was varied, what the study says first, costs, and what failed."""
+        costs = [name for name in ("area_mm2", "energy_uj") if name in self.metrics]
+        metrics = [name for name in self.metrics if name not in costs][:4]
+        failed = ["status", "error"] if len(self.ok) < len(self) else []
+        return [*self.axes, *metrics, *costs, *failed]
 
     def _texts(self) -> list[str]:
         """Return the columns that hold anything but numbers: a column of a file has one type."""

@@ -1,0 +1,104 @@
+"""The shared cache: found by what a point is, pruned by what it was, and never in the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import kernbench as kb
+from kernbench.sweeps.cache import FILE, Cache, default_cache
+from tests.sweeps import studies
+
+ROW = {"y": 1.5, "name": "a", "nested": {"z": [1, 2]}}
+
+
+def put(cache, key, study="s", version="v1", row=ROW):
+    cache.put(key, row, study, "machine", version, 0.25)
+
+
+def test_what_was_put_is_got_and_nothing_else(tmp_path):
+    cache = Cache(tmp_path)
+    assert cache.get(["a"]) == {}
+    put(cache, "a")
+    assert cache.get(["a", "b"]) == {"a": ROW}
+    (group,) = cache.groups()
+    assert (group.study, group.version, group.points, group.seconds) == ("s", "v1", 1, 0.25)
+
+
+def test_pruning(tmp_path):
+    cache = Cache(tmp_path)
+    for key, study, version in (("a", "s", "v1"), ("b", "s", "v2"), ("c", "t", "v2")):
+        put(cache, key, study, version)
+    assert cache.prune(older_than_days=1) == 0
+    assert cache.prune(keep="v2") == 1
+    assert cache.prune(study="t") == 1
+    assert set(cache.get("abc")) == {"b"}
+    assert cache.prune() == 1
+
+
+def test_many_may_write_at_once(tmp_path):
+    cache = Cache(tmp_path)
+    threads = [
+        threading.Thread(target=lambda i=i: [put(cache, f"{i}-{j}") for j in range(20)], daemon=True) for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(g.points for g in cache.groups()) == 80
+
+
+def test_one_that_is_broken_is_passed_over_with_a_warning(tmp_path):
+    (tmp_path / FILE).write_bytes(b"this is no database, though it is long enough to look like one" * 9)
+    cache = Cache(tmp_path)
+    with pytest.warns(RuntimeWarning, match="passed over, it cannot read"):
+        assert cache.get(["a"]) == {}
+    with pytest.warns(RuntimeWarning, match="passed over, it cannot write"):
+        put(cache, "a")
+
+
+def test_its_place_is_the_users_to_choose(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
+    assert default_cache().path.parent == tmp_path
+    monkeypatch.setenv("KERNBENCH_CACHE", "off")
+    assert default_cache() is None
+
+
+def test_sweeps_share_it_by_what_a_point_is(tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    cache = Cache(tmp_path)
+
+    def run(xs, **options):
+        options = {"parameters": {"notes": str(notes)}, "workers": 1, "progress": False, "cache": cache} | options
+        return kb.sweep("preset:small", studies.noted, {"x": xs}, **options)
+
+    first = run([1, 2])
+    again = run([1, 2, 3], folder=tmp_path / "other")
+    assert studies.calls(notes) == [1, 2, 3]
+    assert again.table["y"].tolist() == [*first.table["y"].tolist(), 3]
+    # Another cost is no other machine; another number of cubes is.
+    run([1], parameters={"notes": str(notes), "cost.area.io_mm2": 1})
+    assert studies.calls(notes) == [1, 2, 3]
+    run([1], parameters={"notes": str(notes), "sip.cube_mesh.w": 1})
+    assert studies.calls(notes) == [1, 1, 2, 3]
+
+
+def test_a_row_is_computed_once(tmp_path):
+    made = []
+
+    def compute():
+        made.append(time.time())
+        return ROW
+
+    for _ in range(2):
+        assert Cache(tmp_path).rows_of(compute, "key", study="explore", machine="m", version="v") == ROW
+    assert len(made) == 1
+
+
+def test_a_failed_point_is_not_kept(tmp_path):
+    cache = Cache(tmp_path)
+    kb.sweep("preset:small", studies.hurts, {"x": [2]}, workers=1, progress=False, cache=cache)
+    assert cache.groups() == []

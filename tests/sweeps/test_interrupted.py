@@ -1,0 +1,110 @@
+"""Real processes: an interrupt, a kill and a full disk lose no finished point."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kernbench.sweeps.store import FINISHED, Store, entries
+from tests.repo import ROOT
+from tests.sweeps import studies
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
+
+SCRIPT = """
+import json, sys
+import kernbench as kb
+from tests.sweeps import studies
+notes, folder, xs = sys.argv[1:4]
+done = kb.sweep("preset:small", studies.slowly, {"x": json.loads(xs)}, parameters={"notes": notes}, folder=folder,
+                workers=2, cache=False, progress=False)
+print(done.table["y"].tolist())
+"""
+
+
+@pytest.fixture
+def notes(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+def start(notes, folder, xs, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(notes), str(folder), json.dumps(xs)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finished(folder) -> list[int]:
+    return sorted(entry["row"]["y"] for entry in entries(folder / FINISHED) if "row" in entry)
+
+
+def wait_for(folder, n, process):
+    deadline = time.monotonic() + 60
+    while len(finished(folder)) < n:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, notes, how):
+    folder, xs = tmp_path / "sweep", list(range(40))
+    process = start(notes, folder, xs)
+    wait_for(folder, 4, process)
+    os.kill(process.pid, how)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    had = finished(folder)
+    assert 4 <= len(had) < len(xs)
+    for x in had:
+        (notes / str(x)).unlink()
+    left = xs[:8]
+    again = start(notes, folder, left)
+    out, err = again.communicate(timeout=60)
+    assert json.loads(out) == left, err
+    assert not {int(p.name) for p in notes.iterdir()} & set(had), "what was finished is not run again"
+    # Nobody is left behind.
+    assert set(finished(folder)) == {*had, *left}
+
+
+def test_a_disk_that_is_full_loses_nothing_that_was_written(tmp_path, notes):
+    folder, xs = tmp_path / "sweep", list(range(12))
+
+    def small():
+        # A quota by the system: a file that grows over it cannot be written, and what fits is written first.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+
+    process = start(notes, folder, xs, preexec_fn=small)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "cannot write a finished point" in err
+    assert "make room, then run the same again" in err
+    had = finished(folder)
+    assert 0 < len(had) < len(xs)
+    assert (folder / FINISHED).read_bytes().endswith(b"\n"), "the part of a line that fitted is taken off"
+    for x in had:
+        (notes / str(x)).unlink()
+    out, err = start(notes, folder, xs).communicate(timeout=60)
+    assert json.loads(out) == xs, err
+    assert not {int(p.name) for p in notes.iterdir()} & set(had)
+
+
+def test_a_second_sweep_into_the_folder_of_a_running_one_is_refused(tmp_path, notes):
+    with Store(tmp_path / "sweep"):
+        process = start(notes, tmp_path / "sweep", [1])
+        _, err = process.communicate(timeout=60)
+    assert "another run is writing its points here; wait for its end, or name another folder" in err
+    assert studies.calls(notes) == []
