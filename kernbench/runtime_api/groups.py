@@ -66,13 +66,17 @@ class Groups:
         ----------
         backend : str, optional
             "ahbm", the only one.
+        init_method, timeout : optional
+            torch's; without meaning where ranks share a process.
         world_size, rank : int, optional
             As the spawn has bound them.
+        store, group_name : optional
+            As `init_method`.
         pg_options : mapping, optional
             Collective to the name of the algorithm, or an algorithm, that the world uses for it; by default the best
             that keeps torch's meaning is chosen.
-        init_method, timeout, store, group_name, device_id : optional
-            torch's; without meaning where ranks share a process.
+        device_id : optional
+            As `init_method`.
         """
         self._host.check_open()
         scope, me, ranks = self._scope, self._host.rank_index, self._host.ranks
@@ -133,11 +137,13 @@ class Groups:
         ----------
         ranks : sequence of int, optional
             Global ranks; by default all.
-        pg_options : mapping, optional
+        timeout : optional
             As for `init_process_group`.
         backend : str, optional
             "ahbm", the only one.
-        timeout, use_local_synchronization, group_desc : optional
+        pg_options : mapping, optional
+            As for `init_process_group`.
+        use_local_synchronization, group_desc : optional
             torch's; without meaning where ranks share a process.
         """
         world = self.group(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm
@@ -52,6 +52,8 @@ class Transport:
         for collective, name in algorithms.items():
             if collective not in COLLECTIVES:
                 raise ConfigError(f"pg_options: {collective!r} is no collective; {hint(collective, COLLECTIVES)}")
+            if collective == "all_to_all":
+                raise ConfigError("pg_options: all_to_all goes straight from rank to rank here; leave it out")
             found[collective] = own = resolve_algorithm_config(name)
             if own.collective != collective:
                 raise ConfigError(f"pg_options: {collective}: algorithm {own.name!r} does {own.collective}")
@@ -95,22 +97,31 @@ class Transport:
         return self._starts(group, planned, buffers, dict.fromkeys(buffers, 0), {})
 
     def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
-        """Return the algorithm for a call, on the group: as the group or ccl.yaml says, else the first that runs."""
-        places = list(shards[0])
-        attempt = partial(plan, machine=self._host.config, sips=group.devices, places=places)
+        """Return the algorithm of a call on the group: what the group says, else the first of ccl.yaml that runs."""
+        places, machine = list(shards[0]), self._host.config
         if call.name in group.algorithms:
-            return attempt(group.algorithms[call.name])
-        config = load_ccl_config()
-        default = config.defaults.algorithm
-        if default != AUTO and config.algorithms[default].collective == call.name:
-            return attempt(resolve_algorithm_config(default, config))
+            return plan(group.algorithms[call.name], machine, group.devices, places)
         refused = []
-        for name in names(config, call.name, "rank"):
+        for known in self._known.get(call.name, []):
             try:
-                return attempt(resolve_algorithm_config(name, config))
+                return plan(known, machine, group.devices, places)
             except ConfigError as error:
                 refused.append(str(error))
-        raise ConfigError("\n".join([f"{call.name}: no algorithm of ccl.yaml runs on group {group.ranks}", *refused]))
+        raise ConfigError("\n".join([f"{call.name}: no algorithm of ccl.yaml runs on ranks {group.ranks}", *refused]))
+
+    @cached_property
+    def _known(self) -> dict[str, list[Algorithm]]:
+        """The algorithms that ccl.yaml has for each collective in torch's meaning; one, where it has chosen."""
+        config = load_ccl_config()
+        found: dict[str, list[Algorithm]] = {}
+        for name in names(config):
+            own = resolve_algorithm_config(name, config)
+            if own.contribution == "rank":
+                found.setdefault(own.collective, []).append(own)
+        if config.defaults.algorithm != AUTO:
+            own = resolve_algorithm_config(None, config)
+            found[own.collective] = [own]
+        return found
 
     def _lanes(
         self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
@@ -167,6 +178,7 @@ def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
     for s in part.shards:
         first = s.offset // part.dtype.itemsize
         pointers = part.pointer + first, joint.pointer + first * n
-        own = pointers if gather else pointers[::-1]
-        found.setdefault((s.cube, s.pe), []).append((own, s.nbytes // part.dtype.itemsize))
+        size = s.nbytes // part.dtype.itemsize
+        own = (pointers, size) if gather else (pointers[::-1], size * n)
+        found.setdefault((s.cube, s.pe), []).append(own)
     return dict(sorted(found.items()))
