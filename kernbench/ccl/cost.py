@@ -1,8 +1,7 @@
 """Closed forms of collective algorithms: what each would take if nobody got in its way.
 
-A form knows steps and sizes; what a step costs, its network says. With `AlphaBeta` a form is the formula of the text
-books; with the queues of a machine (kernbench.ccl.estimate) it knows their latency, bandwidth and
-window.
+A form knows steps and sizes; what they cost, a network says. With `AlphaBeta` forms are the formulas of the text books;
+with the queues of a machine (kernbench.ccl.estimate) they know latency, bandwidth, window and how chunks overlap.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from typing import Protocol
 
 
 class Network(Protocol):
-    """What messages and sums cost between neighbours of one level."""
+    """What a message between neighbours costs; long ones go in chunks, which may overlap."""
 
-    def steps(self, count: int, nbytes: float, *, adds: bool = False) -> float:
-        """Return the time of `count` steps in which every rank sends `nbytes`, each after what came in the one before.
+    def way(self, nbytes: float, *, adds: bool = False) -> float:
+        """Return the time of the first chunk of a message from one neighbour to the next, and to add it there [ns]."""
 
-        With `adds`, what comes is added to what was there.
-        """
+    def rest(self, nbytes: float) -> float:
+        """Return how long the chunks behind the first one follow [ns]."""
 
-    def chain(self, count: int, nbytes: float, *, adds: bool = False) -> float:
-        """Return the time of `nbytes` along `count` ranks, each of which sends once."""
+    def busy(self, nbytes: float) -> float:
+        """Return how long a message keeps a neighbour's port busy [ns]."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlphaBeta:
-    """The network of the text books: a message takes alpha + n / B, a sum takes gamma n, and nothing overlaps.
+    """The network of the text books: a message is one chunk, and takes alpha + n / B; a sum takes gamma n.
 
     Attributes
     ----------
@@ -41,144 +40,141 @@ class AlphaBeta:
     bw_gbs: float
     gamma_ns: float = 0.0
 
-    def steps(self, count: int, nbytes: float, *, adds: bool = False) -> float:
-        """Return count (alpha + n / B), and count gamma n for sums."""
-        return count * (self.alpha_ns + nbytes / self.bw_gbs + adds * self.gamma_ns * nbytes)
+    def way(self, nbytes: float, *, adds: bool = False) -> float:
+        """Return alpha + n / B, and gamma n for a sum."""
+        return self.alpha_ns + nbytes / self.bw_gbs + adds * self.gamma_ns * nbytes
 
-    def chain(self, count: int, nbytes: float, *, adds: bool = False) -> float:
-        """Return the same: whole vectors are passed on."""
-        return self.steps(count, nbytes, adds=adds)
+    def rest(self, nbytes: float) -> float:
+        """Return nothing: there is one chunk."""
+        return 0.0
+
+    def busy(self, nbytes: float) -> float:
+        """Return n / B."""
+        return nbytes / self.bw_gbs
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """`n` ranks that talk over one network; algorithms of several levels have one for each, innermost first."""
+class Ring:
+    """A level of `n` ranks in a ring: each leaves an n-th of the sum to the next level, and gets all of it back."""
 
     n: int
     net: Network
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A level of ranks in a tree: the vector goes over `depth` edges to its root, for the next level, and back."""
+
+    depth: int
+    net: Network
+
+
+Level = Ring | Tree
 Form = Callable[[Sequence[Level], float], float]
 
 
-def reduce_scatter_ring(levels: Sequence[Level], nbytes: float) -> float:
-    """Return n - 1 steps, each of an n-th of the vector received and added."""
-    [level] = levels
-    return level.net.steps(level.n - 1, nbytes / level.n, adds=True)
-
-
-def all_gather_ring(levels: Sequence[Level], nbytes: float) -> float:
-    """Return n - 1 steps, each of an n-th of the whole passed on."""
-    [level] = levels
-    return level.net.steps(level.n - 1, nbytes / level.n)
-
-
-def ring(levels: Sequence[Level], nbytes: float) -> float:
-    """Return an all-reduce as reduce-scatter and all-gather over a ring.
+def steps(net: Network, count: int, nbytes: float, *, adds: bool = False) -> float:
+    """Return the time of `count` steps in which every rank sends `nbytes`, a chunk after that chunk of the step before.
 
     Notes
     -----
-    2 (n - 1) alpha + 2 (n - 1) / n S / B + (n - 1) / n S gamma (Patarasuk and Yuan, 2009).
+    Either ports are busy all the time, or the first chunk has gone all its way before the last one has left.
+    """
+    if not count:
+        return 0.0
+    way = net.way(nbytes, adds=adds)
+    return max(count * way, (count - 1) * net.busy(nbytes) + way) + net.rest(nbytes)
+
+
+def all_reduce(levels: Sequence[Level], nbytes: float) -> float:
+    """Return an all-reduce over levels, innermost first: rings, and trees, each inside the one before.
+
+    Notes
+    -----
+    One ring: 2 (n - 1) alpha + 2 (n - 1) / n S / B + (n - 1) / n S gamma (Patarasuk and Yuan, 2009). Rings of two:
+    halving and doubling, 2 log n alpha + ... (Rabenseifner, 2004). Two rings, r and c: the bucket form on a torus,
+    2 (r + c - 2) alpha + 2 (n - 1) / n S / B. A tree: 2 log n (alpha + S / B) + log n S gamma. Whatever the levels, an
+    inner one works on the part that the level outside leaves it.
 
     Examples
     --------
-    >>> ring([Level(16, AlphaBeta(alpha_ns=1000, bw_gbs=50))], 1e6)
+    >>> all_reduce([Ring(16, AlphaBeta(alpha_ns=1000, bw_gbs=50))], 1e6)
     67500.0
     """
-    return reduce_scatter_ring(levels, nbytes) + all_gather_ring(levels, nbytes)
+    if not levels:
+        return 0.0
+    level, inner = levels[0], levels[1:]
+    if isinstance(level, Ring):
+        around = reduce_scatter([level], nbytes) + all_gather([level], nbytes)
+        return around + all_reduce(inner, nbytes / level.n)
+    there_and_back = level.depth * (level.net.way(nbytes, adds=True) + level.net.way(nbytes))
+    return there_and_back + max(level.net.rest(nbytes), all_reduce(inner, nbytes))
+
+
+def reduce_scatter(levels: Sequence[Level], nbytes: float) -> float:
+    """Return n - 1 steps round a ring, each of an n-th of the vector received and added."""
+    level = _ring(levels)
+    return steps(level.net, level.n - 1, nbytes / level.n, adds=True)
+
+
+def all_gather(levels: Sequence[Level], nbytes: float) -> float:
+    """Return n - 1 steps round a ring, each of an n-th of the whole passed on."""
+    level = _ring(levels)
+    return steps(level.net, level.n - 1, nbytes / level.n)
 
 
 def ring_flat(levels: Sequence[Level], nbytes: float) -> float:
-    """Return an all-reduce in which whole vectors go round the ring: n - 1 of each, added on arrival."""
-    [level] = levels
-    return level.net.steps(level.n - 1, nbytes, adds=True)
+    """Return an all-reduce in which whole vectors go round the ring: n - 1 of them come, and are added."""
+    level = _ring(levels)
+    return steps(level.net, level.n - 1, nbytes, adds=True)
 
 
 def recursive_doubling(levels: Sequence[Level], nbytes: float) -> float:
-    """Return log n exchanges of the whole vector; without a power of two, the rest folds in before and gets it after.
+    """Return exchanges of the whole vector: a step for each ring of two; a tree before them folds.
 
     Notes
     -----
     log n (alpha + S / B + S gamma) (Thakur, Rabenseifner and Gropp, 2005).
     """
-    [level] = levels
-    steps, rest = _halvings(level.n)
-    return level.net.steps(steps, nbytes, adds=True) + rest * _fold(level, nbytes)
+    total = 0.0
+    for level in levels:
+        way, rest = level.net.way(nbytes, adds=True), level.net.rest(nbytes)
+        total += way + rest if isinstance(level, Ring) else way + level.net.way(nbytes) + 2 * rest
+    return total
 
 
-def halving_doubling(levels: Sequence[Level], nbytes: float) -> float:
-    """Return an all-reduce by halves: exchanges of S / 2, S / 4, ... and back.
-
-    Notes
-    -----
-    2 log n alpha + 2 (n - 1) / n S / B + (n - 1) / n S gamma (Rabenseifner, 2004), with the fold of
-    `recursive_doubling` where n is no power of two.
-    """
-    [level] = levels
-    steps, rest = _halvings(level.n)
-    parts = [nbytes / 2**step for step in range(1, steps + 1)]
-    halving = sum(level.net.steps(1, part, adds=True) + level.net.steps(1, part) for part in parts)
-    return halving + rest * _fold(level, nbytes)
+def reduce(levels: Sequence[Level], nbytes: float) -> float:
+    """Return the vector's way up a tree, with sums."""
+    level = _tree(levels)
+    return level.depth * level.net.way(nbytes, adds=True) + level.net.rest(nbytes)
 
 
-def tree(levels: Sequence[Level], nbytes: float) -> float:
-    """Return a reduction to the root of a binary tree and a broadcast from it, whole vectors each time."""
-    return reduce_tree(levels, nbytes) + broadcast_tree(levels, nbytes)
+def broadcast(levels: Sequence[Level], nbytes: float) -> float:
+    """Return the vector's way down a tree."""
+    level = _tree(levels)
+    return level.depth * level.net.way(nbytes) + level.net.rest(nbytes)
 
 
-def reduce_tree(levels: Sequence[Level], nbytes: float) -> float:
-    """Return log n whole vectors, received and added."""
-    [level] = levels
-    return level.net.chain(depth(level.n), nbytes, adds=True)
-
-
-def broadcast_tree(levels: Sequence[Level], nbytes: float) -> float:
-    """Return log n whole vectors passed on."""
-    [level] = levels
-    return level.net.chain(depth(level.n), nbytes)
-
-
-def torus(levels: Sequence[Level], nbytes: float) -> float:
-    """Return the bucket form: reduce-scatter along the first axis, an all-reduce of its part along the others, back.
-
-    Notes
-    -----
-    2 (r + c - 2) alpha + 2 (n - 1) / n S / B on r x c, the whole vector in one order of the axes.
-    """
-    first, *others = levels
-    inner = torus(others, nbytes / first.n) if others else 0.0
-    return ring([first], nbytes) + inner
-
-
-def all_to_all_direct(levels: Sequence[Level], nbytes: float) -> float:
-    """Return n - 1 messages of an n-th of the vector, one for each other rank."""
-    [level] = levels
-    return level.net.steps(level.n - 1, nbytes / level.n)
-
-
-def all_to_all_bruck(levels: Sequence[Level], nbytes: float) -> float:
-    """Return log n messages of half the vector (Bruck et al., 1997)."""
-    [level] = levels
-    return level.net.steps(depth(level.n), nbytes / 2)
+def all_to_all(levels: Sequence[Level], nbytes: float) -> float:
+    """Return n - 1 messages of an n-th of the vector, which leave one behind the other."""
+    level = _ring(levels)
+    part = nbytes / level.n
+    return level.net.way(part) + level.net.rest(part) + (level.n - 2) * level.net.busy(part)
 
 
 def barrier(levels: Sequence[Level], nbytes: float) -> float:
-    """Return log n messages that say nothing."""
+    """Return a message that says nothing for each doubling of the distance."""
+    level = _ring(levels)
+    return (level.n - 1).bit_length() * level.net.way(0)
+
+
+def _ring(levels: Sequence[Level]) -> Ring:
     [level] = levels
-    return level.net.steps(depth(level.n), 0)
+    assert isinstance(level, Ring)
+    return level
 
 
-def depth(n: int) -> int:
-    """Return log2 of n, rounded up."""
-    return (n - 1).bit_length()
-
-
-def _halvings(n: int) -> tuple[int, bool]:
-    """Return how often n halves, and whether a rest stays that is no power of two."""
-    steps = n.bit_length() - 1
-    return steps, n != 1 << steps
-
-
-def _fold(level: Level, nbytes: float) -> float:
-    """Return what the ranks beyond a power of two cost: whole vectors in before and out after."""
-    return level.net.steps(1, nbytes, adds=True) + level.net.steps(1, nbytes)
+def _tree(levels: Sequence[Level]) -> Tree:
+    [level] = levels
+    assert isinstance(level, Tree)
+    return level

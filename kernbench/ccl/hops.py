@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -61,15 +61,20 @@ class Memory:
             return self.set_up_ps + read(self.there, self.back, max(1, nbytes), self.channels).total
         return self.set_up_ps + message(self.there, 0).total + message(self.back, nbytes).total
 
-    def write_ps(self, nbytes: int) -> int:
-        """Return how long its PE takes to write to it, acknowledgement included."""
+    def load_ps(self, nbytes: int) -> int:
+        """Return how long a load from HBM takes: no slot, so no set-up."""
         assert self.channels is not None
-        return self.set_up_ps + write(self.there, self.back, max(1, nbytes), self.channels).total
+        return read(self.there, self.back, max(1, nbytes), self.channels).total
+
+    def store_ps(self, nbytes: int) -> int:
+        """Return how long a store to HBM takes, acknowledgement included."""
+        assert self.channels is not None
+        return write(self.there, self.back, max(1, nbytes), self.channels).total
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A queue from one PE to another, on an idle machine or with a share of each link.
+    """A queue from one PE to another, on an idle machine.
 
     Attributes
     ----------
@@ -102,7 +107,7 @@ class Hop:
 
     @cached_property
     def bw_gbs(self) -> float:
-        """Bandwidth of the slowest link, or of the share of it."""
+        """Bandwidth of the slowest link."""
         return min(leg.bw_gbs for leg in self.out)
 
     @cached_property
@@ -157,24 +162,12 @@ class Hops:
         self._cube = machine.config.cube
         self._math = PeMath(self._cube.pe.pe_math)
 
-    def hop(
-        self, src: Place, dst: Place, ring: Ring, *, itemsize: int = 2, flows: Mapping[str, int] | None = None
-    ) -> Hop:
-        """Return the queue from `src` to `dst`.
-
-        Parameters
-        ----------
-        src, dst : (sip, cube, pe)
-        ring : Ring
-        itemsize : int
-            Bytes of an element.
-        flows : mapping of str to int, optional
-            How many messages share each link at a time, as `flows` counts them: each gets its part.
-        """
-        path, credit = self._path(src, dst, ring.kind), reverse(self._router.path(_dma(src), _dma(dst)))
+    def hop(self, src: Place, dst: Place, ring: Ring, *, itemsize: int = 2) -> Hop:
+        """Return the queue from `src` to `dst`, whose elements are of `itemsize` bytes."""
+        credit = reverse(self._router.path(_dma(src), _dma(dst)))
         return Hop(
-            tuple(self._legs(path, flows or {})),
-            tuple(self._legs(credit, {})),
+            self._legs(self._path(src, dst, ring.kind)),
+            self._legs(credit),
             ring,
             self.memory(dst, ring.kind),
             self._math,
@@ -182,10 +175,11 @@ class Hops:
             itemsize,
         )
 
-    def flows(self, pairs: Iterable[Pair], ring: Ring) -> Counter[str]:
-        """Return how many of `pairs` lead over each link, by its name."""
+    def shared_gbs(self, pairs: Iterable[Pair], ring: Ring) -> float:
+        """Return what each of some queues gets of the bandwidth if all are in use: the least share of a link."""
         paths = (self._path(src, dst, ring.kind) for src, dst in pairs)
-        return Counter(f"{a}->{b}" for path in paths for a, b in pairwise(path))
+        flows = Counter(link for path in paths for link in pairwise(path))
+        return min(self._graph.edge(*link).bw_gbs / n for link, n in flows.items())
 
     def memory(self, place: Place, kind: str) -> Memory:
         """Return the memory of `kind` that a PE uses: its TCM, its cube's SRAM, or its slice of HBM."""
@@ -193,7 +187,7 @@ class Hops:
         if kind == "tcm":
             return Memory(port_gbs=pe.pe_tcm.read_bw_gbs)
         path = self._router.path(_dma(place), _end(place, kind))
-        there, back = (tuple(self._legs(way, {})) for way in (path, reverse(path)))
+        there, back = (self._legs(way) for way in (path, reverse(path)))
         if kind == "sram":
             return Memory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), 0.0, there, back)
         burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
@@ -204,10 +198,9 @@ class Hops:
     def _path(self, src: Place, dst: Place, kind: str) -> tuple[str, ...]:
         return self._router.path(_dma(src), _end(dst, kind))
 
-    def _legs(self, path: Iterable[str], flows: Mapping[str, int]) -> Iterable[Leg]:
-        for a, b in pairwise(path):
-            edge = self._graph.edge(a, b)
-            yield Leg(edge.bw_gbs / max(1, flows.get(f"{a}->{b}", 1)), edge.latency_ps, 0)
+    def _legs(self, path: Iterable[str]) -> tuple[Leg, ...]:
+        edges = (self._graph.edge(a, b) for a, b in pairwise(path))
+        return tuple(Leg(edge.bw_gbs, edge.latency_ps, 0) for edge in edges)
 
 
 @lru_cache(maxsize=8)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import kernbench as kb
 from kernbench.ccl import cost
-from kernbench.ccl.cost import AlphaBeta, Level
+from kernbench.ccl.cost import AlphaBeta
 from kernbench.ccl.hops import Ring, hops_of
 from tests.components.queues_under_test import FAR, NEAR, run
 
@@ -16,16 +16,24 @@ US = AlphaBeta(alpha_ns=1000, bw_gbs=50)
 TCM = Ring("tcm", 4, 4096, 16)
 
 
+def ring(n, net):
+    return [cost.Ring(n, net)]
+
+
+def halves(n, net):
+    return [cost.Ring(2, net)] * (n.bit_length() - 1)
+
+
 @pytest.mark.parametrize(
-    ("form", "levels", "expected_us"),
+    ("levels", "expected_us"),
     [
-        (cost.ring, [Level(16, US)], (30.04, 67.5)),
-        (cost.halving_doubling, [Level(16, US)], (8.04, 45.5)),
-        (cost.torus, [Level(4, US), Level(4, US)], (12.04, 49.5)),
+        (ring(16, US), (30.04, 67.5)),
+        (halves(16, US), (8.04, 45.5)),
+        (ring(4, US) * 2, (12.04, 49.5)),
     ],
 )
-def test_anchors(form, levels, expected_us):
-    assert [round(form(levels, size) / 1000, 2) for size in (1e3, 1e6)] == list(expected_us)
+def test_anchors(levels, expected_us):
+    assert [round(cost.all_reduce(levels, size) / 1000, 2) for size in (1e3, 1e6)] == list(expected_us)
 
 
 nets = st.builds(AlphaBeta, st.floats(0, 1e4), st.floats(1, 1e3), st.floats(0, 1))
@@ -35,30 +43,40 @@ nets = st.builds(AlphaBeta, st.floats(0, 1e4), st.floats(1, 1e3), st.floats(0, 1
 @given(nets, st.integers(2, 300), st.floats(1, 1e9))
 def test_formulas(net, n, size):
     alpha, beta, gamma = net.alpha_ns, size / net.bw_gbs, net.gamma_ns * size
-    log, share, level = cost.depth(n), (n - 1) / n, [Level(n, net)]
-    ring = 2 * (n - 1) * alpha + 2 * share * beta + share * gamma
-    assert cost.ring(level, size) == pytest.approx(ring)
-    assert cost.reduce_scatter_ring(level, size) + cost.all_gather_ring(level, size) == pytest.approx(ring)
-    assert cost.tree(level, size) == pytest.approx(2 * log * (alpha + beta) + log * gamma)
-    assert cost.ring_flat(level, size) == pytest.approx((n - 1) * (alpha + beta + gamma))
-    if n == 1 << log:
-        assert cost.recursive_doubling(level, size) == pytest.approx(log * (alpha + beta + gamma))
-        assert cost.halving_doubling(level, size) == pytest.approx(2 * log * alpha + 2 * share * beta + share * gamma)
-    assert cost.all_to_all_bruck(level, size) == pytest.approx(log * (alpha + beta / 2))
-
-
-def test_without_a_power_of_two_a_fold_is_paid():
-    six, four = (cost.halving_doubling([Level(n, US)], 1e6) for n in (6, 4))
-    assert six - four == pytest.approx(2 * US.steps(1, 1e6))
+    share, around = (n - 1) / n, ring(n, net)
+    whole = 2 * (n - 1) * alpha + 2 * share * beta + share * gamma
+    assert cost.all_reduce(around, size) == pytest.approx(whole)
+    assert cost.reduce_scatter(around, size) + cost.all_gather(around, size) == pytest.approx(whole)
+    assert cost.ring_flat(around, size) == pytest.approx((n - 1) * (alpha + beta + gamma))
+    assert cost.all_to_all(around, size) == pytest.approx(alpha + share * beta)
 
 
 @settings(max_examples=25)
-@given(st.integers(1, 8), st.integers(1, 8), nets, st.floats(1, 1e9))
+@given(nets, st.integers(1, 9), st.floats(1, 1e9))
+def test_formulas_of_powers_of_two(net, log, size):
+    n, alpha, beta, gamma = 1 << log, net.alpha_ns, size / net.bw_gbs, net.gamma_ns * size
+    share, tree = (n - 1) / n, [cost.Tree(log, net)]
+    halving = 2 * log * alpha + 2 * share * beta + share * gamma
+    assert cost.all_reduce(halves(n, net), size) == pytest.approx(halving)
+    assert cost.recursive_doubling(halves(n, net), size) == pytest.approx(log * (alpha + beta + gamma))
+    both = cost.reduce(tree, size) + cost.broadcast(tree, size)
+    assert cost.all_reduce(tree, size) == pytest.approx(2 * log * (alpha + beta) + log * gamma) == both
+    assert cost.barrier(ring(n, net), 0) == pytest.approx(log * alpha)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 8), st.integers(2, 8), nets, st.floats(1, 1e9))
 def test_a_torus_moves_what_one_ring_over_all_does(r, c, net, size):
-    torus = cost.torus([Level(r, net), Level(c, net)], size)
+    torus = cost.all_reduce([cost.Ring(r, net), cost.Ring(c, net)], size)
     n, alpha = r * c, net.alpha_ns
     moved = (n - 1) / n * (2 * size / net.bw_gbs + size * net.gamma_ns)
     assert torus == pytest.approx(2 * (r + c - 2) * alpha + moved)
+
+
+def test_a_fold_takes_the_whole_vector_there_and_back():
+    four = halves(4, US)
+    fold = cost.all_reduce([cost.Tree(1, US), *four], 1e6) - cost.all_reduce(four, 1e6)
+    assert fold == pytest.approx(2 * US.way(1e6))
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +117,10 @@ def test_memories_cost_what_they_say(hops):
     assert hbm.memory.set_up_ps == 3 * sram.memory.set_up_ps == 6000
 
 
-def test_flows_share_a_link(hops):
+def test_queues_share_a_link(hops):
     # PE 0 of both cubes 1 and 2 send west over connection 0 of the same ports.
     pairs = [((0, 1, 0), (0, 0, 0)), ((0, 2, 0), (0, 0, 0))]
-    flows = hops.flows(pairs, TCM)
-    assert flows["sip0.cube1.ucie_w.conn0->sip0.cube0.ucie_e.conn0"] == 2
-    alone, shared = hops.hop(*pairs[0], TCM), hops.hop(*pairs[0], TCM, flows=flows)
-    assert (alone.bw_gbs, shared.bw_gbs) == (128, 64)
+    assert [hops.shared_gbs(pairs[:n], TCM) for n in (1, 2)] == [128, 64]
 
 
 @pytest.mark.parametrize(("kind", "within"), [("tcm", 0), ("sram", 0.03), ("hbm", 0.08)])

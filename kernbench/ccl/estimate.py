@@ -1,0 +1,228 @@
+"""The closed form of an algorithm on a machine: its form, over the queues that its plan has.
+
+A form (kernbench.ccl.cost) knows steps and sizes. Here stands which levels a shipped algorithm has on its participants,
+and what messages cost over the queues of each: cut into chunks as the algorithms cut them, and sharing the links that
+queues in use at the same time have in common.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.ccl import cost
+from kernbench.ccl.algorithms.levels import cycle, heap_tree, mesh_tree, two_trees
+from kernbench.ccl.algorithms.moves import Cut
+from kernbench.ccl.hops import Hop, hops_of
+from kernbench.ccl.hops import Ring as Slots
+from kernbench.ccl.lane import Lane, Place
+
+if TYPE_CHECKING:
+    from kernbench.ccl.plan import Plan
+    from kernbench.topology.builder import Machine
+
+_HERE = "kernbench.ccl.algorithms."
+_MESH = ("E", "W", "N", "S")
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Queues that are used alike: a network of `cost`. A message takes the mean of their times, at the least rate.
+
+    Attributes
+    ----------
+    hops : mapping of Hop to int
+        Which queues, and how many of each.
+    rate_gbs : float
+        What each can sustain while all are in use.
+    itemsize : int
+        Bytes of an element.
+    """
+
+    hops: Mapping[Hop, int]
+    rate_gbs: float
+    itemsize: int
+
+    def way(self, nbytes: float, *, adds: bool = False) -> float:
+        """Return the time of the first chunk, and to add it."""
+        chunk = self._chunk(nbytes)
+        times = (n * (hop.send(chunk) + adds * hop.reduce(chunk)) for hop, n in self.hops.items())
+        return sum(times) / sum(self.hops.values())
+
+    def rest(self, nbytes: float) -> float:
+        """Return how long the other chunks take at the queues' rate."""
+        return max(0.0, nbytes - self._chunk(nbytes)) / self.rate_gbs
+
+    def busy(self, nbytes: float) -> float:
+        """Return how long all chunks take at the queues' rate."""
+        return nbytes / self.rate_gbs
+
+    def _chunk(self, nbytes: float) -> int:
+        return _chunk(nbytes, self.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A level of an algorithm: its ring of `n`, or its tree of `depth`, and the directions that are in use together."""
+
+    ways: tuple[str, ...]
+    n: int = 0
+    depth: int = 0
+
+
+def _ring(lane: Lane) -> list[Part]:
+    return [Part(("E",), n=lane.world_size)]
+
+
+def _halving(lane: Lane) -> list[Part]:
+    bits = lane.world_size.bit_length() - 1
+    fold = [Part(("fold",), depth=1)] if lane.world_size != 1 << bits else []
+    return fold + [Part((f"bit{bit}",), n=2) for bit in range(bits)]
+
+
+def _mesh(lane: Lane, w: int, h: int, root: int) -> Part:
+    return Part(_MESH, depth=max(mesh_tree(rank, w, h, root).depth for rank in range(w * h)))
+
+
+def _grid(lane: Lane) -> list[Part]:
+    w, h = lane.grid_w, lane.grid_h
+    return [_mesh(lane, w, h, h // 2 * w + w // 2)]
+
+
+def _heap(lane: Lane) -> list[Part]:
+    depth = heap_tree(lane.world_size - 1, lane.world_size).depth
+    return [Part(("parent", "child_left", "child_right"), depth=depth)]
+
+
+def _two_trees(lane: Lane) -> list[Part]:
+    n = lane.world_size
+    depth = max(tree.depth for rank in range(n) for tree in two_trees(rank, n))
+    ways = tuple(f"{tree}_{way}" for tree in "ab" for way in ("parent", "child_left", "child_right"))
+    return [Part(ways, depth=depth)]
+
+
+def _torus(lane: Lane) -> list[Part]:
+    return [Part(("E", "W"), n=lane.grid_w), Part(("N", "S"), n=lane.grid_h)]
+
+
+def _cubes(lane: Lane) -> list[Part]:
+    return [_mesh(lane, lane.cube_w, lane.cube_h, lane.root_cube), *_devices(lane)]
+
+
+def _devices(lane: Lane) -> list[Part]:
+    w, h = lane.sip_w, lane.sip_h
+    if lane.sip_wraps:
+        return [Part(("global_E",), n=w), Part(("global_S",), n=h)]
+    tree = _mesh(lane, w, h, h // 2 * w + w // 2)
+    return [Part(tuple(f"global_{way}" for way in _MESH), depth=tree.depth)]
+
+
+def _chains(lane: Lane) -> list[Part]:
+    return [Part(("local_E", "local_W"), depth=lane.n_pes - 1), *_cubes(lane)]
+
+
+def _slices(lane: Lane) -> list[Part]:
+    around = cycle(0, lane.cube_w, lane.cube_h)
+    cubes = Part(_MESH, n=around.n) if around else _cubes(lane)[0]
+    return [Part(("local_E",), n=lane.n_pes), cubes, *_devices(lane)]
+
+
+def _all(lane: Lane) -> list[Part]:
+    return [Part(tuple(f"to{rank}" for rank in range(lane.world_size)), n=lane.world_size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an algorithm comes to: its form, its levels on a lane, and the streams that share its vector."""
+
+    form: cost.Form
+    levels: Callable[[Lane], list[Part]]
+    streams: int = 1
+
+
+# By the module of the kernel.
+SHAPES = {
+    "ring": Shape(cost.all_reduce, _ring),
+    "ring_flat": Shape(cost.ring_flat, lambda lane: [Part(("E", "next"), n=lane.world_size)]),
+    "mesh_2d": Shape(cost.all_reduce, _grid),
+    "tree_binary": Shape(cost.all_reduce, _heap),
+    "double_tree": Shape(cost.all_reduce, _two_trees, streams=2),
+    "torus_2d": Shape(cost.all_reduce, _torus, streams=2),
+    "halving_doubling": Shape(cost.all_reduce, _halving),
+    "recursive_doubling": Shape(cost.recursive_doubling, _halving),
+    "intercube": Shape(cost.all_reduce, _cubes),
+    "hierarchical": Shape(cost.all_reduce, _chains),
+    "hierarchical_sliced": Shape(cost.all_reduce, _slices),
+    "broadcast": Shape(cost.broadcast, _heap),
+    "reduce": Shape(cost.reduce, _heap),
+    "reduce_scatter": Shape(cost.reduce_scatter, _ring),
+    "all_gather": Shape(cost.all_gather, _ring),
+    "all_to_all": Shape(cost.all_to_all, _all),
+    "barrier": Shape(cost.barrier, _all),
+}
+
+
+class Estimate:
+    """The closed form of a plan, for any size; `known` is False for an algorithm that has none.
+
+    Parameters
+    ----------
+    plan : Plan
+        With the sizes of its rings (`Algorithm.on`).
+    machine : Machine
+    itemsize : int
+        Bytes of an element.
+    """
+
+    def __init__(self, plan: Plan, machine: Machine, itemsize: int = 2) -> None:
+        self.shape = SHAPES.get(plan.algorithm.kernel.__module__.removeprefix(_HERE))
+        self.known = self.shape is not None
+        self._plan, self._itemsize, self._hops = plan, itemsize, hops_of(machine)
+        parts = self.shape.levels(plan.lanes[0]) if self.shape and plan.world_size > 1 else []
+        self.levels = [self._level(part) for part in parts if part.n > 1 or part.depth]
+        self._slice = self._hops.memory(next(iter(plan.programs)), "hbm")
+
+    def ns(self, nbytes: int) -> float:
+        """Return the closed form for shards of `nbytes`.
+
+        Notes
+        -----
+        The first chunk is loaded from HBM before, and the last one stored after, what the form says.
+        """
+        assert self.shape is not None, "ask for what is known only"
+        if not self.levels:
+            return 0.0
+        chunk = _chunk(nbytes, self._itemsize)
+        local = (self._slice.load_ps(chunk) + self._slice.store_ps(chunk)) / 1000
+        return self.shape.form(self.levels, nbytes / self.shape.streams) + local
+
+    def _level(self, part: Part) -> cost.Level:
+        """Return a level with its queues, each at its share of the links that are in use together."""
+        algorithm = self._plan.algorithm
+        assert algorithm.n_slots is not None
+        assert algorithm.slot_size is not None
+        assert algorithm.credit_bytes is not None
+        slots = Slots(algorithm.buffer_kind, algorithm.n_slots, algorithm.slot_size, algorithm.credit_bytes)
+        pairs = _pairs(self._plan, part.ways)
+        hops = Counter(self._hops.hop(src, dst, slots, itemsize=self._itemsize) for src, dst in pairs)
+        shared = self._hops.shared_gbs(pairs, slots)
+        net = Queues(hops, min(shared, *(hop.window_gbs for hop in hops)), self._itemsize)
+        return cost.Ring(part.n, net) if part.n else cost.Tree(part.depth, net)
+
+
+def _chunk(nbytes: float, itemsize: int) -> int:
+    """Return the bytes of the messages that the algorithms cut `nbytes` into."""
+    elements = max(1, -int(-nbytes // itemsize))
+    return min(Cut(itemsize).chunks((0, elements))[0][1], elements) * itemsize
+
+
+def _pairs(plan: Plan, ways: tuple[str, ...]) -> list[tuple[Place, Place]]:
+    """Return who sends to whom over some directions."""
+    return [
+        (place, peer)
+        for place, role in plan.programs.items()
+        for way, (peer, _) in role.neighbours.items()
+        if way in ways
+    ]

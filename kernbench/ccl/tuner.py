@@ -1,0 +1,325 @@
+"""Which algorithm for a collective of some size on a machine, with how many slots: by closed form, then by simulation.
+
+Closed forms rank all that the machine admits; the best few are simulated, if the caller knows how to. What has been
+found is kept in a table, a small file for each machine and version of the code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.bounds import Bounds
+from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.lane import Target
+from kernbench.ccl.plan import Plan, plan
+from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.topology.builder import Machine
+
+SCHEMA_VERSION = 1
+SLOTS = (2, 4, 8, 16, 32)
+# More slots have to gain so much: each takes room in TCM, on every PE and for every direction.
+WORTH = 0.01
+
+Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An algorithm with a number of slots.
+
+    Attributes
+    ----------
+    estimate_ns, start_up_ns : float or None
+        By closed form: for the size at hand, and for one element. None where an algorithm has no closed form.
+    simulated_ns : float or None
+        On the simulated machine.
+    """
+
+    algorithm: str
+    n_slots: int
+    estimate_ns: float | None = None
+    start_up_ns: float | None = None
+    simulated_ns: float | None = None
+
+    @property
+    def ns(self) -> float:
+        """What is known best."""
+        known = self.estimate_ns if self.simulated_ns is None else self.simulated_ns
+        return float("inf") if known is None else known
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The choice for one collective: the best candidate, those that came after it, and those that do not run.
+
+    Attributes
+    ----------
+    collective : str
+    nbytes : int
+        Bytes of a shard.
+    n_sips : int
+    machine : str
+        Hash of the machine.
+    candidates : tuple of Candidate
+        The best first; those that were simulated before those that were not.
+    refused : mapping
+        Algorithm to why it does not run here.
+    bound_ns : float
+        What no algorithm can beat, and in `bound_by` which bound that is.
+    """
+
+    collective: str
+    nbytes: int
+    n_sips: int
+    machine: str
+    candidates: tuple[Candidate, ...]
+    refused: Mapping[str, str]
+    bound_ns: float
+    bound_by: str
+
+    @property
+    def best(self) -> Candidate:
+        """The choice."""
+        return self.candidates[0]
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the chosen algorithm."""
+        return self.best.algorithm
+
+    @property
+    def n_slots(self) -> int:
+        """The chosen number of slots."""
+        return self.best.n_slots
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+        best, how = self.best, "by closed form" if self.best.simulated_ns is None else "simulated"
+        said = f"{best.ns:,.0f} ns {how}, {best.ns / self.bound_ns:.1f} x the lower bound ({self.bound_by})"
+        if best.start_up_ns is not None and best.estimate_ns:
+            share = best.start_up_ns / best.estimate_ns
+            said += f"; start-up is {share:.0%} of its closed form"
+        if len(self.candidates) > 1:
+            second = self.candidates[1]
+            said += f"; next is {second.algorithm}, {second.ns / best.ns - 1:+.0%}"
+            if best.start_up_ns and second.start_up_ns:
+                said += f" with {second.start_up_ns / best.start_up_ns:.1f} x the start-up"
+        return said
+
+    def __str__(self) -> str:
+        rows = [("algorithm", "slots", "closed form [ns]", "simulated [ns]")]
+        rows += [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in self.candidates]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [
+            "  ".join(
+                f"{cell:<{w}}" if not i else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        ]
+        lines += [f"{name}: does not run here: {why}" for name, why in self.refused.items()]
+        return "\n".join([f"{self._title}: {self.algorithm}, {self.n_slots} slots", self.reason, *lines])
+
+    def _repr_html_(self) -> str:
+        cells = [[c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)] for c in self.candidates]
+        body = "".join(f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in cells)
+        head = "".join(f"<th>{x}</th>" for x in ("algorithm", "slots", "closed form [ns]", "simulated [ns]"))
+        refused = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in self.refused.items())
+        return (
+            f"<div><b>{escape(self._title)}: {escape(self.algorithm)}, {self.n_slots} slots</b></div>"
+            f"<div>{escape(self.reason)}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            + (f"<div>does not run here:<ul>{refused}</ul></div>" if refused else "")
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"{self.collective} of {self.nbytes:,} B a shard over {self.n_sips} SIPs (machine {self.machine[:12]})"
+
+
+class Tuner:
+    """Chooses algorithms on one machine, and remembers.
+
+    Parameters
+    ----------
+    machine : Machine
+    algorithms : iterable of Algorithm
+        What there is to choose from; of each, the contribution asked for counts.
+    simulate : callable, optional
+        (plan, bytes of a shard, bytes of an element) -> ns. Without it, closed forms decide.
+    refine : int
+        How many algorithms are simulated.
+    slots : sequence of int
+        Numbers of slots to try.
+    folder : Path, optional
+        Where the table is kept.
+    version : str
+        The code's: tables of other versions are not read.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        algorithms: Iterable[Algorithm],
+        *,
+        simulate: Simulate | None = None,
+        refine: int = 3,
+        slots: Sequence[int] = SLOTS,
+        folder: Path | None = None,
+        version: str = "",
+    ) -> None:
+        self.machine, self.simulate, self.refine, self.slots = machine, simulate, refine, tuple(slots)
+        self.algorithms = {algorithm.name: algorithm for algorithm in algorithms}
+        self.path = folder / f"ccl_{machine.hash[:12]}_{version}.json" if folder is not None else None
+        self.table: dict[str, Decision] = _read(self.path)
+
+    def choose(
+        self,
+        collective: str,
+        nbytes: int,
+        *,
+        sips: Sequence[int] | None = None,
+        places: Sequence[Target] = ((0, 0),),
+        itemsize: int = 2,
+        contribution: str = "rank",
+    ) -> Decision:
+        """Return the choice for shards of `nbytes`.
+
+        Parameters
+        ----------
+        collective : str
+        nbytes : int
+            Bytes of the largest shard.
+        sips : sequence of int, optional
+            The devices; all of the machine unless given.
+        places : sequence of (cube, pe)
+            The PEs of each device that hold a shard.
+        itemsize : int
+            Bytes of an element.
+        contribution : str
+            What is summed: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+
+        Raises
+        ------
+        ConfigError
+            If no algorithm runs there; the message says why not, for each.
+        """
+        group = tuple(range(self.machine.config.n_sips)) if sips is None else tuple(sips)
+        names = [
+            a.name for a in self.algorithms.values() if (a.collective, a.contribution) == (collective, contribution)
+        ]
+        key = json.dumps(
+            [
+                collective,
+                contribution,
+                nbytes,
+                itemsize,
+                group,
+                sorted(places),
+                sorted(names),
+                self.simulate is not None,
+            ]
+        )
+        if key not in self.table:
+            self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution)
+            self._write()
+        return self.table[key]
+
+    def plan(self, decision: Decision, sips: Sequence[int], places: Sequence[Target] = ((0, 0),)) -> Plan:
+        """Return the plan of a choice."""
+        chosen = replace(self.algorithms[decision.algorithm], n_slots=decision.n_slots)
+        return plan(chosen, self.machine.config, sips, places)
+
+    def _decide(
+        self,
+        names: Sequence[str],
+        collective: str,
+        nbytes: int,
+        sips: Sequence[int],
+        places: Sequence[Target],
+        itemsize: int,
+        contribution: str,
+    ) -> Decision:
+        found: list[Candidate] = []
+        refused: dict[str, str] = {}
+        for name in names:
+            try:
+                planned = plan(self.algorithms[name], self.machine.config, sips, places)
+            except ConfigError as error:
+                refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
+                continue
+            found.append(self._estimated(planned, nbytes, itemsize))
+        found.sort(key=lambda c: (c.ns, c.algorithm))
+        if self.simulate is not None:
+            found = [self._simulated(c, nbytes, sips, places, itemsize) for c in found[: self.refine]] + found[
+                self.refine :
+            ]
+        for candidate in [c for c in found if c.ns == float("inf")]:
+            refused[candidate.algorithm] = "it has no closed form; give the tuner a way to simulate it"
+            found.remove(candidate)
+        if not found:
+            why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
+            raise ConfigError(f"no algorithm does {collective} by {contribution} here{': ' + why if why else ''}")
+        found.sort(key=lambda c: (c.simulated_ns is None, c.ns, c.algorithm))
+        members = [(sip, *place) for sip in sips for place in places]
+        bound = Bounds(self.machine, members, contribution).of(collective, nbytes, itemsize)
+        return Decision(collective, nbytes, len(sips), self.machine.hash, tuple(found), refused, bound.ns, bound.by)
+
+    def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
+        """Return the candidate with the fewest slots that are worth it."""
+        name, tried = planned.algorithm.name, []
+        for slots in self.slots:
+            with_slots = replace(planned, algorithm=replace(planned.algorithm, n_slots=slots))
+            form = Estimate(with_slots, self.machine, itemsize)
+            if not form.known:
+                return Candidate(name, planned.algorithm.n_slots or self.slots[0])
+            tried.append(Candidate(name, slots, form.ns(nbytes), form.ns(itemsize)))
+        least = min(c.ns for c in tried)
+        return next(c for c in tried if c.ns <= (1 + WORTH) * least)
+
+    def _simulated(
+        self, candidate: Candidate, nbytes: int, sips: Sequence[int], places: Sequence[Target], itemsize: int
+    ) -> Candidate:
+        assert self.simulate is not None
+        chosen = replace(self.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
+        planned = plan(chosen, self.machine.config, sips, places)
+        return replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "machine": self.machine.hash,
+            "decisions": {key: asdict(d) for key, d in self.table.items()},
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        part.replace(self.path)
+
+
+def _read(path: Path | None) -> dict[str, Decision]:
+    """Return the decisions of a table; none where there is no table of this schema."""
+    if path is None or not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("schema_version") != SCHEMA_VERSION:
+        return {}
+    return {key: _decision(fields) for key, fields in content["decisions"].items()}
+
+
+def _decision(fields: Mapping[str, Any]) -> Decision:
+    candidates = tuple(Candidate(**candidate) for candidate in fields["candidates"])
+    return Decision(**{**fields, "candidates": candidates})
+
+
+def _ns(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

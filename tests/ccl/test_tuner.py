@@ -1,0 +1,123 @@
+"""The choice of an algorithm: by closed form, by simulation, from the table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import kernbench as kb
+from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.tuner import Tuner
+from kernbench.config import default_ccl_path
+from kernbench.errors import ConfigError
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return kb.load("preset:default", {"system.sips.count": 8})
+
+
+def entries(*chosen):
+    config = load_ccl_config(default_ccl_path())
+    return [resolve_algorithm_config(name, config) for name in chosen or names(config, "all_reduce", "rank")]
+
+
+def test_short_vectors_take_few_steps_and_long_ones_little_traffic(machine):
+    tuner = Tuner(machine, entries("ring_allreduce_tcm", "halving_doubling_allreduce"))
+    assert tuner.choose("all_reduce", 64).algorithm == "halving_doubling_allreduce"
+    assert tuner.choose("all_reduce", 16 * MIB).algorithm == "ring_allreduce_tcm"
+
+
+def test_slots_are_taken_where_they_are_worth_it(machine):
+    tuner = Tuner(machine, entries("ring_allreduce_tcm"))
+    assert tuner.choose("all_reduce", 64).n_slots == 2
+    long = tuner.choose("all_reduce", 16 * MIB)
+    assert long.n_slots == 8  # 4 do not fill the round trip between SIPs: 70 of 128 GB/s
+
+
+def test_what_the_machine_does_not_admit_is_refused_with_its_reason(machine):
+    decision = Tuner(machine, entries()).choose("all_reduce", KIB)
+    assert "world_size = 4, but 8 take part" in decision.refused["mesh_allreduce_4"]
+    assert decision.algorithm not in decision.refused
+    assert "mesh_allreduce_4: does not run here" in str(decision)
+
+
+def test_simulation_overrules_closed_forms_of_the_best_only(machine):
+    asked = []
+
+    def simulate(plan, nbytes, itemsize):
+        asked.append((plan.algorithm.name, plan.algorithm.n_slots, nbytes, itemsize))
+        return 100.0 if plan.algorithm.name == "tree_allreduce" else 200.0
+
+    known = entries("ring_allreduce_tcm", "halving_doubling_allreduce", "tree_allreduce", "ring_flat_allreduce")
+    by_form = Tuner(machine, known).choose("all_reduce", 64)
+    second = by_form.candidates[1].algorithm
+    decision = Tuner(machine, known, simulate=simulate, refine=2).choose("all_reduce", 64)
+    assert {name for name, *_ in asked} == {by_form.algorithm, second}
+    assert all(rest == (64, 2) for _, _, *rest in asked)
+    simulated = [c.simulated_ns for c in decision.candidates]
+    assert simulated[2:] == [None, None]
+    assert simulated[:2] == sorted(simulated[:2])
+
+
+def test_an_algorithm_without_closed_form_needs_simulation(machine):
+    def mine(t_ptr, n_elem, world_size, *, tl): ...
+
+    own = algorithm(mine, name="mine")
+    with pytest.raises(ConfigError, match="mine: it has no closed form; give the tuner a way to simulate it"):
+        Tuner(machine, [own]).choose("all_reduce", 64)
+    decision = Tuner(machine, [own], simulate=lambda *_: 5.0).choose("all_reduce", 64)
+    assert (decision.algorithm, decision.best.ns) == ("mine", 5.0)
+
+
+def test_nothing_that_runs_is_an_error_with_all_reasons(machine):
+    with pytest.raises(ConfigError, match=r"no algorithm does all_reduce by rank here: mesh_allreduce_4: world_size"):
+        Tuner(machine, entries("mesh_allreduce_4")).choose("all_reduce", 64)
+
+
+def test_the_table_is_kept_by_machine_and_version(machine, tmp_path):
+    calls = []
+
+    def simulate(plan, nbytes, itemsize):
+        calls.append(plan)
+        return 7.0
+
+    def tuner(version="1", of=machine):
+        return Tuner(of, entries("tree_allreduce"), simulate=simulate, folder=tmp_path, version=version)
+
+    first = tuner().choose("all_reduce", 64)
+    assert tuner().choose("all_reduce", 64) == first
+    assert len(calls) == 1
+    tuner().choose("all_reduce", 128)
+    tuner(version="2").choose("all_reduce", 64)
+    tuner(of=machine.with_({"system.sip_link.latency_ns": 60})).choose("all_reduce", 64)
+    assert len(calls) == 4
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_table_of_another_schema_is_not_read(machine, tmp_path):
+    Tuner(machine, entries("tree_allreduce"), folder=tmp_path).choose("all_reduce", 64)
+    [path] = tmp_path.iterdir()
+    path.write_text(json.dumps({"schema_version": 0}))
+    assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
+
+
+def test_the_choice_shows_itself(machine):
+    decision = Tuner(machine, entries("ring_allreduce_tcm", "tree_allreduce")).choose("all_reduce", 64)
+    text = str(decision)
+    assert text.startswith(
+        f"all_reduce of 64 B a shard over 8 SIPs (machine {machine.hash[:12]}): tree_allreduce, 2 slots\n"
+    )
+    assert "x the lower bound (latency); start-up is " in decision.reason
+    assert "next is ring_allreduce_tcm, +" in decision.reason
+    assert "<td>ring_allreduce_tcm</td>" in decision._repr_html_()
+
+
+def test_the_plan_of_a_choice_has_its_slots(machine):
+    tuner = Tuner(machine, entries("ring_allreduce_tcm"))
+    plan = tuner.plan(tuner.choose("all_reduce", 16 * MIB), range(8))
+    assert (plan.algorithm.n_slots, plan.world_size) == (8, 8)
