@@ -58,7 +58,7 @@ def test_simulation_overrules_closed_forms_of_the_best_only(machine):
     second = by_form.candidates[1].algorithm
     decision = Tuner(machine, known, simulate=simulate, refine=2).choose("all_reduce", 64)
     assert {name for name, *_ in asked} == {by_form.algorithm, second}
-    assert all(rest == (64, 2) for _, _, *rest in asked)
+    assert all(rest == [64, 2] for _, _, *rest in asked)
     simulated = [c.simulated_ns for c in decision.candidates]
     assert simulated[2:] == [None, None]
     assert simulated[:2] == sorted(simulated[:2])
