@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from kernbench.errors import ConfigError
 
@@ -16,6 +17,22 @@ def env_int(name: str, default: int) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise ConfigError(f"environment: {name} = {text!r} must be an integer >= 1")
     return int(text)
+
+
+@contextmanager
+def env_set(name: str, value: str | None) -> Iterator[None]:
+    """Have the environment variable `name` for a while; with None, leave it as it is."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
 
 
 def env_choice(name: str, default: str, known: Sequence[str]) -> str:

@@ -105,6 +105,33 @@ def plan(
     return plan_group(algorithm.on(machine), Group.of(machine, sips, places))
 
 
+def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[Target]) -> range:
+    """Return the devices that an algorithm runs on by itself: the first ones that make up its `world_size`, or all.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    machine : MachineConfig
+    places : sequence of (cube, pe)
+        The PEs of each device that hold a shard.
+
+    Raises
+    ------
+    ConfigError
+        If the machine has fewer participants, or they are no whole devices.
+    """
+    if algorithm.world_size is None:
+        return range(machine.n_sips)
+    each = len(algorithm.mapper(Group.of(machine, [0], places))[0])
+    n, rest = divmod(algorithm.world_size, each)
+    if rest or n > machine.n_sips:
+        raise ConfigError(
+            f"algorithm {algorithm.name!r}: world_size = {algorithm.world_size} is not to be had: the machine has "
+            f"{machine.n_sips} SIPs, with {each} participants each; change the machine, or leave world_size out"
+        )
+    return range(n)
+
+
 def plan_group(algorithm: Algorithm, group: Group) -> Plan:
     """Return what `algorithm` comes to on a group, whatever machine that is on.
 

@@ -31,6 +31,9 @@ from kernbench.cli.options import NewFile, echo_json, json_option, load_machine,
     show_default=True,
     help="What to record: nothing, operations, or every stage of every tile (tells where a composite spends its time).",
 )
+@click.option(
+    "--algorithm", metavar="NAME", help="For benches of collectives: an entry of ccl.yaml, or pkg.mod:algorithm."
+)
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
 @click.option("--save", metavar="FILE", type=NewFile(), help="Keep the result, for kernbench compare.")
 @click.option(
@@ -48,6 +51,7 @@ def run(
     verify_data: bool,
     mode: str,
     log: str,
+    algorithm: str | None,
     as_why: bool,
     save: Path | None,
     trace: Path | None,
@@ -57,6 +61,7 @@ def run(
 
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """
+    from kernbench.benches.env import env_set
     from kernbench.benches.registry import resolve
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
@@ -69,7 +74,7 @@ def run(
     chosen = resolve(bench)
     # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with aside:
+    with aside, env_set("CCL_ALGORITHM", algorithm):
         outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, data=verify_data, mode=mode, log=log)
     if save:
         outcome.result.save(save)

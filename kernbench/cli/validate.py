@@ -45,8 +45,8 @@ def _check(path: Path) -> dict[str, Any]:
     report: dict[str, Any] = {"file": str(path), "faults": [], "summary": ""}
     try:
         if path.name.startswith("ccl"):
-            config.read_ccl(path)
-            report["summary"] = "ccl file"
+            ccl = config.read_ccl(path)
+            report["summary"] = f"{len(ccl.algorithms)} algorithms, by default {ccl.defaults.algorithm}"
         else:
             machine = config.read_machine(path)
             report["summary"] = f"{machine.n_sips} SIPs, {machine.n_pes} PEs, machine {machine.hash[:12]}"

@@ -1,0 +1,53 @@
+"""An all-reduce over all devices, by any algorithm of ccl.yaml, its sums checked."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from kernbench.benches.env import env_int
+from kernbench.benches.registry import bench
+from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.plan import devices
+from kernbench.errors import ConfigError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.verify import check
+
+ALGORITHM = "intercube_allreduce"
+N_ELEM = 1024
+EXACT_IN_F16 = 2048
+
+
+@bench("ccl-allreduce", f"all-reduce by CCL_ALGORITHM (default {ALGORITHM}), CCL_N_ELEM elements of each participant")
+def run(torch: RuntimeContext) -> None:
+    """Device r contributes r + 1, once, from every cube, or from every PE, as the algorithm's contribution says.
+
+    The sum is then sum(1..devices) times the contributions of a device: `n_cubes * sum(1..world)` of the intercube
+    ones.
+    """
+    config = torch.engine.machine.config
+    algorithm = resolve_algorithm_config(os.environ.get("CCL_ALGORITHM", ALGORITHM), load_ccl_config(), config)
+    if algorithm.collective != "all_reduce":
+        raise ConfigError(f"algorithm {algorithm.name!r} does {algorithm.collective}; this bench checks an all_reduce")
+    cubes = 1 if algorithm.contribution == "rank" else config.cubes_per_sip
+    pes = config.pes_per_cube if algorithm.contribution == "pe" else 1
+    own = [(cube, pe) for cube in range(cubes) for pe in range(pes)]
+    sips = devices(algorithm, config, own)
+    n_elem = env_int("CCL_N_ELEM", algorithm.n_elem or N_ELEM)
+    total = len(own) * sum(range(1, len(sips) + 1))
+    dtype = torch.float16 if total <= EXACT_IN_F16 else torch.float32
+    rows = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
+    tensors = [
+        torch.full((len(own), n_elem), r + 1, dtype=dtype, device=f"ahbm:{sip}", dp=rows, name=f"x{r}")
+        for r, sip in enumerate(sips)
+    ]
+    plan = torch.collective(tensors, algorithm)
+    print(
+        f"{algorithm.name}: {plan.world_size} participants on {len(sips)} SIPs, {n_elem} elements of {dtype} each; "
+        f"each {algorithm.contribution}'s shard is one contribution"
+    )
+    for r, tensor in enumerate(tensors):
+        expected = np.full((len(own), n_elem), total, np.float64) if torch.engine.data else None
+        check(torch, f"device {r}: {len(own)} x sum(1..{len(sips)}) = {total}", tensor, expected)
