@@ -164,13 +164,13 @@ class Job:
     def _work(self) -> None:
         begin = time.perf_counter()
         with _heard() as printed:
-            outcome = self._outcome()
+            outcome = self._outcome(printed)
         gc.collect()  # an engine is full of cycles, and what it holds is large
-        self.on_end(replace(outcome, printed=printed.getvalue(), seconds=time.perf_counter() - begin))
+        self.on_end(replace(outcome, printed=printed.text.getvalue(), seconds=time.perf_counter() - begin))
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self, printed: _Printed) -> Outcome:
         try:
-            return self._run()
+            return self._run(printed)
         except Cancelled:
             return Outcome(cancelled=True)
         except KernbenchError as error:
@@ -178,12 +178,13 @@ class Job:
         except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
             return Outcome(error=_told(error))
 
-    def _run(self) -> Outcome:
+    def _run(self, printed: _Printed) -> Outcome:
         watch = Watch(self.on_frame, self._stop)
         options = self.options
         for engine in passes(self.machine, data=options.data, mode=options.mode, log=options.log):
             engine.observers.append(watch)
             watch.begin()
+            printed.clear()
             with RuntimeContext(engine, correlation_id=self.name) as torch:
                 shown = self.program(torch)
         watch.check()
@@ -211,8 +212,8 @@ class _Printed(io.TextIOBase):
     def flush(self) -> None:
         self.outer.flush()
 
-    def getvalue(self) -> str:
-        return self.text.getvalue()
+    def clear(self) -> None:
+        self.text = io.StringIO()
 
 
 @contextmanager

@@ -1,0 +1,134 @@
+"""The machine panel: fields, wrong values, what changed, files."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+import kernbench as kb
+from kernbench import config
+from kernbench.errors import ConfigError
+from kernbench.notebook.machine import MachineForm, fields, groups
+
+
+@pytest.fixture
+def form():
+    return MachineForm("preset:small")
+
+
+def test_every_value_of_a_machine_file_has_a_field_in_one_group():
+    def leaves(tree, path=""):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}{key}.") if isinstance(value, dict) else [f"{path}{key}"]
+
+    content = config.load_yaml(config.preset_path("default"))
+    assert set(leaves(content)) - {"schema_version"} <= set(fields())
+    grouped = [field.path for group in groups().values() for field in group]
+    assert sorted(grouped) == sorted(fields())
+
+
+def test_labels_tell_the_fields_of_a_group_apart():
+    for name, group in groups().items():
+        labels = [field.label for field in group]
+        assert len(set(labels)) == len(labels), name
+
+
+def test_fields_carry_units_bounds_and_choices():
+    assert (fields()["cube.hbm.channel_bw_gbs"].unit, fields()["cube.hbm.channel_bw_gbs"].bounds) == ("GB/s", "> 0")
+    assert fields()["cube.hbm.efficiency"].bounds == "> 0, <= 1"
+    assert "torus_2d" in fields()["system.sips.topology"].choices
+    assert fields()["system.sips.w"].bounds == ">= 1"
+    assert all(field.says for field in fields().values())
+
+
+def test_every_value_is_shown_as_it_would_be_typed(form):
+    for path in fields():
+        assert form.set(path, form.text(path)), path
+    assert not form.texts
+    assert not form.changed()
+
+
+def test_a_change_is_taken_and_told(form):
+    assert form.set("cube.noc.link_bw_gbs", "512")
+    assert form.machine.config.cube.noc.link_bw_gbs == 512
+    [change] = form.changed()
+    assert (change.field, change.before, change.after) == ("cube.noc.link_bw_gbs", 256.0, 512.0)
+    assert form.overrides() == ["cube.noc.link_bw_gbs=512"]
+    assert kb.load("preset:small", form.overrides()).hash == form.machine.hash
+
+
+def test_the_value_of_the_file_is_no_change(form):
+    form.set("cube.noc.link_bw_gbs", "512")
+    form.set("cube.noc.link_bw_gbs", form.file.spec["cube"]["noc"]["link_bw_gbs"].__format__("g"))
+    assert not form.changed()
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "says"),
+    [
+        ("cube.noc.link_bw_gbs", "-5", "must be > 0 [GB/s]"),
+        ("cube.noc.link_bw_gbs", "fast", "must be a plain number, not text"),
+        ("cube.hbm.channels", "6", "must be a power of two"),
+        ("cube.hbm.gather", "[", "no YAML"),
+        ("cube.noc.removed", "[[1, 1, 1]]", "must be a pair"),
+    ],
+)
+def test_a_wrong_value_has_the_validators_message_beside_it_and_the_machine_stays(form, path, text, says):
+    before = form.machine.hash
+    assert not form.set(path, text)
+    assert says in form.wrong[path]
+    assert path in form.wrong[path]
+    assert form.machine.hash == before
+    assert form.text(path) == text, "what was typed stays, to be mended"
+
+
+def test_two_wrong_values_have_a_message_each_and_mending_both_helps(form):
+    form.set("cube.noc.link_bw_gbs", "-5")
+    form.set("cube.hbm.channels", "6")
+    assert set(form.wrong) == {"cube.noc.link_bw_gbs", "cube.hbm.channels"}
+    form.set("cube.noc.link_bw_gbs", "300")
+    assert set(form.wrong) == {"cube.hbm.channels"}
+    assert form.set("cube.hbm.channels", "8")
+    assert form.machine.config.cube.noc.link_bw_gbs == 300
+
+
+def test_optional_values_can_be_given_and_taken_back(form):
+    assert form.set("system.sips.count", "6")
+    assert not form.set("system.sips.topology", "torus_2d")
+    form.set("system.sips.w", "3")
+    assert form.set("system.sips.h", "2"), form.wrong
+    assert not form.set("system.sips.w", "")
+    form.reset()
+    assert form.valid
+    assert not form.changed()
+
+
+def test_saves_a_file_that_is_the_machine_and_keeps_what_is_there(form, tmp_path):
+    form.set("cube.ucie.port_ns", "4")
+    path = form.save(tmp_path / "topology.yaml")
+    assert kb.load(path).hash == form.machine.hash
+    assert yaml.safe_load(form.yaml())["cube"]["ucie"]["port_ns"] == 4
+    with pytest.raises(ConfigError, match="is there already"):
+        form.save(path)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        form.save(tmp_path / "none" / "topology.yaml")
+
+
+def test_a_wrong_machine_is_not_saved(form, tmp_path):
+    form.set("cube.ucie.port_ns", "-4")
+    with pytest.raises(ConfigError, match=r"port_ns = -4.0 must be >= 0"):
+        form.save(tmp_path / "topology.yaml")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_file_leaves_the_form_as_it_was(form, tmp_path):
+    with pytest.raises(ConfigError):
+        form.load(tmp_path / "none.yaml")
+    assert form.machine.source == "preset:small"
+
+
+def test_begins_with_presets_and_the_nearest_file(form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert list(MachineForm.sources()) == [f"preset:{name}" for name in config.presets()]
+    form.save("topology.yaml")
+    assert MachineForm.sources()["file topology.yaml"] == str(tmp_path / "topology.yaml")
