@@ -9,11 +9,10 @@ once on its way out, and no level waits for the one before to end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernbench.ccl.algorithms.moves import Cut, Move, Span, blocks
-from kernbench.ccl.topologies import in_order_parent
 
 Ways = tuple[str, ...]
 
@@ -72,16 +71,13 @@ def all_reduce(levels: Sequence[Level], vector: Span, cut: Cut, up: Ways = (), d
 
 def _ring(ring: Ring, rest: Sequence[Level], vector: Span, cut: Cut, up: Ways, down: Ways) -> Iterator[Move]:
     rank, n, to, source = ring.rank, ring.n, ring.to, ring.source
-
-    def order(block: Span, which: Callable[[Move], bool]) -> list[Span]:
-        """Return the pieces of a block in the order in which the next level takes, or gives, them."""
-        return [(move.start, move.size) for move in all_reduce(rest, block, cut) if which(move)]
-
     last: list[Move] = []
     for segment in cut.segments(*vector, n):
         parts = blocks(*segment, n, cut.row)
-        taken = [order(part, lambda move: move.own) for part in parts]
-        given = [order(part, lambda move: move.keep) for part in parts]
+        # The others' parts, in the pieces and in the order in which the next level takes and gives them.
+        inner = {(rank - step) % n: list(all_reduce(rest, parts[(rank - step) % n], cut)) for step in range(n - 1)}
+        taken = {part: [(move.start, move.size) for move in moves if move.own] for part, moves in inner.items()}
+        given = {part: [(move.start, move.size) for move in moves if move.keep] for part, moves in inner.items()}
         yield from (Move(*piece, up, own=True, to=(to,)) for piece in taken[rank])
         # What starts this segment leaves before the last step of the segment before, so that the ring never idles.
         yield from last
@@ -136,24 +132,6 @@ def _to_top(rank: int) -> list[int]:
     while line[-1]:
         line.append((line[-1] - 1) // 2)
     return line
-
-
-def two_trees(rank: int, n: int) -> tuple[Tree, Tree]:
-    """Return the places of `rank` in the trees a and b of `n`, as `kernbench.ccl.topologies.double_tree` joins them.
-
-    Tree a is the in-order tree of 1 .. n-1 under 0; b its mirror image for even n, else a moved on by one.
-    """
-    image = (rank - 1) % n if n % 2 else n - 1 - rank
-    return _in_order(rank, n, "a_"), _in_order(image, n, "b_")
-
-
-def _in_order(rank: int, n: int, prefix: str) -> Tree:
-    below = [child for child in range(n) if in_order_parent(child, n) == rank]
-    children = [f"{prefix}child_{'left' if child < rank or rank == 0 else 'right'}" for child in below]
-    at, depth = in_order_parent(rank, n), 0
-    while at is not None:
-        at, depth = in_order_parent(at, n), depth + 1
-    return Tree(f"{prefix}parent" if rank else None, tuple(children), depth)
 
 
 def mesh_tree(rank: int, w: int, h: int, root: int, prefix: str = "") -> Tree:
