@@ -54,11 +54,34 @@ def test_notices_one_wrong_bit(name, monkeypatch):
     assert "1 of " in str(outcome.error)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "ccl-allreduce"])
 def test_runs_on_another_device(name):
     outcome = kb.run(name, small(), data=True, device="sip:1")
     assert outcome.correctness == "PASSED"
     assert {sip for sip, _, _ in outcome.result.records.pes()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sips", "pes"),
+    [("ring_allreduce_hbm", 2, 1), ("intercube_allreduce", 2, CUBES), ("hierarchical_allreduce", 2, CUBES * PES),
+     ("tree_allreduce_7", 8, 1)],
+)  # fmt: skip
+def test_the_all_reduce_bench_takes_any_algorithm(chosen, sips, pes, monkeypatch, capsys):
+    monkeypatch.setenv("CCL_ALGORITHM", chosen)
+    monkeypatch.setenv("CCL_N_ELEM", "24")
+    outcome = kb.run("ccl-allreduce", small(sips), data=True)
+    assert outcome.correctness == "PASSED"
+    used = {sip for sip, _, _ in outcome.result.records.pes()}
+    assert used == set(range(7 if chosen == "tree_allreduce_7" else sips))
+    assert len(outcome.result.records.pes()) == len(used) * pes
+    assert f"{chosen}: {len(used) * pes} participants on {len(used)} SIPs, 24 elements" in capsys.readouterr().out
+
+
+def test_the_all_reduce_bench_refuses_what_the_machine_does_not_have(monkeypatch):
+    monkeypatch.setenv("CCL_ALGORITHM", "mesh_allreduce_4")
+    assert "world_size = 4 is not to be had: the machine has 2 SIPs" in str(kb.run("ccl-allreduce", small()).error)
+    monkeypatch.setenv("CCL_ALGORITHM", "tree_broadcast")
+    assert "'tree_broadcast' does broadcast; this bench checks an all_reduce" in str(kb.run("ccl-allreduce").error)
 
 
 def pes_of(name):

@@ -132,6 +132,19 @@ def test_validate_prints_each_fault_of_each_file(bad_file, tmp_path, capsys):
     assert "none.yaml" in err
 
 
+def test_validate_reads_ccl_files(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "lab")]) == 0
+    good, bad = tmp_path / "lab" / "ccl.yaml", tmp_path / "ccl_bad.yaml"
+    text = good.read_text(encoding="utf-8")
+    bad.write_text(text.replace("buffer_kind: tcm", "buffer_kind: tmc").replace("mapper: by_cube", "mapper: by_cubes"))
+    capsys.readouterr()
+    assert main(["validate", str(good), str(bad)]) == 2
+    out, err = capsys.readouterr()
+    assert "algorithms, by default auto" in out
+    assert "defaults.buffer_kind = 'tmc' is unknown; did you mean tcm?" in err
+    assert "algorithms.intercube_allreduce.mapper = 'by_cubes' is no mapper; did you mean by_cube?" in err
+
+
 def test_validate_as_json(bad_file, capsys):
     capsys.readouterr()
     assert main(["validate", str(bad_file), "--json"]) == 2

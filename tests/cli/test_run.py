@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -106,3 +107,13 @@ def test_an_override_changes_the_time(capsys):
         assert run(*bench("copies"), "--json", "--set", f"system.pcie.bw_gbs={bw}") == 0
         times.append(json.loads(capsys.readouterr().out)["result"]["latency_ns"])
     assert times[1] > times[0]
+
+
+def test_the_algorithm_of_a_collective(capsys, monkeypatch):
+    monkeypatch.delenv("CCL_ALGORITHM", raising=False)
+    command = ["run", "--bench", "ccl-allreduce", "--topology", "preset:small"]
+    assert main([*command, "--algorithm", "tree_allreduce"]) == 0
+    assert "all_reduce by tree_allreduce" in capsys.readouterr().out
+    assert main([*command, "--algorithm", "tree_allreduc"]) == 1
+    assert "did you mean tree_allreduce?" in capsys.readouterr().err
+    assert "CCL_ALGORITHM" not in os.environ

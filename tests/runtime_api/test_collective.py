@@ -1,0 +1,209 @@
+"""Collectives of a program that drives every device: queues at first use, and algorithms of one's own."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.install import names, resolve_algorithm_config
+from kernbench.config import default_ccl_path, read_ccl
+from kernbench.errors import CollectiveMismatchError, ConfigError, OutOfMemoryError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import session
+from kernbench.topology.builder import resolve_topology
+from tests.runtime_api.machines import CUBES, PES, small
+
+CCL = read_ccl(default_ccl_path())
+OVER_ALL = DPPolicy(cube="row_wise", pe="row_wise")
+OVER_CUBES = DPPolicy(cube="row_wise", pe="row_wise", num_pes=1)
+
+
+@cache
+def one_cube(sips: int, topology: str = "ring_1d"):
+    """Return SIPs of one cube of one PE."""
+    return resolve_topology("preset:default", {
+        "system.sips.count": sips, "system.sips.topology": topology, "sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1,
+    })  # fmt: skip
+
+
+def pass_east(t_ptr, n_elem, world_size, *, tl):
+    """Replace this participant's elements by those of the one before."""
+    tl.send("E", t_ptr, shape=n_elem)
+    tl.store(t_ptr, tl.recv("W", shape=n_elem))
+
+
+def of_each_device(torch, shape, dp=None, dtype=None):
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(-8, 8, shape).astype(np.float16) for _ in range(torch.ahbm.device_count())]
+    return arrays, [torch.tensor(a, device=f"ahbm:{r}", dp=dp) for r, a in enumerate(arrays)]
+
+
+def installs(torch) -> list[str]:
+    return [c.name for c in torch.engine.log.commands if c.name.startswith("install")]
+
+
+@pytest.mark.parametrize("name", names(CCL, "all_reduce", "rank"))
+def test_each_all_reduce_of_ccl_yaml_sums_on_the_machine(name):
+    chosen = resolve_algorithm_config(name, CCL)
+    with session(one_cube(chosen.world_size or 4), data=True) as torch:
+        arrays, tensors = of_each_device(torch, 37)
+        torch.collective(tensors, chosen)
+        for tensor in tensors:
+            np.testing.assert_array_equal(tensor.numpy(), sum(arrays))
+
+
+@pytest.mark.parametrize("name", names(CCL, "all_reduce", "cube"))
+def test_a_cube_s_shard_is_a_contribution(name):
+    with session(small(), data=True) as torch:
+        arrays, tensors = of_each_device(torch, (CUBES, 9), OVER_CUBES)
+        found = torch.collective(tensors, name, config=CCL)
+        assert (found.world_size, len(found.lanes)) == (2 * CUBES, 1)
+        for tensor in tensors:
+            np.testing.assert_array_equal(tensor.numpy(), np.tile(sum(a.sum(0) for a in arrays), (CUBES, 1)))
+    assert f"all_reduce by {name} over each cube's shard" in repr(torch.result)
+
+
+def test_a_pe_s_shard_is_a_contribution():
+    with session(small(), data=True) as torch:
+        arrays, tensors = of_each_device(torch, (CUBES * PES, 5), OVER_ALL)
+        torch.collective(tensors, "hierarchical_allreduce", config=CCL)
+        for tensor in tensors:
+            np.testing.assert_array_equal(tensor.numpy(), np.tile(sum(a.sum(0) for a in arrays), (CUBES * PES, 1)))
+
+
+def test_shards_are_summed_each_with_its_likes():
+    with session(small(), data=True) as torch:
+        arrays, tensors = of_each_device(torch, (19, 6), DPPolicy(cube="row_wise", pe="column_wise"))
+        torch.collective(tensors, "ring_allreduce_sram", config=CCL, op="max")
+        for tensor in tensors:
+            np.testing.assert_array_equal(tensor.numpy(), np.maximum(*arrays))
+
+
+def test_a_kernel_of_ones_own():
+    with session(one_cube(3), data=True) as torch:
+        arrays, tensors = of_each_device(torch, 300)
+        assert repr(torch.collective(tensors, pass_east)).startswith("<Plan of pass_east: all_reduce, 3 participants")
+        for rank, tensor in enumerate(tensors):
+            np.testing.assert_array_equal(tensor.numpy(), arrays[rank - 1])
+
+
+def test_a_kernel_with_several_tensors_and_arguments_of_ones_own():
+    def scaled_copy(src, dst, n, scale, *, tl):
+        tl.send("parent" if tl.program_id(2) else "child_left", src, shape=n)
+        tl.store(dst, tl.recv(shape=n) * scale)
+
+    def kernel_args(*, n_elem, world_size, scale=1.0):
+        return n_elem, scale
+
+    mine = algorithm(scaled_copy, kernel_args, topology="tree_binary", options={"scale": 2.0})
+    with session(one_cube(2), data=True) as torch:
+        arrays, tensors = of_each_device(torch, 8)
+        outs = [torch.zeros(8, dtype=torch.float16, device=f"ahbm:{r}") for r in range(2)]
+        pairs = list(zip(tensors, outs, strict=True))
+        torch.collective(pairs, mine)
+        np.testing.assert_array_equal(outs[0].numpy(), 2 * arrays[1])
+        torch.collective(pairs, mine, scale=-1.0)
+        np.testing.assert_array_equal(outs[1].numpy(), -arrays[0])
+
+
+def test_the_devices_may_be_some_in_any_order():
+    with session(one_cube(4), data=True) as torch:
+        arrays, tensors = of_each_device(torch, 4)
+        torch.collective([tensors[3], tensors[1], tensors[2]], pass_east)
+        for rank, before in ((1, 3), (2, 1), (3, 2), (0, 0)):
+            np.testing.assert_array_equal(tensors[rank].numpy(), arrays[before])
+
+
+def test_queues_are_installed_once_for_the_same_use_and_apart_for_others():
+    with session(one_cube(2)) as torch:
+        _, tensors = of_each_device(torch, 8)
+        for kind in ("tcm", "tcm", "hbm"):
+            torch.collective(tensors, f"ring_allreduce_{kind}", config=CCL)
+        torch.collective(tensors, algorithm(pass_east, n_slots=2))
+        torch.ahbm.synchronize()
+        found = installs(torch)
+    assert len(found) == 2 * 3
+    assert found[0] == found[1] == "install direct: ring_allreduce_tcm, 4 x 4096 B in tcm (0)"
+
+
+def test_installing_takes_simulated_time_and_launches_wait_for_it():
+    times = []
+    with session(one_cube(2)) as torch:
+        _, tensors = of_each_device(torch, 8)
+        torch.ahbm.synchronize(0)
+        torch.ahbm.synchronize(1)
+        for _ in range(2):
+            before = torch.engine.now_ns
+            torch.collective(tensors, "ring_allreduce_tcm", config=CCL)
+            torch.ahbm.synchronize(0)
+            torch.ahbm.synchronize(1)
+            times.append(torch.engine.now_ns - before)
+    # A message to a PE and its answer, before the same as the second time.
+    assert times[0] - times[1] > 2 * 100
+
+
+def test_a_full_memory_is_an_error_that_holds_nothing():
+    with session(one_cube(2)) as torch:
+        _, tensors = of_each_device(torch, 8)
+        free = torch.engine.allocators.pe(0, 0, 0).tcm.free_bytes
+        large = algorithm(pass_east, n_slots=3, slot_size=2 << 20)
+        with pytest.raises(
+            OutOfMemoryError, match=r"no room for the ring of 'W' of sip0.cube0.pe0, 3 slots of 2097152 B"
+        ):
+            torch.collective(tensors, large)
+        assert torch.engine.allocators.pe(0, 0, 0).tcm.free_bytes == free
+        torch.collective(tensors, pass_east)
+
+
+@pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
+def test_rings_lie_where_the_algorithm_says(kind):
+    with session(small()) as torch:
+        _, tensors = of_each_device(torch, 8)
+        allocators = torch.engine.allocators
+        memories = {
+            "tcm": allocators.pe(1, 0, 0).tcm, "sram": allocators.sram(1, 0).sram, "hbm": allocators.pe(1, 0, 0).hbm,
+        }  # fmt: skip
+        before = {name: memory.free_bytes for name, memory in memories.items()}
+        torch.collective(tensors, algorithm(pass_east, buffer_kind=kind, n_slots=3, slot_size=512))
+        used = {name: before[name] - memory.free_bytes for name, memory in memories.items()}
+    assert used == {"tcm": 0, "sram": 0, "hbm": 0} | {kind: 2 * 3 * 512}
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_asked():
+    with session(one_cube(2)) as torch:
+        _, tensors = of_each_device(torch, 8)
+        asked = torch.requests
+        with pytest.raises(ConfigError, match="2 participants form no grid of at least 2 x 2"):
+            torch.collective(tensors, "torus_allreduce", config=CCL)
+        with pytest.raises(ConfigError, match="takes no option 'opp'; did you mean op"):
+            torch.collective(tensors, "ring_allreduce_tcm", config=CCL, opp="max")
+        other = torch.zeros(9, dtype=torch.float16, device="ahbm:1")
+        with pytest.raises(CollectiveMismatchError, match=r"ahbm:0: \(8,\).*\n.*ahbm:1: \(9,\)"):
+            torch.collective([tensors[0], other], "ring_allreduce_tcm", config=CCL)
+        with pytest.raises(CollectiveMismatchError, match="one tensor of one shape"):
+            torch.collective([tensors[0], tensors[0]], "ring_allreduce_tcm", config=CCL)
+        with pytest.raises(TypeError, match="expected one on a device"):
+            torch.collective([tensors[0], torch.zeros(8)], "ring_allreduce_tcm", config=CCL)
+        assert torch.requests == asked
+        assert not installs(torch)
+
+
+def test_one_participant_needs_no_queues():
+    with session(one_cube(1), data=True) as torch:
+        arrays, tensors = of_each_device(torch, 8)
+        torch.collective(tensors, "ring_allreduce_tcm", config=CCL)
+        np.testing.assert_array_equal(tensors[0].numpy(), arrays[0])
+        assert not installs(torch)
+
+
+def test_values_do_not_change_times():
+    ends = []
+    for data in (False, True):
+        with session(one_cube(3), data=data) as torch:
+            _, tensors = of_each_device(torch, 5000)
+            torch.collective(tensors, "ring_allreduce_tcm", config=CCL)
+        ends.append(torch.result.records.digest())
+    assert ends[0] == ends[1]
