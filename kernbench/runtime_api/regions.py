@@ -69,6 +69,13 @@ def rows(layout: Layout, start: int, stop: int) -> Region:
     return _region(layout, (slice(start, stop), *(slice(0, n) for n in layout.shape[1:])))
 
 
+def along(layout: Layout, dim: int, start: int, stop: int) -> Region:
+    """Return the part from `start` to `stop` along a dim."""
+    box = [slice(0, n) for n in layout.shape]
+    box[dim] = slice(start, stop)
+    return _region(layout, tuple(box))
+
+
 def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
     """Return the `n` parts of `shape` that it is the concatenation of (in dim 0), or the stack; None if of neither."""
     if shape and layout.shape == (n * shape[0], *shape[1:]):

@@ -1,1 +1,29 @@
 """Tensor parallelism in Megatron-LM's words: parallel groups, mappings between regions, parallel linear layers."""
+
+from __future__ import annotations
+
+from kernbench.tp import parallel_state
+from kernbench.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
+from kernbench.tp.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    gather_from_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+    scatter_to_tensor_model_parallel_region,
+)
+
+__all__ = [
+    "ColumnParallelLinear",
+    "ModelParallelConfig",
+    "RowParallelLinear",
+    "copy_to_tensor_model_parallel_region",
+    "gather_from_sequence_parallel_region",
+    "gather_from_tensor_model_parallel_region",
+    "parallel_state",
+    "reduce_from_tensor_model_parallel_region",
+    "reduce_scatter_to_sequence_parallel_region",
+    "scatter_to_sequence_parallel_region",
+    "scatter_to_tensor_model_parallel_region",
+]

@@ -1,0 +1,290 @@
+"""Linear layers whose weights are spread over the ranks of a tensor-parallel group, and over the PEs of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.dtensor.local import COLUMNS, on_device, places_of, policy_of
+from kernbench.dtypes import DType, float16
+from kernbench.errors import KernbenchError
+from kernbench.kernels.linear import linear
+from kernbench.kernels.placed import At
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.tp import parallel_state
+from kernbench.tp.mappings import Region
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.runtime_api.process_group import ProcessGroup
+    from kernbench.runtime_api.tensor import Tensor
+
+Init = Callable[["Tensor"], object]
+Output = tuple["Tensor", "Tensor | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParallelConfig:
+    """What layers are told alike.
+
+    Attributes
+    ----------
+    params_dtype : DType
+        Of weights and biases.
+    sequence_parallel : bool
+        Whether activations outside of the layers are cut along the sequence.
+    """
+
+    params_dtype: DType = float16
+    sequence_parallel: bool = False
+
+
+class ColumnParallelLinear:
+    """y = x w^T (+ b) with the outputs, rows of w, spread over the ranks.
+
+    Parameters
+    ----------
+    input_size, output_size : int
+        Of the whole layer.
+    config : ModelParallelConfig, optional
+        Without it the layer is light: `forward` returns the tensor alone.
+    init_method : callable, optional
+        Gets this rank's part of the weight; by default random numbers that do not depend on the number of ranks.
+    bias : bool
+        Whether there is a bias; zeros at first.
+    gather_output : bool
+        Whether every rank gets the outputs of all.
+    skip_bias_add : bool
+        Whether the bias is returned instead of added.
+    tp_group : ProcessGroup, optional
+        The ranks; by default the tensor group of `parallel_state`, else the world, else this rank alone.
+    torch : RuntimeContext, optional
+        The machine; by default that of `parallel_state`.
+    dp : DPPolicy
+        Where the weight (inputs x outputs in memory) lies: column_wise over all PEs, or on one PE.
+
+    Attributes
+    ----------
+    weight : Tensor
+        This rank's part, (outputs / ranks, inputs).
+    bias : Tensor or None
+        This rank's part.
+
+    Raises
+    ------
+    KernbenchError
+        If the ranks do not divide `output_size`.
+    """
+
+    def __init__(
+        self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
+        init_method: Init | None = None, bias: bool = True, gather_output: bool = False, skip_bias_add: bool = False,
+        tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
+    ) -> None:  # fmt: skip
+        self.is_light = config is None
+        self.config = config or ModelParallelConfig()
+        self.gather_output, self.skip_bias_add = gather_output, skip_bias_add
+        self.region = _region(torch, tp_group)
+        part = self.region.share(output_size, "ColumnParallelLinear: output_size")
+        self._own = slice(self.region.rank * part, (self.region.rank + 1) * part)
+        self._weights = Weights(self.region.torch, input_size, output_size, self.config.params_dtype, dp)
+        self._weights.fill((self._own, slice(None)), self._own if bias else None)
+        if init_method is not None:
+            init_method(self.weight)
+
+    @property
+    def weight(self) -> Tensor:
+        """The rank's part of the weight, (outputs / ranks, inputs)."""
+        return self._weights.stored.t()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The rank's part of the bias."""
+        return self._weights.bias
+
+    def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time."""
+        self._weights.set(weight[self._own], None if bias is None else bias[self._own])
+
+    def forward(self, input_: Tensor) -> Tensor | Output:
+        """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
+        if self.config.sequence_parallel:
+            input_ = self.region.gather(input_, 0)
+        out: Tensor = self._weights.product(input_, None if self.skip_bias_add else self.bias)
+        if self.gather_output:
+            out = self.region.gather(out, out.dim() - 1)
+        return out if self.is_light else (out, self.bias if self.skip_bias_add else None)
+
+    __call__ = forward
+
+
+class RowParallelLinear:
+    """y = x w^T (+ b) with the inputs, columns of w, spread over the ranks, whose results are summed.
+
+    Parameters are those of `ColumnParallelLinear`, but for one.
+
+    Parameters
+    ----------
+    input_size, output_size : int
+        Of the whole layer.
+    config : ModelParallelConfig, optional
+        Without it the layer is light: `forward` returns the tensor alone.
+    init_method : callable, optional
+        Gets this rank's part of the weight.
+    bias : bool
+        Whether there is a bias; the first rank adds it before the sum.
+    input_is_parallel : bool
+        Whether the input is this rank's part already; else it is cut out of the whole.
+    skip_bias_add : bool
+        Whether the bias is returned instead of added.
+    tp_group : ProcessGroup, optional
+        The ranks.
+    torch : RuntimeContext, optional
+        The machine.
+    dp : DPPolicy
+        Where the weight lies.
+
+    Attributes
+    ----------
+    weight : Tensor
+        This rank's part, (outputs, inputs / ranks).
+    bias : Tensor or None
+        The whole, on every rank.
+
+    Raises
+    ------
+    KernbenchError
+        If the ranks do not divide `input_size`.
+    """
+
+    def __init__(
+        self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
+        init_method: Init | None = None, bias: bool = True, input_is_parallel: bool = True, skip_bias_add: bool = False,
+        tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
+    ) -> None:  # fmt: skip
+        self.is_light = config is None
+        self.config = config or ModelParallelConfig()
+        self.input_is_parallel, self.skip_bias_add = input_is_parallel, skip_bias_add
+        self.region = _region(torch, tp_group)
+        part = self.region.share(input_size, "RowParallelLinear: input_size")
+        self._own = slice(self.region.rank * part, (self.region.rank + 1) * part)
+        self._weights = Weights(self.region.torch, input_size, output_size, self.config.params_dtype, dp)
+        self._weights.fill((slice(None), self._own), slice(None) if bias else None)
+        if init_method is not None:
+            init_method(self.weight)
+
+    @property
+    def weight(self) -> Tensor:
+        """The rank's part of the weight, (outputs, inputs / ranks)."""
+        return self._weights.stored.t()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias."""
+        return self._weights.bias
+
+    def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        """Take this rank's part of the whole layer's weight (outputs, inputs), and its bias, in no simulated time."""
+        self._weights.set(weight[:, self._own], bias)
+
+    def forward(self, input_: Tensor) -> Tensor | Output:
+        """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
+        if not self.input_is_parallel:
+            input_ = self.region.scatter(input_, input_.dim() - 1)
+        adds = self.region.rank == 0 and not self.skip_bias_add
+        out: Tensor = self._weights.product(input_, self.bias if adds else None)
+        out = self.region.reduce_scatter(out) if self.config.sequence_parallel else self.region.reduce(out)
+        return out if self.is_light else (out, self.bias if self.skip_bias_add else None)
+
+    __call__ = forward
+
+
+class Weights:
+    """A rank's part of a layer's weight, transposed in memory (inputs, outputs) and cut by columns, and its bias.
+
+    Attributes
+    ----------
+    stored : Tensor
+        (inputs, outputs).
+    bias : Tensor or None
+    """
+
+    def __init__(self, torch: RuntimeContext, inputs: int, outputs: int, dtype: DType, dp: DPPolicy) -> None:
+        self._torch, self._whole, self._dtype, self._dp = torch, (outputs, inputs), dtype, dp
+        self.stored: Tensor
+        self.bias: Tensor | None = None
+
+    def fill(self, own: tuple[slice, slice], bias: slice | None) -> None:
+        """Draw the whole weight and take the part `own` of it (without data: only its memory), and zeros as bias."""
+        outputs, inputs = self._whole
+        shape = tuple(len(range(n)[part]) for n, part in zip(self._whole, own, strict=True))
+        zeros = None if bias is None else np.zeros(len(range(outputs)[bias]), self._dtype.numpy)
+        if self._torch.engine.data:
+            drawn = np.random.default_rng([outputs, inputs]).standard_normal(self._whole, np.float32)[own]
+            self.set(drawn / np.sqrt(inputs), zeros)
+            return
+        options: Any = {"dtype": self._dtype, "device": "ahbm", "dp": self._dp}
+        self.stored = self._torch.empty(*shape[::-1], **options)
+        self.bias = None if zeros is None else self._torch.empty(len(zeros), **options)
+
+    def set(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        """Take these values."""
+        options: Any = {"dtype": self._dtype, "device": "ahbm", "dp": self._dp}
+        self.stored = self._torch.tensor(np.ascontiguousarray(weight.T), **options)
+        self.bias = None if bias is None else self._torch.tensor(bias, **options)
+
+    def product(self, x: Tensor, bias: Tensor | None) -> DeviceTensor:
+        """Return x w^T (+ b), [.., outputs] by columns over the PEs of the weight."""
+        return product(x, self.stored, bias)
+
+
+def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None) -> DeviceTensor:
+    """Return x @ w (+ bias), its columns where those of `w` are.
+
+    Parameters
+    ----------
+    x : Tensor
+        [.., K], in row-major order or by columns; or anything that `at` tells the places of.
+    w : Tensor
+        [K, N], by columns over PEs, or on one PE.
+    bias : Tensor, optional
+        [N], placed as w.
+    at : callable, optional
+        (row, column) of x to the place in memory.
+
+    Raises
+    ------
+    KernbenchError
+        If the sizes do not fit.
+    """
+    given, weight = (on_device(x) if at is None else x), on_device(w)
+    assert isinstance(given, DeviceTensor), "a layout of a tensor's elements goes with a device tensor"
+    inner, n = weight.shape
+    if at is None and given.shape[-1] != inner:
+        raise KernbenchError(f"x has {given.shape[-1]} columns, the weight takes {inner}")
+    rows = given.numel() // inner
+    lead = given.shape[:-1] if at is None else (rows,)
+    host = weight._host
+    out = host.deploy((*lead, n), weight.dtype, weight.device, policy_of(weight), None)
+    tensors = [given, weight, out] + ([] if bias is None else [on_device(bias)])
+    pointers = [t.pointer for t in tensors]
+    args = (pointers[0], pointers[1], None if bias is None else pointers[3], pointers[2], rows, inner, n)
+    handles = [t._handle for t in tensors]
+    places = places_of(given) if at is None else at
+    host.launch(weight.sip, weight.pes, linear, (*args, places), f"linear {rows}x{inner}x{n}", handles)
+    return out
+
+
+def _region(torch: RuntimeContext | None, group: ProcessGroup | None) -> Region:
+    """Return who shares a layer: `group`, the tensor group, the world, or one rank."""
+    if parallel_state.model_parallel_is_initialized():
+        return Region(torch or parallel_state.state().torch, group or parallel_state.get_tensor_model_parallel_group())
+    if torch is None:
+        return Region.current()  # which says what is missing
+    if group is None and torch.distributed.is_initialized():
+        group = torch.distributed.group(None)
+    return Region(torch, group)
