@@ -1,6 +1,7 @@
 # Every target prepares itself: a fresh machine needs python3 (3.11 or newer) and make.
 #   make milestones   all milestone reports, into milestones/output
-#   make lab          JupyterLab on the notebooks
+#   make lab          JupyterLab on the explorer and the notebooks
+#   make docs         notebooks and reports as pages that need no net, into build/docs
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
 #   make bench        the speed of the simulator itself, into benchmarks/README.md
@@ -15,7 +16,7 @@ PYTEST := $(PY) -m pytest
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: milestones lab test check bench sync lock clean
+.PHONY: milestones lab docs test check bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it.
 $(READY): requirements.lock pyproject.toml
@@ -29,9 +30,11 @@ $(READY): requirements.lock pyproject.toml
 milestones: $(READY)
 	$(PY) -m kernbench milestone --all
 
-# Jupyter refuses to run as root unless told, and a container's only user is root.
 lab: $(READY)
-	$(PY) -m jupyterlab --ServerApp.root_dir=. $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_quickstart.ipynb
+	$(PY) -m kernbench lab
+
+docs: $(READY)
+	$(PY) -m kernbench.notebook.site build/docs
 
 # One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
 test: $(READY)
