@@ -163,9 +163,9 @@ def all_to_all(levels: Sequence[Level], nbytes: float) -> float:
 
 
 def barrier(levels: Sequence[Level], nbytes: float) -> float:
-    """Return a message that says nothing for each doubling of the distance."""
-    level = _ring(levels)
-    return (level.n - 1).bit_length() * level.net.way(0)
+    """Return the way of a byte up a tree, and down."""
+    level = _tree(levels)
+    return 2 * level.depth * level.net.way(1)
 
 
 def _ring(levels: Sequence[Level]) -> Ring:

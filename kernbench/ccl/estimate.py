@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from kernbench.ccl import cost
-from kernbench.ccl.algorithms.levels import cycle, heap_tree, mesh_tree, two_trees
 from kernbench.ccl.algorithms.moves import Cut
 from kernbench.ccl.hops import Hop, hops_of
 from kernbench.ccl.hops import Ring as Slots
@@ -72,95 +72,109 @@ class Part:
     depth: int = 0
 
 
-def _ring(lane: Lane) -> list[Part]:
-    return [Part(("E",), n=lane.world_size)]
+def _ring(plan: Plan) -> list[Part]:
+    return [Part(("E", "W") if _both_ways(plan) else ("E", "next"), n=plan.world_size)]
 
 
-def _halving(lane: Lane) -> list[Part]:
-    bits = lane.world_size.bit_length() - 1
-    fold = [Part(("fold",), depth=1)] if lane.world_size != 1 << bits else []
+def _both_ways(plan: Plan) -> bool:
+    """Return whether halves of the vector go both ways; an algorithm's option, where it has it."""
+    taken = signature(plan.algorithm.kernel_args).parameters.get("both_ways")
+    return bool(plan.algorithm.options.get("both_ways", taken.default if taken else False))
+
+
+def _halving(plan: Plan) -> list[Part]:
+    bits = plan.world_size.bit_length() - 1
+    fold = [Part(("fold",), depth=1)] if plan.world_size != 1 << bits else []
     return fold + [Part((f"bit{bit}",), n=2) for bit in range(bits)]
 
 
-def _mesh(lane: Lane, w: int, h: int, root: int) -> Part:
-    return Part(_MESH, depth=max(mesh_tree(rank, w, h, root).depth for rank in range(w * h)))
+def _mesh(w: int, h: int, root: int, prefix: str = "") -> Part:
+    """Return the tree along rows and the root's column."""
+    row, column = divmod(root, w)
+    depth = max(row, h - 1 - row) + max(column, w - 1 - column)
+    return Part(tuple(prefix + way for way in _MESH), depth=depth)
 
 
-def _grid(lane: Lane) -> list[Part]:
-    w, h = lane.grid_w, lane.grid_h
-    return [_mesh(lane, w, h, h // 2 * w + w // 2)]
+def _grid(plan: Plan) -> list[Part]:
+    w, h = plan.lanes[0].grid_w, plan.lanes[0].grid_h
+    return [_mesh(w, h, h // 2 * w + w // 2)]
 
 
-def _heap(lane: Lane) -> list[Part]:
-    depth = heap_tree(lane.world_size - 1, lane.world_size).depth
-    return [Part(("parent", "child_left", "child_right"), depth=depth)]
+def _trees(plan: Plan, *prefixes: str) -> list[Part]:
+    """Return the tree, or the several that are used together, in which `parent` leads to the root."""
+    ways = tuple(prefix + way for prefix in prefixes for way in ("parent", "child_left", "child_right"))
+    return [Part(ways, depth=max(_to_root(plan, place, f"{p}parent") for place in plan.programs for p in prefixes))]
 
 
-def _two_trees(lane: Lane) -> list[Part]:
-    n = lane.world_size
-    depth = max(tree.depth for rank in range(n) for tree in two_trees(rank, n))
-    ways = tuple(f"{tree}_{way}" for tree in "ab" for way in ("parent", "child_left", "child_right"))
-    return [Part(ways, depth=depth)]
+def _to_root(plan: Plan, place: Place, parent: str) -> int:
+    edges = 0
+    while parent in plan.programs[place].neighbours:
+        place, edges = plan.programs[place].neighbours[parent][0], edges + 1
+    return edges
 
 
-def _torus(lane: Lane) -> list[Part]:
-    return [Part(("E", "W"), n=lane.grid_w), Part(("N", "S"), n=lane.grid_h)]
+def _torus(plan: Plan) -> list[Part]:
+    lane, both = plan.lanes[0], _both_ways(plan)
+    return [Part(("E", "W") if both else ("E",), n=lane.grid_w), Part(("S", "N") if both else ("S",), n=lane.grid_h)]
 
 
-def _cubes(lane: Lane) -> list[Part]:
-    return [_mesh(lane, lane.cube_w, lane.cube_h, lane.root_cube), *_devices(lane)]
+def _cubes(plan: Plan) -> list[Part]:
+    lane = plan.lanes[0]
+    return [_mesh(lane.cube_w, lane.cube_h, lane.root_cube), *_devices(lane)]
 
 
 def _devices(lane: Lane) -> list[Part]:
     w, h = lane.sip_w, lane.sip_h
     if lane.sip_wraps:
         return [Part(("global_E",), n=w), Part(("global_S",), n=h)]
-    tree = _mesh(lane, w, h, h // 2 * w + w // 2)
-    return [Part(tuple(f"global_{way}" for way in _MESH), depth=tree.depth)]
+    return [_mesh(w, h, h // 2 * w + w // 2, "global_")]
 
 
-def _chains(lane: Lane) -> list[Part]:
-    return [Part(("local_E", "local_W"), depth=lane.n_pes - 1), *_cubes(lane)]
+def _chains(plan: Plan) -> list[Part]:
+    return [Part(("local_E", "local_W"), depth=plan.lanes[0].n_pes - 1), *_cubes(plan)]
 
 
-def _slices(lane: Lane) -> list[Part]:
-    around = cycle(0, lane.cube_w, lane.cube_h)
-    cubes = Part(_MESH, n=around.n) if around else _cubes(lane)[0]
-    return [Part(("local_E",), n=lane.n_pes), cubes, *_devices(lane)]
+def _slices(plan: Plan) -> list[Part]:
+    lane = plan.lanes[0]
+    w, h = lane.cube_w, lane.cube_h
+    around = Part(_MESH, n=w * h) if min(w, h) > 1 and w * h % 2 == 0 else _cubes(plan)[0]
+    return [Part(("local_E",), n=lane.n_pes), around, *_devices(lane)]
 
 
-def _all(lane: Lane) -> list[Part]:
-    return [Part(tuple(f"to{rank}" for rank in range(lane.world_size)), n=lane.world_size)]
+def _all(plan: Plan) -> list[Part]:
+    return [Part(tuple(f"to{rank}" for rank in range(plan.world_size)), n=plan.world_size)]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an algorithm comes to: its form, its levels on a lane, and the streams that share its vector."""
+    """What an algorithm comes to: its form, its levels on a plan, and how many trees share its vector."""
 
     form: cost.Form
-    levels: Callable[[Lane], list[Part]]
-    streams: int = 1
+    levels: Callable[[Plan], list[Part]]
+    trees: int = 1
 
 
 # By the module of the kernel.
 SHAPES = {
     "ring": Shape(cost.all_reduce, _ring),
-    "ring_flat": Shape(cost.ring_flat, lambda lane: [Part(("E", "next"), n=lane.world_size)]),
+    "ring_mesh": Shape(cost.all_reduce, lambda plan: [Part(_MESH, n=plan.world_size)]),
+    "ring_flat": Shape(cost.ring_flat, _ring),
     "mesh_2d": Shape(cost.all_reduce, _grid),
-    "tree_binary": Shape(cost.all_reduce, _heap),
-    "double_tree": Shape(cost.all_reduce, _two_trees, streams=2),
-    "torus_2d": Shape(cost.all_reduce, _torus, streams=2),
+    "tree_binary": Shape(cost.all_reduce, lambda plan: _trees(plan, "")),
+    "double_tree": Shape(cost.all_reduce, lambda plan: _trees(plan, "a_", "b_"), trees=2),
+    "torus_2d": Shape(cost.all_reduce, _torus),
     "halving_doubling": Shape(cost.all_reduce, _halving),
     "recursive_doubling": Shape(cost.recursive_doubling, _halving),
     "intercube": Shape(cost.all_reduce, _cubes),
     "hierarchical": Shape(cost.all_reduce, _chains),
     "hierarchical_sliced": Shape(cost.all_reduce, _slices),
-    "broadcast": Shape(cost.broadcast, _heap),
-    "reduce": Shape(cost.reduce, _heap),
+    "broadcast": Shape(cost.broadcast, lambda plan: _trees(plan, "")),
+    "broadcast_ring": Shape(cost.broadcast, lambda plan: [Part(("E", "W"), depth=plan.world_size // 2)]),
+    "reduce": Shape(cost.reduce, lambda plan: _trees(plan, "")),
     "reduce_scatter": Shape(cost.reduce_scatter, _ring),
     "all_gather": Shape(cost.all_gather, _ring),
     "all_to_all": Shape(cost.all_to_all, _all),
-    "barrier": Shape(cost.barrier, _all),
+    "barrier": Shape(cost.barrier, lambda plan: _trees(plan, "")),
 }
 
 
@@ -180,8 +194,9 @@ class Estimate:
         self.shape = SHAPES.get(plan.algorithm.kernel.__module__.removeprefix(_HERE))
         self.known = self.shape is not None
         self._plan, self._itemsize, self._hops = plan, itemsize, hops_of(machine)
-        parts = self.shape.levels(plan.lanes[0]) if self.shape and plan.world_size > 1 else []
+        parts = self.shape.levels(plan) if self.shape and plan.world_size > 1 else []
         self.levels = [self._level(part) for part in parts if part.n > 1 or part.depth]
+        self._streams = (self.shape.trees if self.shape else 1) * (1 + _both_ways(plan))
         self._slice = self._hops.memory(next(iter(plan.programs)), "hbm")
 
     def ns(self, nbytes: int) -> float:
@@ -196,7 +211,7 @@ class Estimate:
             return 0.0
         chunk = _chunk(nbytes, self._itemsize)
         local = (self._slice.load_ps(chunk) + self._slice.store_ps(chunk)) / 1000
-        return self.shape.form(self.levels, nbytes / self.shape.streams) + local
+        return self.shape.form(self.levels, nbytes / self._streams) + local
 
     def _level(self, part: Part) -> cost.Level:
         """Return a level with its queues, each at its share of the links that are in use together."""

@@ -61,7 +61,7 @@ def test_formulas_of_powers_of_two(net, log, size):
     assert cost.recursive_doubling(halves(n, net), size) == pytest.approx(log * (alpha + beta + gamma))
     both = cost.reduce(tree, size) + cost.broadcast(tree, size)
     assert cost.all_reduce(tree, size) == pytest.approx(2 * log * (alpha + beta) + log * gamma) == both
-    assert cost.barrier(ring(n, net), 0) == pytest.approx(log * alpha)
+    assert cost.barrier(tree, 0) == pytest.approx(2 * log * (alpha + 1 / net.bw_gbs))
 
 
 @settings(max_examples=25)
