@@ -60,7 +60,8 @@ class Groups:
     ) -> None:
         """Make the calling rank a member of the world: all ranks of its spawn, or itself alone outside of one.
 
-        Takes no simulated time: queues are installed, by messages through the machine, when a group first uses them.
+        Waits for all of them. Takes no simulated time: queues are installed, by messages through the machine, when a
+        group first uses them.
 
         Parameters
         ----------
@@ -90,21 +91,19 @@ class Groups:
                 "them out, and start as many ranks as there shall be: torch.multiprocessing.spawn(fn, nprocs=...)"
             )
         entered = scope.entered.get(me, 0)
-        scope.entered[me] = entered + 1
         if entered == len(scope.worlds):
             devices = [self._host.current] if scope is self._outside else range(size)
             scope.worlds.append(self._new(range(size), devices, pg_options))
+        scope.entered[me] = entered + 1
         world = scope.world[me] = scope.worlds[entered]
-        world.call(Call("init_process_group", more={"pg_options": dict(pg_options or {})}, runs=False))
+        world.call(Call("init_process_group", more={"pg_options": dict(pg_options or {})}, runs=False)).wait()
 
     def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
         """Leave a group; by default the world, and every group in it."""
         scope, me = self._scope, self._host.rank_index
         found = self.group(group)
-        whole = found is scope.world[me]
-        for each in scope.made if whole else [found]:
-            each.left.add(me)
-        if whole:
+        found.left.add(me)
+        if found is scope.world[me]:
             del scope.world[me]
 
     def get_backend(self, group: ProcessGroup | None = None) -> str:
@@ -131,7 +130,8 @@ class Groups:
     ) -> ProcessGroup | int:
         """Return a group of some ranks, sorted; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
 
-        Every rank of the world calls it, members or not, in the same order among its collectives of the world.
+        Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
+        waits for all.
 
         Parameters
         ----------
@@ -154,11 +154,13 @@ class Groups:
             raise ValueError(
                 f"new_group: ranks = {ranks}: expected different ranks of the world, 0 to {world.size() - 1}"
             )
-        meeting, _ = world.meet(
+        meeting, work = world.meet(
             Call("new_group", more={"ranks": members, "pg_options": dict(pg_options or {})}, runs=False)
         )
         if meeting.shared is None:
             meeting.shared = self._new(members, [world.devices[r] for r in members], pg_options)
+            world.children.append(meeting.shared)
+        work.wait()
         group: ProcessGroup = meeting.shared
         return group if world.rank() in members else NON_GROUP_MEMBER
 
@@ -198,7 +200,7 @@ class Groups:
         found = scope.world[me] if group is None else group
         if not isinstance(found, ProcessGroup):
             raise TypeError(f"group = {group!r} is no process group that rank {me} is in")
-        if me in found.left or found not in scope.made:
+        if me in found.left or (found is not scope.world[me] and found not in scope.world[me].children):
             raise ValueError(f"{found!r} has been destroyed")
         return found
 

@@ -49,6 +49,8 @@ class ProcessGroup:
         Its messages from one rank to another.
     left : set of int
         Ranks that have destroyed it.
+    children : list of ProcessGroup
+        Of the world: the groups that `new_group` has made in it.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ProcessGroup:
         self.ranks, self.devices, self.name = tuple(ranks), tuple(devices), name
         self.algorithms = dict(algorithms)
         self.left: set[int] = set()
+        self.children: list[ProcessGroup] = []
         self.mailbox = Mailbox(host, self, transport)
         self._host = host
         self._transport = transport

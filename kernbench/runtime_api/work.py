@@ -43,7 +43,7 @@ class Call:
     ways : callable, optional
         Gets the calls of all members, and returns what moves between their tensors; for what has no algorithm.
     runs : bool
-        Whether anything happens on the machine.
+        Whether anything happens on the machine; else the last call completes all.
     """
 
     name: str
@@ -168,6 +168,9 @@ class Meeting:
         self._check(member)
         work = self._works[member] = Work(host, partial(self._describe, member))
         if not call.runs:
+            if self.is_complete:
+                for each in self._works.values():
+                    each.event.succeed()
             return work
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
