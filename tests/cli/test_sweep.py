@@ -1,0 +1,70 @@
+"""`kernbench sweep` and `kernbench cache`: from a plan file to a table, and what is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernbench.cli.main import main
+
+PLAN = """
+machine: preset:small
+study: tests.sweeps.studies:square
+axes:
+  x: [1, 2]
+  sip.cube_mesh.w: [2, 99]
+parameters: {y: 3}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "squares.yaml"
+    path.write_text(PLAN)
+    return path
+
+
+def test_a_plan_becomes_a_table(plan, capsys, tmp_path):
+    assert main(["sweep", str(plan), "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "2 more cannot be:" in out
+    assert "sip.cube_mesh = 99 x 2 = 198 cubes must be <= 16" in out
+    assert "2 points of tests.sweeps.studies:square over x, sip.cube_mesh.w: 2 ok, 2 that cannot be" in out
+    assert (tmp_path / "squares" / "table.csv").read_text().count("\n") == 3
+
+
+def test_a_dry_run_runs_nothing(plan, capsys, tmp_path):
+    assert main(["sweep", str(plan), "--dry-run"]) == 0
+    assert "2 points of" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [plan]
+
+
+def test_a_failed_point_is_the_commands_failure_too(plan, capsys):
+    plan.write_text("machine: preset:small\nstudy: tests.sweeps.studies:hurts\naxes: {x: [1, 2]}\n")
+    assert main(["sweep", str(plan), "--workers", "1"]) == 1
+    assert "1 error" in capsys.readouterr().out
+
+
+def test_a_plan_that_is_wrong_is_bad_input(plan, capsys):
+    plan.write_text("study: gem\naxes: {k: [1]}\n")
+    assert main(["sweep", str(plan)]) == 2
+    assert "did you mean gemm?" in capsys.readouterr().err
+
+
+def test_the_cache_is_shown_and_pruned(plan, capsys, tmp_path, monkeypatch):
+    assert main(["cache"]) == 0
+    assert "the cache is off" in capsys.readouterr().out
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path / "cache"))
+    assert main(["sweep", str(plan), "--workers", "1"]) == 0
+    assert main(["sweep", str(plan), "--dry-run"]) == 0
+    assert "2 of them are in the cache" in capsys.readouterr().out
+    assert main(["cache", "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)
+    assert (group["study"], group["points"]) == ("tests.sweeps.studies:square", 2)
+    assert main(["cache", "--all"]) == 2
+    assert main(["cache", "--prune"]) == 0, "what this code has made stays"
+    assert "took 0 points away" in capsys.readouterr().out
+    assert main(["cache", "--prune", "--all"]) == 0
+    assert "took 2 points away" in capsys.readouterr().out

@@ -1,0 +1,34 @@
+"""What a sweep says while it runs."""
+
+from __future__ import annotations
+
+import kernbench as kb
+from kernbench.sweeps.progress import FIRST, Progress, Watch
+from tests.sweeps import studies
+
+
+def test_every_point_is_told_and_the_time_left_once_the_first_have_shown_it(tmp_path):
+    said = []
+    options = {"workers": 1, "cache": False, "folder": tmp_path}
+    kb.sweep("preset:small", studies.hurts, {"x": [1, 2, 3]}, progress=said.append, **options)
+    kb.sweep("preset:small", studies.hurts, {"x": list(range(10))}, progress=said.append, **options)
+    assert [p.done for p in said] == [1, 2, 3, *range(1, 11)]
+    last = said[-1]
+    assert (last.total, last.found, last.failed) == (10, 3, 1)
+    assert [p.left_s is not None for p in said[3:]] == [p.done - p.found >= FIRST for p in said[3:]]
+    assert str(last) == "10 of 10 points, 3 found finished, 1 failed"
+
+
+def test_the_time_left_reads_well():
+    assert str(Progress(5, 20, 0, 0, 10.0, 30.0)) == "5 of 20 points, about 30 s left"
+    assert str(Progress(5, 20, 0, 0, 10.0, 600.0)) == "5 of 20 points, about 10 min left"
+
+
+def test_a_bar_stands_in_the_terminal_and_goes_away(capsys):
+    watch = Watch(3, True)
+    watch.point(ok=True, found=False)
+    watch.point(ok=False, found=False)
+    watch.close()
+    err = capsys.readouterr().err
+    assert "2/3" in err
+    assert "failed=1" in err
