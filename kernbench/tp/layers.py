@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -242,7 +242,7 @@ class Weights:
         return product(x, self.stored, bias)
 
 
-def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None) -> DeviceTensor:
+def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None, lead: Sequence[int] = ()) -> DeviceTensor:
     """Return x @ w (+ bias), its columns where those of `w` are.
 
     Parameters
@@ -255,6 +255,8 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None) -> 
         [N], placed as w.
     at : callable, optional
         (row, column) of x to the place in memory.
+    lead : sequence of int
+        With `at`: the shape of the result but for its last dim.
 
     Raises
     ------
@@ -267,7 +269,7 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None) -> 
     if at is None and given.shape[-1] != inner:
         raise KernbenchError(f"x has {given.shape[-1]} columns, the weight takes {inner}")
     rows = given.numel() // inner
-    lead = given.shape[:-1] if at is None else (rows,)
+    lead = given.shape[:-1] if at is None else lead
     host = weight._host
     out = host.deploy((*lead, n), weight.dtype, weight.device, policy_of(weight), None)
     tensors = [given, weight, out] + ([] if bias is None else [on_device(bias)])

@@ -18,7 +18,9 @@ rng = np.random.default_rng(4)
 
 
 def machine(sips):
-    return kb.load("preset:small", {"system.sips.count": sips})
+    """SIPs of two cubes with two PEs each."""
+    pes = {"cube.pe_layout.corners": ["NW", "SE"], "cube.pe_layout.pe_per_corner": 1}
+    return kb.load("preset:small", {"system.sips.count": sips, "sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1, **pes})
 
 
 def spawned(fn, ranks, tensor=None, **sizes):

@@ -1,0 +1,158 @@
+"""A block of Llama under tensor parallelism: RMSNorm, QKV, rotary, attention, O, and SwiGLU, forward only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.dtensor.local import COLUMNS, places_of, relaid
+from kernbench.kernels import elementwise
+from kernbench.kernels.attention import attention
+from kernbench.kernels.llama import heads_at, rmsnorm_columns, split_heads
+from kernbench.kernels.swiglu import swiglu
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear, product
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kernbench.runtime_api.tensor import Tensor
+
+ROWS = DPPolicy(cube="row_wise", pe="row_wise")
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    """Sizes of a block; those of Llama-3 70B unless given.
+
+    Attributes
+    ----------
+    hidden, ffn : int
+        Width of the residual stream, and of the feed-forward layer.
+    heads, kv_heads, head_dim : int
+        Query heads, key/value heads, elements of each.
+    eps, theta : float
+        Of RMSNorm, and the base of the rotary angles.
+    """
+
+    hidden: int = 8192
+    ffn: int = 28672
+    heads: int = 64
+    kv_heads: int = 8
+    head_dim: int = 128
+    eps: float = 1e-5
+    theta: float = 500000.0
+
+    @property
+    def group(self) -> int:
+        """Query heads of a kv head."""
+        return self.heads // self.kv_heads
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every whole weight, (outputs, inputs).
+
+        `qkv` holds, for each kv head, its query heads, then k, then v, as Megatron-LM has it.
+        """
+        h, f, d = self.hidden, self.ffn, self.head_dim
+        qkv = self.kv_heads * (self.group + 2) * d
+        return {
+            "norm1": (h,), "qkv": (qkv, h), "o": (h, self.heads * d),
+            "norm2": (h,), "gate": (f, h), "up": (f, h), "down": (h, f),
+        }  # fmt: skip
+
+    def angles(self, tokens: int) -> np.ndarray:
+        """Return the rotary angles [rad], (tokens, head_dim / 2)."""
+        half = self.head_dim // 2
+        turned: np.ndarray = np.arange(tokens)[:, None] * self.theta ** (-np.arange(half) / half)
+        return turned
+
+
+class LlamaBlock:
+    """One block; activations are [sequence, batch, hidden], by columns over the PEs, the same on every rank.
+
+    Heads and feed-forward columns are spread over the ranks of the tensor group, which has to divide the kv heads; each
+    half of the block ends with one all-reduce.
+
+    Parameters
+    ----------
+    sizes : LlamaConfig
+    config : ModelParallelConfig
+        Sequence parallelism is not part of the block.
+    """
+
+    def __init__(self, sizes: LlamaConfig, config: ModelParallelConfig) -> None:
+        self.sizes, self.config = sizes, config
+        shapes = sizes.shapes()
+
+        def column(name: str) -> ColumnParallelLinear:
+            return ColumnParallelLinear(*shapes[name][::-1], config=config, bias=False)
+
+        def row(name: str) -> RowParallelLinear:
+            return RowParallelLinear(*shapes[name][::-1], config=config, bias=False)
+
+        self.qkv, self.gate, self.up = column("qkv"), column("gate"), column("up")
+        self.o, self.down = row("o"), row("down")
+        self.region = self.qkv.region
+        self.kv_heads = self.region.share(sizes.kv_heads, "LlamaBlock: kv_heads")
+        self._torch: Any = self.region.torch
+        self.norm1, self.norm2 = (self._weight(np.ones(sizes.hidden)) for _ in range(2))
+
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take this rank's parts of whole weights, by the names of `LlamaConfig.shapes`, in no simulated time."""
+        for name in ("qkv", "o", "gate", "up", "down"):
+            getattr(self, name).load(weights[name])
+        self.norm1, self.norm2 = self._weight(weights["norm1"]), self._weight(weights["norm2"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output; `x` stays as it is."""
+        x = relaid(x, COLUMNS)
+        x = self._add(x, self._attention(self._norm(x, self.norm1)))
+        return self._add(x, self._feed_forward(self._norm(x, self.norm2)))
+
+    __call__ = forward
+
+    def _weight(self, values: np.ndarray) -> Tensor:
+        dp = DPPolicy()  # a copy for each PE
+        weight: Tensor = self._torch.tensor(values, dtype=self.config.params_dtype, device="ahbm", dp=dp)
+        return weight
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        rows, columns = x.numel() // self.sizes.hidden, self.sizes.hidden
+        out = self._torch.empty_like(x)
+        self._torch.launch("rmsnorm", rmsnorm_columns, x, weight, out, rows, columns, places_of(x), self.sizes.eps)
+        return out  # type: ignore[no-any-return]
+
+    def _attention(self, x: Tensor) -> Tensor:
+        sizes, torch = self.sizes, self._torch
+        tokens, batch = x.shape[0], x.shape[1]
+        kv, group, d = self.kv_heads, sizes.group, sizes.head_dim
+        qkv, _ = self.qkv(x)
+        q, out = (self._new("q", batch * kv, tokens, group, d) for _ in range(2))
+        k, v = (self._new("kv", batch * kv, tokens, d) for _ in range(2))
+        angles = sizes.angles(tokens)
+        cos, sin = (
+            torch.tensor(f(angles), dtype=torch.float32, device="ahbm", dp=DPPolicy(num_cubes=1, num_pes=1))
+            for f in (np.cos, np.sin)
+        )
+        args = (qkv, cos, sin, q, k, v, tokens, batch, kv, group, d, places_of(qkv))
+        torch.launch("rotary", split_heads, *args)
+        torch.launch("attention", attention, q, k, v, out, batch * kv, group, tokens, tokens, d, True)
+        at = heads_at(tokens, batch, kv, group, d)
+        return self.region.reduce(product(out, self.o.weight.t(), None, at, (tokens, batch)))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate(x)[0], self.up(x)[0]
+        hidden = self._torch.empty_like(gate)
+        self._torch.launch("swiglu", swiglu, gate, up, hidden, gate.numel())
+        return self.down(hidden)[0]
+
+    def _add(self, x: Tensor, y: Tensor) -> Tensor:
+        out = self._torch.empty_like(x)
+        self._torch.launch("residual", elementwise.add, x, y, out, x.numel())
+        return out  # type: ignore[no-any-return]
+
+    def _new(self, name: str, *shape: int) -> Tensor:
+        tensor: Tensor = self._torch.empty(*shape, dtype=self.config.params_dtype, device="ahbm", dp=ROWS, name=name)
+        return tensor
