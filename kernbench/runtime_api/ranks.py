@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.errors import DeadlockError
+from kernbench.errors import DeadlockError, KernbenchError
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
@@ -183,12 +183,12 @@ class Ranks:
             self.stop()
 
     def _advance(self, event: simpy.Event | None, what: object) -> None:
-        """Run the clock until some rank can go on; an error of the machine is one of every rank."""
+        """Run the clock until some rank can go on; an error of the simulated machine is one of every rank."""
         self._wake = simpy.Event(self._engine.env)
         try:
             if not self._engine.advance(self._wake):
                 self._nothing_left(what)
-        except Exception as error:
+        except KernbenchError as error:
             for rank in self.ranks:
                 rank.doom = rank.doom or _twin(error)
             self.stop()
