@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from kernbench.ccl.plan import Plan
-from kernbench.errors import AllocationError, OutOfMemoryError
+from kernbench.ccl.install import names, resolve_algorithm_config
+from kernbench.ccl.plan import Plan, plan
+from kernbench.ccl.tuner import Candidate, Tuner
+from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
 from kernbench.sim_engine.install import QueueSpec
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
-    from kernbench.ccl.lane import Place
+    from kernbench.ccl.lane import Place, Target
+    from kernbench.config import CclConfig
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.triton_emu.handles import Pointer
 
 Start = Callable[[], simpy.Event]
+
+# Shards of a device that a choice looks at (chosen: those of a cube's PEs share the way to its neighbours already).
+SEEN = 2
 
 
 class Queues:
@@ -41,6 +48,56 @@ class Collectives:
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._installed: dict[tuple[Any, ...], Queues] = {}
+        self._tuners: dict[str, Tuner] = {}
+
+    def chosen(
+        self,
+        config: CclConfig,
+        collective: str,
+        n_elem: int,
+        itemsize: int,
+        sips: Sequence[int],
+        places: Sequence[Target],
+    ) -> Plan:
+        """Return the best plan for a collective in torch's meaning, by closed form: what `algorithm: auto` means.
+
+        Parameters
+        ----------
+        config : CclConfig
+            What there is to choose from.
+        collective : str
+        n_elem, itemsize : int
+            Of the largest shard.
+        sips : sequence of int
+            The group's devices, in rank order.
+        places : sequence of (cube, pe)
+            The PEs of each that hold a shard. The forms look at the first few: more share links alike.
+
+        Raises
+        ------
+        ConfigError
+            If none runs there; the message says why not, for each.
+        """
+        tuner = self._tuner(config)
+        few = list(places)[:SEEN]
+        decision = tuner.choose(collective, n_elem * itemsize, sips=sips, places=few, itemsize=itemsize)
+        for candidate in decision.candidates[:-1]:
+            try:
+                return self._planned(tuner, candidate, sips, places)
+            except ConfigError:
+                continue  # It takes the few, but not all of them.
+        return self._planned(tuner, decision.candidates[-1], sips, places)
+
+    def _tuner(self, config: CclConfig) -> Tuner:
+        key = config.model_dump_json()
+        if key not in self._tuners:
+            known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
+            self._tuners[key] = Tuner(self._engine.machine, known)
+        return self._tuners[key]
+
+    def _planned(self, tuner: Tuner, candidate: Candidate, sips: Sequence[int], places: Sequence[Target]) -> Plan:
+        algorithm = replace(tuner.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
+        return plan(algorithm, self._engine.machine.config, sips, places)
 
     def install(self, plan: Plan, key: str) -> Queues:
         """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs.

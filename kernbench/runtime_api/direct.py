@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import Plan, plan
 from kernbench.config import AUTO
 from kernbench.errors import CollectiveMismatchError
@@ -95,16 +95,9 @@ def _planned(
         algorithm = config.defaults.algorithm
     if algorithm != AUTO:
         return plan(resolve_algorithm_config(algorithm, config), host.config, sips, places)
-    # A program that names its algorithms does not pay for the cost model.
-    from kernbench.ccl.tuner import Tuner
-
-    config = load_ccl_config(config)
-    known = [resolve_algorithm_config(name, config) for name in names(config, "all_reduce", "rank")]
-    tuner = Tuner(host.engine.machine, known)
     first = tensors[0]
-    nbytes = max(_shard(first, *target)[1] for target in first.pes) * first.dtype.itemsize
-    decision = tuner.choose("all_reduce", nbytes, sips=sips, places=first.pes, itemsize=first.dtype.itemsize)
-    return tuner.plan(decision, sips, first.pes)
+    n_elem = max(_shard(first, *target)[1] for target in first.pes)
+    return host.collectives.chosen(load_ccl_config(config), "all_reduce", n_elem, first.dtype.itemsize, sips, first.pes)
 
 
 def _shard(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

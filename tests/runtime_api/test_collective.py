@@ -207,3 +207,23 @@ def test_values_do_not_change_times():
             torch.collective(tensors, "ring_allreduce_tcm", config=CCL)
         ends.append(torch.result.records.digest())
     assert ends[0] == ends[1]
+
+
+def test_auto_chooses_by_size_and_says_what():
+    chosen = []
+    with session(one_cube(6, "ring_1d"), data=True) as torch:
+        for n in (8, 60_000):
+            arrays, tensors = of_each_device(torch, n)
+            chosen.append(torch.collective(tensors, config=CCL).algorithm)
+            np.testing.assert_array_equal(tensors[5].numpy(), sum(arrays))
+    assert chosen[0].name != chosen[1].name
+    assert {a.contribution for a in chosen} == {"rank"}
+    launched = {c.name for c in torch.engine.log.commands}
+    assert {f"all_reduce by {a.name}" for a in chosen} <= launched
+
+
+def test_auto_passes_over_what_does_not_take_every_shard():
+    with session(small(4), data=True) as torch:
+        arrays, tensors = of_each_device(torch, (CUBES * PES, 3), OVER_ALL)
+        torch.collective(tensors, "auto", config=CCL)
+        np.testing.assert_array_equal(tensors[0].numpy(), sum(arrays))
