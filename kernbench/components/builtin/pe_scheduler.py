@@ -68,9 +68,16 @@ class Plan:
         kind = (m == self.tiles.mt - 1, n == self.tiles.nt - 1)
         found = self._fetch.get(kind)
         if found is None:
-            sizes = [sum(x.nbytes(m, n, k, self.kt) for x in self.operands) for k in range(self.kt)]
-            found = self._fetch[kind] = [(nbytes, self.pe.fetch_store.fetch_ps(nbytes)) for nbytes in sizes]
+            found = [self._fetched(m, n, 0)]
+            if self.kt > 1:
+                # The k tiles between the first and the last are alike.
+                found += [self._fetched(m, n, 1)] * (self.kt - 2) + [self._fetched(m, n, self.kt - 1)]
+            self._fetch[kind] = found
         return found
+
+    def _fetched(self, m: int, n: int, k: int) -> tuple[int, int]:
+        nbytes = sum(x.nbytes(m, n, k, self.kt) for x in self.operands)
+        return nbytes, self.pe.fetch_store.fetch_ps(nbytes)
 
     def flops(self, i: int) -> int:
         """Return the useful operations of tile `i`."""
