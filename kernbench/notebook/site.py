@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from posixpath import normpath, relpath
 from typing import Any
@@ -67,17 +67,18 @@ def _exporter() -> Any:
 def _notebook(path: Path) -> Any:
     import nbformat
 
+    read: Callable[..., Any] = nbformat.read
+    new: Callable[..., Any] = nbformat.v4.new_notebook
     if path.suffix == ".ipynb":
-        return nbformat.read(path, as_version=4)
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [_cell(path.read_text(encoding="utf-8"))]
-    return notebook
+        return read(path, as_version=4)
+    return new(cells=[_cell(path.read_text(encoding="utf-8"))])
 
 
 def _cell(text: str) -> Any:
     import nbformat
 
-    return nbformat.v4.new_markdown_cell(text)
+    new: Callable[..., Any] = nbformat.v4.new_markdown_cell
+    return new(text)
 
 
 def _title(path: Path) -> str:

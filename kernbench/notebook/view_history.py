@@ -48,8 +48,9 @@ class HistoryTab:
             return
         self._runs = runs
         options = [(f"#{run.number}  {run.latency_ns:,.1f} ns  {run.title}", run) for run in reversed(runs)]
-        self.before.options = [("none", None), *options]
-        self.before.value = explorer.baseline
+        baseline = explorer.baseline
+        self.before.options = [("none", None), *options]  # which chooses the first of them
+        self.before.value = baseline
         self.after.options = options
         self.after.value = runs[-1]
         self._tabulate()

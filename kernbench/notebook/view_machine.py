@@ -16,6 +16,7 @@ from kernbench.notebook.style import STYLE, button, download, mimebundle, row, t
 from kernbench.topology.builder import Machine
 from kernbench.viz.machine import view_svg
 
+_FILL = {"width": "auto", "flex": "1 1 0", "min_width": "0"}
 _VIEWS = ("system", "sip", "cube", "pe")
 
 
@@ -46,10 +47,10 @@ class TopologyPicker:
         self.source = widgets.Dropdown(
             options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
             value=given,
-            layout={"width": "auto", "flex": "1 1 0", "min_width": "0"},
+            layout=_FILL,
         )
         self.source.add_class("kb-source")
-        self.other = widgets.Text(placeholder="path of another YAML file", continuous_update=False)
+        self.other = widgets.Text(placeholder="path of another YAML file", continuous_update=False, layout=_FILL)
         self.group = widgets.Dropdown(options=list(groups()))
         self.group.add_class("kb-group")
         self.fields = widgets.VBox()
@@ -62,7 +63,7 @@ class TopologyPicker:
         self.drawing = widgets.HTML()
         self.drawing.add_class("kb-drawing")
         self.reset = button("Take back", "All values as in the file", "undo", self._reset)
-        self.path = widgets.Text(value="topology.yaml", continuous_update=False)
+        self.path = widgets.Text(value="topology.yaml", continuous_update=False, layout=_FILL)
         self.save = button("Save", "Write the machine file", "save", self._save)
         self.saved = widgets.HTML()
         self.source.observe(lambda change: self._load(change["new"]), "value")
@@ -70,7 +71,6 @@ class TopologyPicker:
         self.group.observe(lambda _: self._show_group(), "value")
         self.view.observe(lambda _: self._draw(), "value")
         self._show_group()
-        self._refresh()
         own_file = [] if is_page() else [row("or file", self.other)]
         self.controls = widgets.VBox(
             [
@@ -137,7 +137,7 @@ class TopologyPicker:
             unit = widgets.HTML(f'<span class="kb-unit">{escape(f"{field.unit} {field.bounds}".strip())}</span>')
             rows += [row(field.label, control, unit, tip=f"{field.path}: {field.says}"), message]
         self.fields.children = rows
-        self._mark()
+        self._refresh()
 
     def _control(self, field: Field) -> widgets.Widget:
         text = self.form.text(field.path)
@@ -163,7 +163,8 @@ class TopologyPicker:
         self._mark()
         form = self.form
         if form.wrong:
-            self.summary.value = told("\n".join(form.wrong.values()), wrong=True)
+            elsewhere = [text for path, text in form.wrong.items() if path not in self.inputs]
+            self.summary.value = told("\n".join(elsewhere), wrong=True)
             return
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]

@@ -88,6 +88,7 @@ class ResultPanel:
         if name == "Timeline":
             self.timeline.refresh()
         elif draw is not None:
+            self.html[name].value = "<p>drawing ...</p>"
             try:
                 self.html[name].value = draw()
             except (KernbenchError, ValueError) as error:

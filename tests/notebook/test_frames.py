@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def exclusive_by_hand(records, t):
         rows += [(low, first, "launch"), (last, high, "launch")]
     edges = sorted({0, t, *(x for row in rows for x in row[:2] if 0 <= x <= t)})
     total = dict.fromkeys(ORDER, 0)
-    for low, high in zip(edges, edges[1:]):
+    for low, high in pairwise(edges):
         busy = {stage for start, end, stage in rows if start <= low and end >= high}
         total[next((stage for stage in ORDER if stage in busy), "wait")] += high - low
     return {stage: ps / 1000 for stage, ps in total.items()}

@@ -49,7 +49,13 @@ def test_choices_are_those_of_the_machine():
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("rows", "1,024", 1024), ("rows", 7, 7), ("scale", "2", 2.0), ("check", "False", False), ("staging", "one", "one")],
+    [
+        ("rows", "1,024", 1024),
+        ("rows", 7, 7),
+        ("scale", "2", 2.0),
+        ("check", "False", False),
+        ("staging", "one", "one"),
+    ],
 )
 def test_texts_become_values(name, text, value):
     got = PARAMETERS[name].parse(text, MACHINE)
@@ -79,7 +85,7 @@ def test_a_parameter_without_a_field_is_refused():
     def odd(torch, *, shape: tuple = (1, 2)):
         pass
 
-    with pytest.raises(ConfigError, match="shape: .* has no field in a panel"):
+    with pytest.raises(ConfigError, match=r"shape: .* has no field in a panel"):
         parameters_of(odd)
 
 

@@ -1,0 +1,237 @@
+"""The panels, driven by their widgets, without a kernel."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kernbench.notebook import TopologyPicker, explore, model
+from kernbench.notebook.export import EXPORTS
+from kernbench.notebook.serve import PAGE
+from kernbench.notebook.view_run import STEPS
+from tests.notebook import programs
+
+LONG_S = 60
+
+
+@pytest.fixture
+def view():
+    view = explore("preset:small", programs.copies, programs.endless)
+    yield view
+    view.explorer.cancel()
+    assert view.explorer.wait(LONG_S)
+
+
+@pytest.fixture
+def ran(view):
+    view.work_panel.work.value = "study gemm"
+    for name in "mkn":
+        view.work_panel.inputs[name].value = "64"
+    view.run_panel.run.click()
+    assert view.explorer.wait(LONG_S)
+    return view
+
+
+def text(html):
+    return re.sub(r"<[^>]*>", " ", html.value)
+
+
+def latency(view):
+    return float(re.search(r'kb-now">([\d,.]+) ns', view.run_panel.frame.value)[1].replace(",", ""))
+
+
+def test_run_button_runs_and_the_panel_shows_it(ran):
+    assert "done" in text(ran.run_panel.frame)
+    assert ran.result_panel.root.titles[ran.result_panel.root.selected_index] == "Why"
+    assert "of the time" in text(ran.result_panel.html["Why"])
+    assert "1 result compared with a reference: right" in text(ran.result_panel.html["Why"])
+    assert not ran.run_panel.run.disabled
+    assert ran.run_panel.cancel.disabled
+
+
+def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
+    panel, film = ran.run_panel, ran.explorer.state.film
+    assert panel.play.playing
+    assert panel.at.value == 0
+    panel.at.value = STEPS // 2
+    assert latency(ran) == pytest.approx(film.end_ps / 2000, abs=0.1)
+    panel.at.value = STEPS
+    assert latency(ran) == pytest.approx(ran.result.latency_ns, abs=0.1)
+    panel.speed.value = 4.0
+    assert panel.play.interval < 20
+
+
+def test_a_long_run_is_not_replayed(view, monkeypatch):
+    monkeypatch.setattr(model, "REPLAY_S", 0)
+    view.run_panel.run.click()
+    assert view.explorer.wait(LONG_S)
+    assert not view.run_panel.play.playing
+    assert view.run_panel.at.value == STEPS
+
+
+def test_buttons_say_what_can_be_done_during_a_run(view):
+    programs.started.clear()
+    view.work_panel.work.value = "endless"
+    view.run_panel.run.click()
+    assert programs.started.wait(LONG_S)
+    assert view.run_panel.run.disabled
+    assert not view.run_panel.cancel.disabled
+    view.run_panel.cancel.click()
+    assert view.explorer.wait(LONG_S)
+    assert "cancelled" in text(view.run_panel.frame)
+    assert not view.run_panel.run.disabled
+
+
+def test_an_error_is_shown_and_the_panel_stays_usable(view):
+    view.work_panel.inputs["fail"].value = True
+    view.run_panel.run.click()
+    assert view.explorer.wait(LONG_S)
+    assert "ZeroDivisionError: as asked for" in text(view.run_panel.frame)
+    view.work_panel.inputs["fail"].value = False
+    view.run_panel.run.click()
+    assert view.explorer.wait(LONG_S)
+    assert "done" in text(view.run_panel.frame)
+
+
+def test_a_wrong_value_has_its_message_beside_it(view):
+    view.machine_panel.set("cube.hbm.channels", "6")
+    rows = view.machine_panel.fields.children
+    at = next(
+        i for i, x in enumerate(rows) if view.machine_panel.inputs["cube.hbm.channels"] in getattr(x, "children", ())
+    )
+    assert "cube.hbm.channels = 6 must be a power of two" in text(rows[at + 1])
+    assert view.run_panel.run.disabled
+    assert "wrong values" in view.run_panel.note.value
+    view.machine_panel.group.value = "NoC"
+    assert "must be a power of two" in text(view.machine_panel.summary), "out of sight, but not forgotten"
+    view.machine_panel.reset.click()
+    assert not view.run_panel.run.disabled
+
+
+def test_a_wrong_parameter_has_its_message_beside_it(view):
+    view.work_panel.inputs["count"].value = "x"
+    assert "must be a whole number" in text(view.work_panel._messages["count"])
+    view.work_panel.inputs["count"].value = "3"
+    assert text(view.work_panel._messages["count"]) == ""
+    assert view.explorer.values["count"] == 3
+
+
+def test_the_drawing_follows_the_machine(view):
+    before = view.machine_panel.drawing.value
+    view.machine_panel.set("system.sips.count", "4")
+    after = view.machine_panel.drawing.value
+    assert "System: 4 SIPs" in after
+    assert after != before
+    view.machine_panel.view.value = "cube"
+    assert "System" not in view.machine_panel.drawing.value
+    assert "system.sips.count" in text(view.machine_panel.summary)
+
+
+def test_another_preset_takes_the_place_of_all_changes(view):
+    view.machine_panel.set("system.sips.count", "4")
+    view.machine_panel.source.value = "preset:six_sip_torus"
+    assert view.machine.config.n_sips == 6
+    assert view.machine_panel.inputs["system.sips.count"].value == "6"
+
+
+def test_a_file_of_the_users_own_is_loaded_or_refused(view, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: small\ncube:\n  ucie: {port_ns: 4}\n")
+    view.machine_panel.other.value = str(path)
+    assert view.machine.config.cube.ucie.port_ns == 4
+    path.write_text("base: small\ncube:\n  ucie: {ports_ns: 4}\n")
+    view.machine_panel.other.value = ""
+    view.machine_panel.other.value = str(path)
+    assert "did you mean port_ns" in text(view.machine_panel.saved)
+    assert view.machine.config.cube.ucie.port_ns == 4
+
+
+def test_the_machine_is_saved_and_offered_as_a_file(view, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    view.machine_panel.save.click()
+    assert (tmp_path / "topology.yaml").is_file()
+    assert 'download="topology.yaml"' in view.machine_panel.saved.value
+    view.machine_panel.save.click()
+    assert "is there already" in text(view.machine_panel.saved)
+
+
+def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
+    monkeypatch.setenv(PAGE, "1")
+    monkeypatch.chdir(tmp_path)
+    picker = TopologyPicker("preset:small")
+    picker.save.click()
+    assert not list(tmp_path.iterdir())
+    assert 'download="topology.yaml"' in picker.saved.value
+    for name in picker.group.options:
+        picker.group.value = name
+        assert not [path for path in picker.inputs if path.endswith(".impl")]
+    assert picker.other not in [child for row in picker.controls.children for child in getattr(row, "children", ())]
+
+
+def test_choices_of_a_parameter_follow_the_machine(view):
+    view.work_panel.work.value = "study probe"
+    few = view.work_panel.inputs["case"].options
+    view.machine_panel.source.value = "preset:default"
+    assert set(few) < set(view.work_panel.inputs["case"].options)
+
+
+def test_every_tab_shows_the_run(ran):
+    panel = ran.result_panel
+    for name, says in (("Stages", "exclusive"), ("Links", "hottest"), ("Roofline", "useful work")):
+        panel.show(name)
+        assert says in text(panel.html[name])
+    panel.show("Timeline")
+    assert "matrix" in text(panel.timeline.picture)
+
+
+def test_the_timeline_zooms(ran):
+    ran.result_panel.show("Timeline")
+    tab = ran.result_panel.timeline
+    whole = tab.picture.value
+    tab.window.value = (400, 600)
+    assert tab.picture.value != whole
+    assert f"{0.4 * ran.result.latency_ns:,.1f} ns" in text(tab.picture)
+    assert "sip0.cube0" in text(tab.picture)
+
+
+def test_runs_are_pinned_and_compared(ran):
+    ran.explorer.auto = False
+    history = ran.result_panel.history
+    history.pin.click()
+    ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
+    ran.run_panel.run.click()
+    assert ran.explorer.wait(LONG_S)
+    assert "cube.hbm.channel_bw_gbs" in text(history.comparison)
+    assert re.search(r"#1 .* #2 ", text(history.comparison))
+    assert text(history.table).count("study gemm m=64") == 2
+    history.before.value = None
+    assert "Pin a run" in text(history.comparison)
+
+
+@pytest.mark.parametrize("what", list(EXPORTS))
+def test_everything_can_be_exported(ran, what):
+    ran.result_panel.what.value = what
+    ran.result_panel.prepare.click()
+    assert 'download="run1' in ran.result_panel.file.value
+
+
+def test_nothing_is_exported_before_a_run(view):
+    view.result_panel.prepare.click()
+    assert "nothing has run yet" in text(view.result_panel.file)
+
+
+def test_every_control_has_a_label_and_every_button_a_tip(view):
+    panels = [view.machine_panel.fields, view.work_panel.fields]
+    for row in [row for panel in panels for row in panel.children if hasattr(row, "children")]:
+        assert "<label" in row.children[0].value
+        assert row.children[1].tooltip is not None
+    for button in (view.run_panel.run, view.run_panel.cancel, view.machine_panel.save, view.result_panel.prepare):
+        assert button.tooltip
+        assert button.description
+
+
+def test_shows_itself_as_widgets_and_in_words(view):
+    bundle = view._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert bundle["text/plain"].startswith("Explorer")
