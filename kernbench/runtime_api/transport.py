@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.plan import Plan, plan
-from kernbench.config import AUTO
+from kernbench.config import AUTO, CclConfig
 from kernbench.config.ccl import COLLECTIVES
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
@@ -97,31 +97,23 @@ class Transport:
         return self._starts(group, planned, buffers, dict.fromkeys(buffers, 0), {})
 
     def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
-        """Return the algorithm of a call on the group: what the group says, else the first of ccl.yaml that runs."""
-        places, machine = list(shards[0]), self._host.config
-        if call.name in group.algorithms:
-            return plan(group.algorithms[call.name], machine, group.devices, places)
-        refused = []
-        for known in self._known.get(call.name, []):
-            try:
-                return plan(known, machine, group.devices, places)
-            except ConfigError as error:
-                refused.append(str(error))
-        raise ConfigError("\n".join([f"{call.name}: no algorithm of ccl.yaml runs on ranks {group.ranks}", *refused]))
+        """Return the algorithm of a call on the group: what the group says, else ccl.yaml, else the best."""
+        places, sips, config = list(shards[0]), group.devices, self._config
+        named = group.algorithms.get(call.name)
+        default = config.defaults.algorithm
+        if named is None and default != AUTO and config.algorithms[default].collective == call.name:
+            named = resolve_algorithm_config(default, config)
+        if named is None and len(known := names(config, call.name, "rank")) == 1:
+            named = resolve_algorithm_config(known[0], config)
+        if named is not None:
+            return plan(named, self._host.config, sips, places)
+        n_elem = max(n for mine in shards[0].values() for _, n in mine)
+        itemsize = next(t.dtype.itemsize for t in call.tensors.values())
+        return self._host.collectives.chosen(config, call.name, n_elem, itemsize, sips, places)
 
     @cached_property
-    def _known(self) -> dict[str, list[Algorithm]]:
-        """The algorithms that ccl.yaml has for each collective in torch's meaning; one, where it has chosen."""
-        config = load_ccl_config()
-        found: dict[str, list[Algorithm]] = {}
-        for name in names(config):
-            own = resolve_algorithm_config(name, config)
-            if own.contribution == "rank":
-                found.setdefault(own.collective, []).append(own)
-        if config.defaults.algorithm != AUTO:
-            own = resolve_algorithm_config(None, config)
-            found[own.collective] = [own]
-        return found
+    def _config(self) -> CclConfig:
+        return load_ccl_config()
 
     def _lanes(
         self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
