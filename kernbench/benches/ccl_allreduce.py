@@ -10,13 +10,13 @@ from kernbench.benches.env import env_int
 from kernbench.benches.registry import bench
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import devices
+from kernbench.config import AUTO
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.verify import check
 
 ALGORITHM = "intercube_allreduce"
-N_ELEM = 1024
 EXACT_IN_F16 = 2048
 
 
@@ -28,14 +28,17 @@ def run(torch: RuntimeContext) -> None:
     ones.
     """
     config = torch.engine.machine.config
-    algorithm = resolve_algorithm_config(os.environ.get("CCL_ALGORITHM", ALGORITHM), load_ccl_config(), config)
-    if algorithm.collective != "all_reduce":
-        raise ConfigError(f"algorithm {algorithm.name!r} does {algorithm.collective}; this bench checks an all_reduce")
-    cubes = 1 if algorithm.contribution == "rank" else config.cubes_per_sip
-    pes = config.pes_per_cube if algorithm.contribution == "pe" else 1
+    ccl, name = load_ccl_config(), os.environ.get("CCL_ALGORITHM", ALGORITHM)
+    # The best one is chosen when the tensors are there, among those of torch's meaning.
+    algorithm = None if name == AUTO else resolve_algorithm_config(name, ccl, config)
+    if algorithm is not None and algorithm.collective != "all_reduce":
+        raise ConfigError(f"algorithm {name!r} does {algorithm.collective}; this bench checks an all_reduce")
+    contribution = "rank" if algorithm is None else algorithm.contribution
+    cubes = 1 if contribution == "rank" else config.cubes_per_sip
+    pes = config.pes_per_cube if contribution == "pe" else 1
     own = [(cube, pe) for cube in range(cubes) for pe in range(pes)]
-    sips = devices(algorithm, config, own)
-    n_elem = env_int("CCL_N_ELEM", algorithm.n_elem or N_ELEM)
+    sips = range(config.n_sips) if algorithm is None else devices(algorithm, config, own)
+    n_elem = env_int("CCL_N_ELEM", (algorithm and algorithm.n_elem) or ccl.defaults.n_elem)
     total = len(own) * sum(range(1, len(sips) + 1))
     dtype = torch.float16 if total <= EXACT_IN_F16 else torch.float32
     rows = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
@@ -43,10 +46,10 @@ def run(torch: RuntimeContext) -> None:
         torch.full((len(own), n_elem), r + 1, dtype=dtype, device=f"ahbm:{sip}", dp=rows, name=f"x{r}")
         for r, sip in enumerate(sips)
     ]
-    plan = torch.collective(tensors, algorithm)
+    plan = torch.collective(tensors, algorithm or AUTO, config=ccl)
     print(
-        f"{algorithm.name}: {plan.world_size} participants on {len(sips)} SIPs, {n_elem} elements of {dtype} each; "
-        f"each {algorithm.contribution}'s shard is one contribution"
+        f"{plan.algorithm.name}: {plan.world_size} participants on {len(sips)} SIPs, {n_elem} elements of {dtype} "
+        f"each; each {contribution}'s shard is one contribution"
     )
     for r, tensor in enumerate(tensors):
         expected = np.full((len(own), n_elem), total, np.float64) if torch.engine.data else None
