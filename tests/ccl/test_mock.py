@@ -1,0 +1,118 @@
+"""The mock runtime: messages, slots, and who waits for whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.lane import Group
+from kernbench.ccl.plan import plan_group
+from kernbench.ccl.testing import run_kernel_in_mock
+from kernbench.errors import IpcqDeadlock, IpcqInvalidDirection, KernelError
+
+
+def zeros(n, size=4):
+    return [np.full(size, rank, np.float16) for rank in range(n)]
+
+
+def test_by_name_by_plan_and_by_place():
+    x = zeros(3)
+    run_kernel_in_mock("ring_allreduce_tcm", x)
+    assert all((v == 3).all() for v in x)
+
+    def double(t_ptr, n, world, *, tl):
+        tl.store(t_ptr, tl.load(t_ptr, shape=n) * 2)
+
+    places = {(sip, 0, 0): np.ones(2, np.float16) for sip in range(2)}
+    run_kernel_in_mock(plan_group(algorithm(double, topology="none"), Group.line(2)), places)
+    assert all((v == 2).all() for v in places.values())
+    with pytest.raises(KernelError, match="3 tensors for 2 participants"):
+        run_kernel_in_mock(plan_group(algorithm(double, topology="none"), Group.line(2)), zeros(3))
+
+
+def test_programs_know_who_they_are():
+    seen = []
+
+    def kernel(t_ptr, n, world, *, tl):
+        seen.append((tl.program_id(2), tl.num_programs(2), world))
+
+    run_kernel_in_mock(kernel, zeros(3))
+    assert seen == [(0, 3, 3), (1, 3, 3), (2, 3, 3)]
+
+
+def test_a_deadlock_names_who_waits_for_whom():
+    def kernel(t_ptr, n, world, *, tl):
+        if tl.program_id(2) == 1:
+            tl.send("E", t_ptr, shape=n)
+        tl.recv("W", shape=n)
+
+    message = (
+        r"2 of 3 participants wait, and nobody can go on:\n"
+        r"- participant [01] \(sip[01].cube0.pe0\) waits for 8 B from participant [02] \(W\)"
+    )
+    with pytest.raises(IpcqDeadlock, match=message):
+        run_kernel_in_mock(kernel, zeros(3))
+
+
+def passed_on_in_place(t_ptr, n, world, *, tl):
+    """All-gather that sends on what it received, from the slot that it came in."""
+    for _ in range(2):
+        tl.send("E", t_ptr, shape=n)
+    held = [tl.recv("W", shape=n) for _ in range(2)]
+    for tile in held:
+        tl.send("E", tile)
+    del held, tile
+    for _ in range(2):
+        tl.recv("W", shape=n)
+
+
+def test_tiles_that_are_held_hold_their_slots():
+    run_kernel_in_mock(passed_on_in_place, zeros(3), n_slots=2)
+    with pytest.raises(IpcqDeadlock):
+        run_kernel_in_mock(passed_on_in_place, zeros(3), n_slots=1)
+
+
+def test_longer_messages_leave_their_slots_as_they_come():
+    run_kernel_in_mock(passed_on_in_place, zeros(3, size=8), n_slots=1, slot_bytes=4)
+
+
+def test_messages_left_unread_are_named():
+    def kernel(t_ptr, n, world, *, tl):
+        tl.send("E", t_ptr, shape=n)
+
+    with pytest.raises(KernelError, match=r"participant 0 .* left messages unread: 1 from 'W'"):
+        run_kernel_in_mock(kernel, zeros(2))
+
+
+def test_an_unknown_direction_lists_the_known():
+    def kernel(t_ptr, n, world, *, tl):
+        tl.send("north", t_ptr, shape=n)
+
+    with pytest.raises(IpcqInvalidDirection, match=r"test_mock.py:\d+: kernel kernel.*'north': no such queue; .*E, W"):
+        run_kernel_in_mock(kernel, zeros(2))
+
+
+def test_a_message_is_received_as_it_was_sent():
+    def kernel(t_ptr, n, world, *, tl):
+        tl.send("E", t_ptr, shape=n)
+        tl.recv("W", shape=n, dtype="f32")
+
+    with pytest.raises(KernelError, match=r"recv of 16 B from 'W': the next message has 8 B"):
+        run_kernel_in_mock(kernel, zeros(2))
+
+
+def test_memory_that_a_message_is_still_to_come_to():
+    """A load of it waits for the message; a store to what has been sent does not change it."""
+
+    def kernel(t_ptr, n, world, *, tl):
+        arrival = tl.recv_async("W", shape=n, dst=t_ptr + n)
+        tl.send("E", t_ptr, shape=n)
+        tl.store(t_ptr, tl.zeros((n,), tl.float16))
+        tl.store(t_ptr, tl.load(t_ptr + n, shape=n) + 1)
+        assert tl.wait(arrival) is None
+
+    x = [np.array([rank, -1], np.float16) for rank in range(3)]
+    algorithm_ = algorithm(kernel, lambda *, n_elem, world_size: (n_elem // 2, world_size))
+    run_kernel_in_mock(algorithm_, x, n_slots=1)
+    assert [v.tolist() for v in x] == [[3, 2], [1, 0], [2, 1]]
