@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kernbench.ccl.install import AlgorithmLike
 from kernbench.runtime_api.host import Host
@@ -23,6 +24,13 @@ class _Scope:
         self.entered: dict[int, int] = {}  # how often each has
         self.world: dict[int, ProcessGroup] = {}  # the one that each is in
         self.made: list[ProcessGroup] = []
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What `torch.distributed.group` is in torch: the name of the calling rank's world."""
+
+    WORLD: ProcessGroup | None
 
 
 class Groups:
@@ -101,23 +109,23 @@ class Groups:
     def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
         """Leave a group; by default the world, and every group in it."""
         scope, me = self._scope, self._host.rank_index
-        found = self.group(group)
+        found = self._group(group)
         found.left.add(me)
         if found is scope.world[me]:
             del scope.world[me]
 
     def get_backend(self, group: ProcessGroup | None = None) -> str:
         """Return the name of the backend."""
-        self.group(group)
+        self._group(group)
         return BACKEND
 
     def get_rank(self, group: ProcessGroup | int | None = None) -> int:
         """Return the calling rank's number in a group (the world); -1 if it is no member."""
-        return -1 if group == NON_GROUP_MEMBER else self.group(group).rank()
+        return -1 if group == NON_GROUP_MEMBER else self._group(group).rank()
 
     def get_world_size(self, group: ProcessGroup | int | None = None) -> int:
         """Return the number of ranks of a group (the world); -1 if the caller is no member."""
-        return -1 if self.get_rank(group) < 0 else self.group(group).size()
+        return -1 if self.get_rank(group) < 0 else self._group(group).size()
 
     def new_group(
         self,
@@ -146,7 +154,7 @@ class Groups:
         use_local_synchronization, group_desc : optional
             torch's; without meaning where ranks share a process.
         """
-        world = self.group(None)
+        world = self._group(None)
         _check_backend(backend)
         members = sorted(world.ranks if ranks is None else ranks)
         strangers = [rank for rank in members if rank not in world.ranks]
@@ -166,23 +174,28 @@ class Groups:
 
     def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
         """Return the global ranks of a group (the world), in its order."""
-        return list(self.group(group).ranks)
+        return list(self._group(group).ranks)
 
     def get_global_rank(self, group: ProcessGroup | None, group_rank: int) -> int:
         """Return the global rank of a group's member."""
-        found = self.group(group)
+        found = self._group(group)
         if not 0 <= group_rank < found.size():
             raise ValueError(f"group rank {group_rank} is not part of group {found.ranks}")
         return found.ranks[group_rank]
 
     def get_group_rank(self, group: ProcessGroup | None, global_rank: int) -> int:
         """Return the number of a global rank in a group."""
-        found = self.group(group)
+        found = self._group(group)
         if global_rank not in found.ranks:
             raise ValueError(f"global rank {global_rank} is not part of group {found.ranks}")
         return found.index(global_rank)
 
-    def group(self, group: ProcessGroup | int | None) -> ProcessGroup:
+    @property
+    def group(self) -> World:
+        """`group.WORLD`: the group that collectives are among by default; None before there is one."""
+        return World(self._scope.world.get(self._host.rank_index))
+
+    def _group(self, group: ProcessGroup | int | None) -> ProcessGroup:
         """Return `group`, or the calling rank's world.
 
         Raises

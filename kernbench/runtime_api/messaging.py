@@ -81,9 +81,9 @@ class Messaging(Groups):
 
     def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
         """Return the group of a call; None, with a warning, for who is no member, as in torch."""
-        found = None if group == NON_GROUP_MEMBER else self.group(group)
+        found = None if group == NON_GROUP_MEMBER else self._group(group)
         if found is None or found.rank() < 0:
-            self.group(None)
+            self._group(None)
             warnings.warn(
                 f"Running {name} on global rank {self._host.rank_index} which does not belong to the given group.",
                 stacklevel=3,

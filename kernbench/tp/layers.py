@@ -288,5 +288,5 @@ def _region(torch: RuntimeContext | None, group: ProcessGroup | None) -> Region:
     if torch is None:
         return Region.current()  # which says what is missing
     if group is None and torch.distributed.is_initialized():
-        group = torch.distributed.group(None)
+        group = torch.distributed.group.WORLD
     return Region(torch, group)

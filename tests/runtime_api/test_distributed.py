@@ -37,6 +37,7 @@ def test_before_init_there_is_an_error_and_no_silent_zero():
         dist = torch.distributed
         assert dist.is_available()
         assert not dist.is_initialized()
+        assert dist.group.WORLD is None
         x = torch.zeros(4, device="ahbm")
         for ask in (dist.get_rank, dist.get_world_size, dist.barrier, dist.new_group, dist.get_backend,
                     dist.destroy_process_group, lambda: dist.all_reduce(x), lambda: dist.send(x, 1)):  # fmt: skip
@@ -72,6 +73,7 @@ def test_init_is_checked(torch):
         dist.init_process_group("ahbm", rank=rank, world_size=2, init_method="env://")
         assert dist.is_initialized()
         assert dist.get_backend() == "ahbm"
+        assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1]
         with pytest.raises(ValueError, match="twice"):
             dist.init_process_group()
         dist.destroy_process_group()
