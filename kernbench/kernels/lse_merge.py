@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 
 from kernbench.kernels.attention import over_memory
-from kernbench.kernels.flash import NEG, Running, Span, column
+from kernbench.kernels.flash import NEG, Running, Span, column, tiles
 from kernbench.kernels.partition import blocks
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
@@ -58,21 +58,25 @@ def attend(
     part_ptr: Pointer,
     kv_heads: int,
     group: int,
+    q_len: int,
     kv_len: int,
     head_dim: int,
     *,
     tl: TLContext,
 ) -> None:
-    """Write to part what one query token knows of k and v: a part for each kv head.
+    """Write to part what the query tokens know of k and v, all of which they see: a part for each kv head.
 
-    q is [kv_heads, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, group, head_dim + 2].
+    q is [kv_heads, q_len, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, q_len, group,
+    head_dim + 2].
     """
+    blocks = Span(0, q_len, kv_len).cut(tiles(group, q_len)[0])
     for head in range(kv_heads):
-        q = tl.load(q_ptr + head * group * head_dim, shape=(group, head_dim))
-        row = head * kv_len * head_dim
-        kv = Span(0, kv_len, 0)
-        state = over_memory(q, Span(0, 1, kv_len), k_ptr + row, v_ptr + row, kv, group, False, tl)
-        store_part(part_ptr + head * group * (head_dim + EXTRA), state, group, head_dim, tl)
+        row, kv = head * kv_len * head_dim, Span(0, kv_len, 0)
+        for block in blocks:
+            first, rows = (head * q_len + block.start) * group, block.size * group
+            q = tl.load(q_ptr + first * head_dim, shape=(rows, head_dim))
+            state = over_memory(q, block, k_ptr + row, v_ptr + row, kv, group, False, tl)
+            store_part(part_ptr + first * (head_dim + EXTRA), state, rows, head_dim, tl)
 
 
 def decode_part(
@@ -87,13 +91,13 @@ def decode_part(
     *,
     tl: TLContext,
 ) -> None:
-    """Attend to this program's own kv tokens: `attend` on its shards of k, v and part; q is the same for all."""
+    """Let one query token see this program's own kv tokens: `attend` on its shards of k, v, part; all have one q."""
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     row, at = program * kv_heads * kv_len * head_dim, program * kv_heads * group * (head_dim + EXTRA)
-    attend(q_ptr, k_ptr + row, v_ptr + row, part_ptr + at, kv_heads, group, kv_len, head_dim, tl=tl)
+    attend(q_ptr, k_ptr + row, v_ptr + row, part_ptr + at, kv_heads, group, 1, kv_len, head_dim, tl=tl)
 
 
-def merged_decode(
+def merged_attention(
     q_ptr: Pointer,
     k_ptr: Pointer,
     v_ptr: Pointer,
@@ -101,6 +105,7 @@ def merged_decode(
     out_ptr: Pointer,
     kv_heads: int,
     group: int,
+    q_len: int,
     kv_len: int,
     head_dim: int,
     collective: Callable[..., object],
@@ -108,7 +113,7 @@ def merged_decode(
     *,
     tl: TLContext,
 ) -> None:
-    """Decode with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
+    """Attend with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
 
     Every rank gets the result. Pointers are to the rank's own copies (q, out) and parts (k, v, part).
 
@@ -117,8 +122,8 @@ def merged_decode(
     q_ptr, k_ptr, v_ptr, part_ptr : Pointer
         As for `attend`.
     out_ptr : Pointer
-        To [kv_heads, group, head_dim].
-    kv_heads, group, kv_len, head_dim : int
+        To [kv_heads, q_len, group, head_dim].
+    kv_heads, group, q_len, kv_len, head_dim : int
         As for `attend`.
     collective : callable
         The kernel of an all-reduce, run on part as it stands.
@@ -127,9 +132,9 @@ def merged_decode(
     tl : TLContext
         The language.
     """
-    attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, kv_len, head_dim, tl=tl)
+    attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, q_len, kv_len, head_dim, tl=tl)
     collective(part_ptr, *collective_args, tl=tl)
-    rows = kv_heads * group
+    rows = kv_heads * q_len * group
     for start in range(0, rows, BLOCK):
         size = min(BLOCK, rows - start)
         part = tl.load(part_ptr + start * (head_dim + EXTRA), shape=(size, head_dim + EXTRA))

@@ -61,10 +61,12 @@ def kernel_args(
     order: str = "contiguous",
     ring: bool = True,
     slot_bytes: int = SLOT_BYTES,
+    kv_tokens: int | None = None,
 ) -> tuple[object, ...]:
     """Return the arguments of `ring_attention` after its pointers; `n_elem` counts a rank's q."""
-    tokens = n_elem // (kv_heads * group * head_dim)
-    return kv_heads, group, tokens, head_dim, causal, order, ring and world_size > 1, slot_bytes
+    q_tokens = n_elem // (kv_heads * group * head_dim)
+    tokens = q_tokens if kv_tokens is None else kv_tokens
+    return kv_heads, group, q_tokens, tokens, head_dim, causal, order, ring and world_size > 1, slot_bytes
 
 
 def ring_attention(
@@ -74,7 +76,8 @@ def ring_attention(
     out_ptr: Pointer,
     kv_heads: int,
     group: int,
-    tokens: int,
+    q_tokens: int,
+    kv_tokens: int,
     head_dim: int,
     causal: bool = False,
     order: str = "contiguous",
@@ -85,7 +88,7 @@ def ring_attention(
 ) -> None:
     """Write softmax(q k^T / sqrt(head_dim)) v of all ranks' tokens to each rank's out.
 
-    Pointers are to the rank's own parts: q and out [kv_heads, tokens, group, head_dim], k and v [kv_heads, tokens,
+    Pointers are to the rank's own parts: q and out [kv_heads, q_tokens, group, head_dim], k and v [kv_heads, kv_tokens,
     head_dim]. Up to BLOCKS blocks of query rows stay in TCM while the tiles of one kv head come by; a rank with more
     of them lets the tiles travel again, as do all others.
 
@@ -95,8 +98,8 @@ def ring_attention(
         Of one type of float.
     kv_heads, group : int
         Key/value heads, and query heads of each.
-    tokens : int
-        Of each rank.
+    q_tokens, kv_tokens : int
+        Of each rank; under a causal mask the same tokens.
     head_dim : int
         Elements of a head.
     causal : bool
@@ -117,15 +120,17 @@ def ring_attention(
     The error is bounded as that of `attention`: tiles are folded in another order.
     """
     rank, world = tl.program_id(2), tl.num_programs(2)
-    size, kv_size = tiles(group, tokens)
-    mine = [block for part in tokens_of(order, rank, world, tokens) for block in part.cut(size)]
+    if causal and q_tokens != kv_tokens:
+        raise KernelError(f"a causal mask is for the same tokens; there are {q_tokens} of q and {kv_tokens} of k and v")
+    size, kv_size = tiles(group, q_tokens)
+    mine = [block for part in tokens_of(order, rank, world, q_tokens) for block in part.cut(size)]
     theirs = [
-        [tile for part in tokens_of(order, source, world, tokens) for tile in part.cut(kv_size)]
+        [tile for part in tokens_of(order, source, world, kv_tokens) for tile in part.cut(kv_size)]
         for source in range(world)
     ]
     route = _round if ring else _both_ways
     for head in range(kv_heads):
-        row, kv_row = head * tokens * group * head_dim, head * tokens * head_dim
+        row, kv_row = head * q_tokens * group * head_dim, head * kv_tokens * head_dim
         for at in range(0, len(mine), BLOCKS):
             blocks = mine[at : at + BLOCKS]
             where = [row + block.start * group * head_dim for block in blocks]

@@ -21,7 +21,7 @@ from kernbench.ccl.plan import Plan
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
-from kernbench.kernels.lse_merge import EXTRA, merge, merged_decode
+from kernbench.kernels.lse_merge import EXTRA, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
@@ -49,7 +49,10 @@ class Setting:
     group, head_dim : int
         Query heads of a kv head, elements of a head.
     tokens : int
-        Key/value tokens of each rank; in prefill, query tokens too.
+        Key/value tokens of each rank.
+    q_tokens : int, optional
+        Query tokens: by default, in prefill as many for each rank, in decode one for all. A number between the two is
+        a chunk of a prompt that sees the whole context: in prefill, of each rank; in decode, for all.
     causal, order, ring : bool, str, bool
         For prefill, see `ring_attention`.
     merge : str
@@ -70,6 +73,7 @@ class Setting:
     group: int = 8
     head_dim: int = 128
     tokens: int = 16
+    q_tokens: int | None = None
     causal: bool = False
     order: str = "contiguous"
     ring: bool = True
@@ -89,9 +93,10 @@ class Setting:
         return self.programs // self.ranks
 
     @property
-    def q_tokens(self) -> int:
-        """Query tokens of a rank."""
-        return self.tokens if self.phase == "prefill" else 1
+    def queries(self) -> int:
+        """Query tokens that a rank has."""
+        default = self.tokens if self.phase == "prefill" else 1
+        return default if self.q_tokens is None else self.q_tokens
 
 
 def algorithm_of(setting: Setting) -> Algorithm:
@@ -106,8 +111,8 @@ def algorithm_of(setting: Setting) -> Algorithm:
     if setting.phase == "prefill":
         options = {
             "kv_heads": setting.items, "group": setting.group, "head_dim": setting.head_dim, "causal": setting.causal,
-            "order": setting.order, "ring": setting.ring, "slot_bytes": setting.slot_size, "grid_w": setting.ranks,
-            "grid_h": 1,
+            "order": setting.order, "ring": setting.ring, "slot_bytes": setting.slot_size, "kv_tokens": setting.tokens,
+            "grid_w": setting.ranks, "grid_h": 1,
         }  # fmt: skip
         return algorithm(
             ring_attention.ring_attention,
@@ -122,19 +127,19 @@ def algorithm_of(setting: Setting) -> Algorithm:
     if setting.phase != "decode":
         raise KernbenchError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    merged = replace(base, name=f"decode merged by {base.name}", kernel=merged_decode, mapper=mapper)
+    merged = replace(base, name=f"decode merged by {base.name}", kernel=merged_attention, mapper=mapper)
     own = replace(merged, n_slots=setting.n_slots, slot_size=setting.slot_size)
     return replace(own, kernel_args=_decode_args(base, setting))
 
 
 def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, ...]]:
-    """Return the arguments of `merged_decode` for the reduction `base`, which is asked for the facts that it names."""
+    """Return the arguments of `merged_attention` for the reduction `base`, told the facts that it names."""
     width = setting.head_dim + EXTRA
 
     def arguments(*, n_elem: int, world_size: int, **facts: Any) -> tuple[Any, ...]:
-        rows = setting.items * setting.group
+        rows = setting.items * setting.queries * setting.group
         inner = base.kernel_args(n_elem=rows * width, world_size=world_size, op=merge, row=width, **facts)
-        return setting.items, setting.group, setting.tokens, setting.head_dim, base.kernel, inner
+        return setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim, base.kernel, inner
 
     arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]
     return arguments
@@ -196,7 +201,7 @@ def _tensors(
 def _shapes(setting: Setting) -> dict[str, tuple[int, ...]]:
     here = (setting.cubes * setting.pes, setting.items)
     kv = (*here, setting.tokens, setting.head_dim)
-    return {"q": (*here, setting.q_tokens, setting.group, setting.head_dim), "k": kv, "v": kv}
+    return {"q": (*here, setting.queries, setting.group, setting.head_dim), "k": kv, "v": kv}
 
 
 def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
