@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kernbench.ccl.algorithm import Mapper
 from kernbench.ccl.lane import Group, Place
@@ -12,7 +12,7 @@ ACROSS = ("pe", "cube")
 
 
 def lanes(ranks: int, across: str) -> Mapper:
-    """Return a mapper that makes lanes of `ranks` neighbours of the PEs that hold a shard.
+    """Return a mapper that makes lanes of `ranks` of the PEs that hold a shard, as many from each SIP.
 
     Parameters
     ----------
@@ -20,20 +20,25 @@ def lanes(ranks: int, across: str) -> Mapper:
         Participants of each lane.
     across : str
         "pe": the PEs of a cube follow each other, then those of the next cube; "cube": one PE of each cube, cube
-        after cube and SIP after SIP, and a lane for each PE. Cubes follow each other row by row, forth and back, so
-        that neighbours are neighbours on the mesh.
+        after cube, and a lane for each PE. Cubes follow each other row by row, forth and back, so that neighbours are
+        neighbours on the mesh; SIPs follow each other in rank order.
     """
     if across not in ACROSS:
         raise KernbenchError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
 
     def mapper(group: Group) -> list[tuple[Place, ...]]:
-        places = [place for shards in group.shards for place in shards]
-        order = sorted(places, key=lambda p: (p[0], snake(p[1], group.cube_columns), _round_cube(p[2], places)))
-        if across == "cube":
-            order.sort(key=lambda p: p[2])
-        if len(order) % ranks:
-            raise KernbenchError(f"ranks = {ranks}: {len(order)} PEs hold shards; expected a divisor of that")
-        return list(_cut(order, ranks))
+        sips = len(group.shards)
+        if ranks % sips or len(group.shards[0]) * sips % ranks:
+            raise KernbenchError(
+                f"ranks = {ranks}: {sips} SIPs with {len(group.shards[0])} PEs that hold shards each; expected a "
+                "multiple of the SIPs and a divisor of the PEs"
+            )
+        parts = [_cut(_ordered(places, group.cube_columns), ranks // sips) for places in group.shards]
+        return [tuple(place for part in lane for place in part) for lane in zip(*parts, strict=True)]
+
+    def _ordered(places: Sequence[Place], columns: int) -> list[Place]:
+        order = sorted(places, key=lambda p: (snake(p[1], columns), _round_cube(p[2], places)))
+        return sorted(order, key=lambda p: p[2]) if across == "cube" else order
 
     return mapper
 
@@ -55,6 +60,5 @@ def _round_cube(pe: int, places: Sequence[Place]) -> tuple[bool, int]:
     return lower, -pe if lower else pe
 
 
-def _cut(order: Sequence[Place], size: int) -> Iterator[tuple[Place, ...]]:
-    for at in range(0, len(order), size):
-        yield tuple(order[at : at + size])
+def _cut(order: Sequence[Place], size: int) -> list[Sequence[Place]]:
+    return [order[at : at + size] for at in range(0, len(order), size)]

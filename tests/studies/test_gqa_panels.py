@@ -87,5 +87,5 @@ def test_unknown_words_are_refused():
         study.run(MACHINE, replace(SMALL, phase="training"))
     with pytest.raises(KernbenchError, match="known: pe, cube"):
         lanes(4, "sip")
-    with pytest.raises(KernbenchError, match="expected a divisor"):
+    with pytest.raises(KernbenchError, match="expected a multiple of the SIPs and a divisor"):
         study.run(MACHINE, replace(SMALL, ranks=3))
