@@ -42,9 +42,9 @@ timeline: list = [64, 64, 64]  # the product whose tiles are drawn
 layer_lists: list = ["vit-s L0", "vit-s L1", "deepbench 64x1216x1"]  # layers over the whole SIP
 layer_cubes: list = [2, 1]  # w and h of the SIP for the layers; empty: the machine's
 placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer lie
-max_tiles: int = 1000000  # of the matrix engine: a layer with more is not simulated
-max_flits: int = 4000000  # between PEs: a layer with more is not simulated
-exact_flits: int = 60000  # between PEs: a layer with more is simulated message by message, not certified
+max_tiles: int = 1100000  # of the matrix engine: a layer with more is not simulated
+max_flits: int = 14000000  # between PEs: a layer with more is not simulated
+exact_flits: int = 150000  # between PEs: a layer with more is simulated message by message, not certified
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -152,8 +152,9 @@ Markdown("\n".join(f"- {sentence}" for sentence in found))
 # | 2-D | columns over cubes, rows over PEs | its rows of A, and the shards of B of its cube | like rows, in its cube |
 #
 # Operands too large for a third of the operands' part of TCM are streamed from where they are, tile by tile. Nothing is
-# gathered: C stays with the PE that computed it, as the input of the next layer would. The makespan runs from the
-# launch leaving the host to the last completion coming back, so that all of this traffic is inside it.
+# gathered: C stays with the PE that computed it, as the input of the next layer would; in *rows* and *2-D* it lies
+# there block by block, a matrix for the columns of each shard of B, since a composite writes a whole one. The makespan
+# runs from the launch leaving the host to the last completion coming back, so that all of this traffic is inside it.
 #
 # A layer under tensor parallelism (tp) is the part of one SIP; the all-reduce between SIPs is not part of it.
 

@@ -53,9 +53,9 @@ def sweep(
     *,
     placements: Sequence[str] = tuple(PLACEMENTS),
     dtype: str = "f16",
-    max_tiles: int = 1_000_000,
-    max_flits: int = 4_000_000,
-    exact_flits: int = 60_000,
+    max_tiles: int = 1_100_000,
+    max_flits: int = 14_000_000,
+    exact_flits: int = 150_000,
     workers: int = 1,
     folder: Path | None = None,
 ) -> list[Row]:

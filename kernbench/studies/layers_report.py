@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.roofline import Roofs
 from kernbench.studies.layers import VISIBLE
-from kernbench.studies.layers_lists import source
+from kernbench.studies.layers_lists import layers, source
 from kernbench.studies.points import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import layers as figures
@@ -92,8 +92,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     said = _winners(rows)
     said += [_why(layer, ranked[layer]) for layer in _examples(ranked, undecided(rows))]
     said += _utilization(ranked) + _links(rows) + _trust(rows) + _left_out(rows)
-    lists = list(dict.fromkeys(row["list"] for row in rows))
-    return said + [f"Layers of {name}: {source(name)}" for name in lists]
+    return said + [_completeness(name, rows) for name in dict.fromkeys(row["list"] for row in rows)]
 
 
 def undecided(rows: Sequence[Row]) -> list[str]:
@@ -231,6 +230,23 @@ def _left_out(rows: Sequence[Row]) -> list[str]:
         f"{row['bound_ns'] / 1000:,.0f} us ({row['limiter']})."
         for row in left
     ]
+
+
+def _completeness(name: str, rows: Sequence[Row]) -> str:
+    """Say where a list is from, and how much of it is here."""
+    every, here = layers(name), {row["layer"] for row in rows}
+    there = [layer for layer in every if layer.label in here]
+    if len(there) == len(every):
+        return f"All {len(every)} layers of {name}: {source(name)}"
+    cuts = dict.fromkeys((layer.tp, layer.m) for layer in there)
+    shown = ", ".join(f"m {m} at tp {tp}" for tp, m in cuts) if max(layer.tp for layer in every) > 1 else ""
+    degrees, tokens = ({getattr(layer, size) for layer in every} for size in ("tp", "m"))
+    of = f" ({shown}, of tp {_several(degrees)} and m {_several(tokens)})" if shown else ""
+    return f"{len(there)} of {len(every)} layers of {name}{of}: {source(name)}"
+
+
+def _several(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> Path:
