@@ -41,10 +41,12 @@ def test_operators_and_types_over_grids(name):
 def test_cubes_and_pes(name, root):
     topology, mapper = OVER_LEVELS[name]
     algorithm = built(name, topology, mapper=mapper, root_cube=root)
-    runs = product(((1, 1), (2, 2), (3, 2), (3, 1)), SIP_GRIDS, (1, 3) if name != "intercube" else (1,))
+    runs = product(((1, 1), (2, 2), (3, 2), (3, 1)), SIP_GRIDS, (1, 2) if name != "intercube" else (1,))
     for i, ((w, h), sips, pes) in enumerate(runs):
         group = grid(*sips, places=[(cube, pe) for cube in range(w * h) for pe in range(pes)], cube_columns=w)
         n = sips[0] * sips[1] * w * h * pes
+        if n > 48:
+            continue
         check(algorithm, group, n, (1, 29, 7)[i % 3], list(OPS)[i % 5], DTYPES[2], n_slots=1 + i % 2, slot_bytes=32)
 
 
