@@ -15,8 +15,6 @@ from kernbench.analysis.links import shares
 from kernbench.analysis.timeline import timeline
 from kernbench.errors import KernbenchError
 from kernbench.notebook.roof import roofline_figure
-from kernbench.viz.heatmap import link_heatmap
-from kernbench.viz.timeline import tile_timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,11 +71,15 @@ def png_of(figure: Figure) -> bytes:
 
 
 def _links(entry: Entry, result: Result) -> bytes:
+    from kernbench.viz.heatmap import link_heatmap
+
     share = shares(result.records.links, result.records.makespan_ps)
     return png_of(link_heatmap(share, entry.machine, title=entry.name, note=result.certificate))
 
 
 def _timeline(entry: Entry, result: Result) -> bytes:
+    from kernbench.viz.timeline import tile_timeline
+
     pe = next(iter(result.records.pes()), (0, 0, 0))
     return png_of(tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name))
 

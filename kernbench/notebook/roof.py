@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.roofline import Roofs, point
 from kernbench.analysis.utilization import pe_window, utilization
-from kernbench.viz.roofline import roofline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +33,8 @@ def dtype_of(entry: Entry) -> str:
 
 def roofline_figure(entry: Entry, result: Result) -> Figure:
     """Draw the run under the roofs of the PEs that did work."""
+    from kernbench.viz.roofline import roofline  # matplotlib, which takes a while to import
+
     pes = max(1, len(result.records.pes()))
     at = point(result.records, entry.title, pe_window(result.records))
     row = {"name": entry.title, "intensity": at.intensity, "gflops": at.gflops}

@@ -61,7 +61,8 @@ def page_of(name: str) -> str:
 def _exporter() -> Any:
     from nbconvert import HTMLExporter
 
-    return HTMLExporter(template_name="lab", embed_images=True, exclude_input_prompt=True, exclude_anchor_links=True)
+    exporter: Callable[..., Any] = HTMLExporter
+    return exporter(template_name="lab", embed_images=True, exclude_input_prompt=True, exclude_anchor_links=True)
 
 
 def _notebook(path: Path) -> Any:

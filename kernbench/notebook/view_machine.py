@@ -169,7 +169,7 @@ class TopologyPicker:
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
         lines += [
-            f"<code>{escape(x.field)}</code> {escape(str(x.before))} &rarr; <b>{escape(str(x.after))}</b>"
+            f"<code>{escape(x.field)}</code> {_value(x.before)} &rarr; <b>{_value(x.after)}</b>"
             for x in form.changed()
         ]
         self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
@@ -185,3 +185,7 @@ class TopologyPicker:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return mimebundle(self.root, f"TopologyPicker({self.machine!r})")
+
+
+def _value(value: Any) -> str:
+    return "absent" if value is None else escape(str(value))

@@ -11,7 +11,6 @@ import ipywidgets as widgets
 
 from kernbench.errors import KernbenchError
 from kernbench.notebook.export import EXPORTS, export, png_of
-from kernbench.notebook.heat import heat_svg
 from kernbench.notebook.roof import roofline_figure, utilization_line
 from kernbench.notebook.style import button, download, row, told
 from kernbench.notebook.view_history import HistoryTab
@@ -111,6 +110,8 @@ class ResultPanel:
         return result._repr_html_()
 
     def _links(self) -> str:
+        from kernbench.notebook.heat import heat_svg  # matplotlib's colours, which take a while to import
+
         result, entry = self._explorer.result, self._explorer.state.entry
         assert result is not None
         assert entry is not None

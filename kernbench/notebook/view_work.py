@@ -45,13 +45,13 @@ class WorkPanel:
         self.data = widgets.Checkbox(
             explorer.options.data, description="check the numbers", indent=False, tooltip="compute values, too"
         )
-        self.data.add_class("kb-data")
         self.mode, self.log = (
             widgets.Dropdown(options=OPTIONS[name], value=getattr(explorer.options, name), layout={"width": "110px"})
             for name in ("mode", "log")
         )
         self.work.observe(lambda change: self._choose(change["new"]), "value")
         for name, control in (("data", self.data), ("mode", self.mode), ("log", self.log)):
+            control.add_class(f"kb-{name}")
             control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
         self._show()
         self.root = widgets.VBox(

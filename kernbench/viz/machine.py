@@ -7,7 +7,6 @@ from math import dist
 from typing import TYPE_CHECKING, Any
 
 from kernbench.viz import palette
-from kernbench.viz.figure import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,6 +75,8 @@ def view_figure(view: View, machine: str) -> Figure:
         Hash of the machine.
     """
     from matplotlib.patches import Rectangle
+
+    from kernbench.viz.figure import new_figure
 
     inches = 10.0
     tall = inches * view.height / view.width

@@ -1,0 +1,138 @@
+"""A real browser on a real server, for tests of the panels: one of each for all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from tests.repo import ROOT
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+LONG_S = 60
+SHOTS = ROOT / "build" / "screenshots"
+_ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1280,1400",
+)  # fmt: skip
+
+
+@contextmanager
+def chromium():
+    """A headless chromium; it knows no proxy and asks nobody for updates."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    for argument in _ARGUMENTS:
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@contextmanager
+def served(command: str, folder: Path, token: str):
+    """`kernbench lab` or `kernbench web`, with no settings but its own; yields its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = {f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "DATA", "RUNTIME")}
+    own |= {"IPYTHONDIR": str(folder / "ipython"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
+    options = ["--token", token] if command == "web" else []
+    if command == "lab":
+        own["JUPYTER_TOKEN"] = token
+    with (folder / f"{command}.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "kernbench", command, "--no-browser", "--port", str(port), *options],
+            cwd=folder, env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+class Page:
+    """What a user does and sees."""
+
+    def __init__(self, driver, shots: str) -> None:
+        self.driver, self._shots = driver, shots
+
+    def open(self, address: str) -> None:
+        """Go there, once the server answers."""
+        WebDriverWait(self.driver, LONG_S, 0.2).until(lambda _: self._answers(address))
+        self.driver.get(address)
+
+    @staticmethod
+    def _answers(address: str) -> bool:
+        try:
+            with urllib.request.urlopen(address.partition("?")[0] + "?check", timeout=LONG_S):
+                return True
+        except urllib.error.HTTPError:
+            return True  # it answers; without the token, with a refusal
+        except OSError:
+            return False
+
+    def all(self, css: str):
+        return [x for x in self.driver.find_elements(By.CSS_SELECTOR, css) if x.is_displayed()]
+
+    def until(self, condition, what: str = ""):
+        """Wait for a condition, polled; a stale or missing element is asked for again."""
+        wait = WebDriverWait(self.driver, LONG_S, 0.05, ignored_exceptions=(Exception,))
+        try:
+            return wait.until(lambda _: condition())
+        except TimeoutException:
+            self.shot("failed")
+            told = " ".join(x.text for x in self.all(".kb-status"))
+            raise AssertionError(f"waited for {what} in vain; {told!r} is shown, see build/screenshots") from None
+
+    def one(self, css: str):
+        return self.until(lambda: self.all(css)[0], css)
+
+    def text(self, css: str) -> str:
+        return self.until(lambda: " ".join(x.text for x in self.all(css)) or " ", css)
+
+    def click(self, css: str) -> None:
+        def act():
+            self.all(css)[0].click()
+            return True
+
+        self.until(act, f"to click {css}")
+
+    def type(self, css: str, text: str) -> None:
+        field = self.one(f"{css} input")
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(text + Keys.TAB)
+
+    def choose(self, css: str, text: str) -> None:
+        Select(self.one(f"{css} select")).select_by_visible_text(text)
+
+    def heading(self, css: str, text: str) -> None:
+        """Click a heading of an accordion or tab."""
+        self.until(lambda: [x for x in self.all(css) if text in x.text][0].click() or True, text)
+
+    def shot(self, name: str) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.driver.save_screenshot(str(SHOTS / f"{self._shots}-{name}.png"))
+
+    def wide(self) -> int:
+        """How far the page reaches beyond the window, to the right."""
+        return self.driver.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )

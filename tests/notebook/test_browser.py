@@ -1,0 +1,189 @@
+"""The explorer in a real browser: alone in a page, and in JupyterLab. Screenshots stay in build/screenshots."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.repo import ROOT
+
+REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
+MISSING = [x for x in ("selenium", "voila", "jupyterlab") if importlib.util.find_spec(x) is None]
+MISSING += [x for x in ("chromium", "chromedriver") if shutil.which(x) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}"),
+]
+
+TOKEN = "a-token-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Both servers, started at once, on a copy of the notebook: JupyterLab saves what it shows."""
+    from tests.notebook.browser import served
+
+    with ExitStack() as stack:
+        found = {}
+        for command in ("web", "lab"):
+            folder = tmp_path_factory.mktemp(command)
+            (folder / "notebooks").mkdir()
+            shutil.copy(ROOT / "notebooks" / "explorer.ipynb", folder / "notebooks")
+            found[command] = stack.enter_context(served(command, folder, TOKEN))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def driver():
+    from tests.notebook.browser import chromium
+
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def page(places, driver):
+    from tests.notebook.browser import Page
+
+    page = Page(driver, "page")
+    page.open(f"{places['web']}/?token={TOKEN}")
+    page.one("button.kb-run")
+    return page
+
+
+def now(page) -> str:
+    return page.text(".kb-now")
+
+
+def status(page) -> str:
+    return page.text(".kb-status b")
+
+
+def run(page) -> None:
+    before = page.text(".kb-why")
+    page.click("button.kb-run")
+    page.until(lambda: status(page) == "done" and page.text(".kb-why") != before, "a run")
+
+
+def test_first_run_shows_its_time_and_why(page):
+    page.heading(".kb-tabs .lm-TabBar-tab", "Machine")
+    page.shot("1-opened")
+    page.click("button.kb-run")
+    page.until(lambda: "of the time" in page.text(".kb-why"), "reasons")
+    page.until(lambda: re.search(r"([\d,.]+) ns\s+of \1 ns", page.text(".kb-live")), "the last frame of the replay")
+    page.shot("2-run")
+    assert page.wide() <= 0
+
+
+def test_machine_is_changed_broken_and_mended(page):
+    page.heading(".kb-controls .jupyter-widget-Collapse-header", "Machine")
+    page.heading(".kb-tabs .lm-TabBar-tab", "Machine")
+    page.type(".kb-system-sips-count", "6")
+    page.until(lambda: "6 SIPs" in page.text(".kb-machine") and "6 SIPs" in page.text(".kb-drawing"), "a new drawing")
+    page.choose(".kb-system-sips-topology", "torus_2d")
+    page.until(lambda: "system.sips" in page.text(".kb-wrong"), "a message: 6 is no square")
+    page.shot("3-broken")
+    assert not page.one("button.kb-run").is_enabled()
+    page.type(".kb-system-sips-w", "3")
+    page.type(".kb-system-sips-h", "2")
+    page.until(lambda: "torus_2d" in page.text(".kb-drawing"), "the torus")
+    page.shot("4-mended")
+    page.until(lambda: page.one("button.kb-run").is_enabled(), "a machine that is right")
+
+
+def test_two_runs_are_compared(page):
+    page.heading(".kb-tabs .lm-TabBar-tab", "Compare")
+    page.click("button.kb-pin")
+    page.choose(".kb-group", "HBM")
+    page.type(".kb-cube-hbm-channel_bw_gbs", "16")
+    page.until(lambda: "16.0" in page.text(".kb-machine"), "the change")
+    if status(page) != "running" and "#2" not in page.text(".kb-comparison"):
+        page.until(lambda: page.one("button.kb-run").is_enabled(), "")
+        page.click("button.kb-run")
+    page.until(lambda: "channel_bw_gbs" in page.text(".kb-comparison"), "the comparison")
+    assert "%" in page.text(".kb-comparison")
+    page.shot("5-compared")
+    assert page.wide() <= 0
+
+
+def test_a_long_run_is_seen_growing_and_ends_when_told(page):
+    page.heading(".kb-controls .jupyter-widget-Collapse-header", "Work")
+    page.click(".kb-auto input")
+    page.choose(".kb-mode", "exact")
+    page.click(".kb-data input")
+    for name in "mkn":
+        page.type(f".kb-param-{name}", "4096")
+    page.until(lambda: page.one("button.kb-run").is_enabled(), "Run")
+    page.click("button.kb-run")
+    begin, seen = time.monotonic(), []
+    page.until(lambda: status(page) == "running", "a run under way")
+
+    def watched():
+        seen.append(now(page))
+        return len(set(seen)) >= 4 and time.monotonic() - begin > 2
+
+    page.until(watched, "time that goes on")
+    assert not page.one("button.kb-run").is_enabled()
+    page.shot("6-live")
+    values = [float(x.split()[0].replace(",", "")) for x in dict.fromkeys(seen) if x.strip()]
+    assert values == sorted(values)
+    page.click("button.kb-cancel")
+    asked = time.monotonic()
+    page.until(lambda: status(page) in ("stopping", "cancelled"), "an answer")
+    page.until(lambda: status(page) == "cancelled", "the end")
+    print(f"cancelled within {time.monotonic() - asked:.2f} s")
+    page.shot("7-cancelled")
+
+
+def test_another_work_is_chosen_with_the_keyboard_alone(page):
+    from selenium.webdriver.common.keys import Keys
+
+    page.one(".kb-work select").send_keys("study probe", Keys.TAB)
+    page.until(lambda: page.all(".kb-param-case select"), "its parameters")
+    page.until(lambda: page.one("button.kb-run").is_enabled(), "Run")
+    page.one("button.kb-run").send_keys(Keys.ENTER)
+    page.until(lambda: "transfers of" in page.text(".kb-why") or _turn(page), "what the probe says")
+    page.shot("8-probe")
+
+
+def _turn(page) -> bool:
+    page.heading(".kb-tabs .lm-TabBar-tab", "Why")
+    return False
+
+
+def test_a_visitor_without_the_token_sees_nothing(places, driver):
+    driver.get_log("performance")
+    import urllib.request
+
+    with urllib.request.urlopen(places["web"]) as answer:
+        assert b"kb-explorer" not in answer.read()
+        assert "login" in answer.url
+
+
+def test_the_page_asks_nobody_else_for_anything(page, places):
+    asked = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
+    urls = {x["params"]["request"]["url"] for x in asked if x["method"] == "Network.requestWillBeSent"}
+    assert not [url for url in urls if not url.startswith((places["web"], "data:", "blob:"))]
+
+
+def test_three_clicks_to_a_first_run_in_jupyterlab(places, driver):
+    from selenium.webdriver.common.keys import Keys
+
+    from tests.notebook.browser import Page
+
+    lab = Page(driver, "lab")
+    lab.open(f"{places['lab']}/lab/tree/notebooks/explorer.ipynb?reset&token={TOKEN}")
+    lab.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
+    lab.until(lambda: "Idle" in lab.text(".jp-Notebook-ExecutionIndicator") or lab.all(".jp-Toolbar-kernelStatus"), "")
+    lab.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
+    lab.click("button.kb-run")
+    lab.until(lambda: "of the time" in lab.text(".kb-why"), "reasons")
+    lab.shot("1-run")
+    assert lab.wide() <= 0
