@@ -36,7 +36,7 @@ class Messaging(Groups):
         found = self._enter(group, "recv")
         if found is None:
             return -1
-        source = None if src is None and group_src is None else self._member(found, "src", src, group_src)
+        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
         work, sender = found.mailbox.receive(self._message(found, "recv", tensor), source, tag)
         work.wait()
         return found.ranks[sender()]
@@ -49,7 +49,7 @@ class Messaging(Groups):
         found = self._enter(group, "isend")
         if found is None:
             return None
-        target = self._member(found, "dst", dst, group_dst)
+        target = self._peer_of(found, "dst", dst, group_dst)
         return found.mailbox.send(self._message(found, "isend", tensor), target, tag)
 
     def irecv(
@@ -60,7 +60,7 @@ class Messaging(Groups):
         found = self._enter(group, "irecv")
         if found is None:
             return None
-        source = None if src is None and group_src is None else self._member(found, "src", src, group_src)
+        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
         return found.mailbox.receive(self._message(found, "irecv", tensor), source, tag)[0]
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
@@ -69,6 +69,13 @@ class Messaging(Groups):
             raise ValueError(f"p2p_op_list = {p2p_op_list!r}: expected a list of torch.distributed.P2POp, not empty")
         works = [op.op(op.tensor, op.peer, group=op.group, tag=op.tag, **self._peer(op)) for op in p2p_op_list]
         return [work for work in works if work is not None]
+
+    def _peer_of(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        """Return the number of another member."""
+        member = self._member(group, what, rank, group_rank)
+        if member == group.rank():
+            raise ValueError(f"{what} = {group.ranks[member]} is the calling rank itself; use copy_")
+        return member
 
     @staticmethod
     def _peer(op: P2POp) -> dict[str, int]:

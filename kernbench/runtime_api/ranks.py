@@ -140,10 +140,10 @@ class Ranks:
         """Return those of some ranks that have ended."""
         return [i for i in indices if self.ranks[i].has_ended]
 
-    def stop(self) -> None:
-        """End every rank where it stands."""
+    def stop(self, first: int = 0) -> None:
+        """End every rank where it stands, beginning with `first`."""
         interrupt: KeyboardInterrupt | None = None
-        for rank in self.ranks:
+        for rank in self.ranks[first:] + self.ranks[:first]:
             try:
                 rank.stop()
             except KeyboardInterrupt as caught:  # the others still have to end
@@ -191,7 +191,8 @@ class Ranks:
         except KernbenchError as error:
             for rank in self.ranks:
                 rank.doom = rank.doom or _twin(error)
-            self.stop()
+            # A rank drives the SIP of its number, and what fails on a PE says first on which.
+            self.stop(first=next((i for i in range(len(self.ranks)) if str(error).startswith(f"sip{i}.")), 0))
             if event is not None:
                 raise
 

@@ -21,6 +21,13 @@ PLACES = {"one": None, "rows": ROWS, "columns": COLUMNS, "mixed": MIXED, "copies
 everywhere = pytest.mark.parametrize("dp", PLACES.values(), ids=PLACES)
 
 
+@pytest.fixture(scope="module")
+def three():
+    """A session for programs of three ranks, one spawn after another."""
+    with session(small(3), data=True) as torch:
+        yield torch
+
+
 def values(rank, shape, dtype=np.float32):
     return np.random.default_rng(rank).integers(-8, 8, shape).astype(dtype)
 
@@ -142,14 +149,14 @@ def test_a_destroyed_group_is_refused_and_the_rest_goes_on():
 
 
 @everywhere
-def test_all_reduce_is_the_sum_over_ranks(dp):
+def test_all_reduce_is_the_sum_over_ranks(three, dp):
     def program(torch, rank):
         x = device(torch, values(rank, (12, 8)), dp)
         assert torch.distributed.all_reduce(x) is None
         return x.numpy()
 
     expected = sum(values(rank, (12, 8)) for rank in range(3))
-    for got in on_ranks(program, 3):
+    for got in on_ranks(program, 3, torch=three):
         assert np.array_equal(got, expected)
 
 
@@ -171,21 +178,21 @@ def test_all_reduce_knows_torchs_operations(op, dtype):
 
 
 @everywhere
-def test_broadcast_and_reduce_have_a_root(dp):
+def test_broadcast_and_reduce_have_a_root(three, dp):
     def program(torch, rank):
         x, y = (device(torch, values(rank, (12, 8)), dp) for _ in range(2))
         torch.distributed.broadcast(x, 2)
         torch.distributed.reduce(y, dst=1, op="max")
         return x.numpy(), y.numpy()
 
-    got = on_ranks(program, 3)
+    got = on_ranks(program, 3, torch=three)
     assert all(np.array_equal(x, values(2, (12, 8))) for x, _ in got)
     assert np.array_equal(got[1][1], np.stack([values(rank, (12, 8)) for rank in range(3)]).max(0))
 
 
 @everywhere
 @pytest.mark.parametrize("stack", [False, True])
-def test_all_gather_is_concatenation_or_stack(dp, stack):
+def test_all_gather_is_concatenation_or_stack(three, dp, stack):
     def program(torch, rank):
         x = device(torch, values(rank, (6, 8)), dp)
         y = torch.zeros((3, 6, 8) if stack else (18, 8), device="ahbm", dp=None if stack and dp is TILES else dp)
@@ -193,12 +200,12 @@ def test_all_gather_is_concatenation_or_stack(dp, stack):
         return y.numpy()
 
     join = np.stack if stack else np.concatenate
-    for got in on_ranks(program, 3):
+    for got in on_ranks(program, 3, torch=three):
         assert np.array_equal(got, join([values(rank, (6, 8)) for rank in range(3)]))
 
 
 @everywhere
-def test_reduce_scatter_gives_each_rank_its_part_of_the_sum(dp):
+def test_reduce_scatter_gives_each_rank_its_part_of_the_sum(three, dp):
     def program(torch, rank):
         x = device(torch, values(rank, (18, 8)), dp)
         y = torch.zeros(6, 8, device="ahbm", dp=dp)
@@ -206,11 +213,11 @@ def test_reduce_scatter_gives_each_rank_its_part_of_the_sum(dp):
         return y.numpy()
 
     expected = sum(values(rank, (18, 8)) for rank in range(3))
-    assert np.array_equal(np.concatenate(on_ranks(program, 3)), expected)
+    assert np.array_equal(np.concatenate(on_ranks(program, 3, torch=three)), expected)
 
 
 @everywhere
-def test_all_to_all_transposes_ranks_and_parts(dp):
+def test_all_to_all_transposes_ranks_and_parts(three, dp):
     def program(torch, rank):
         x = device(torch, values(rank, (18, 8)), dp)
         y = torch.zeros(18, 8, device="ahbm", dp=ROWS)
@@ -218,11 +225,11 @@ def test_all_to_all_transposes_ranks_and_parts(dp):
         return y.numpy()
 
     sent = [values(rank, (18, 8)).reshape(3, 6, 8) for rank in range(3)]
-    for rank, got in enumerate(on_ranks(program, 3)):
+    for rank, got in enumerate(on_ranks(program, 3, torch=three)):
         assert np.array_equal(got, np.concatenate([x[rank] for x in sent]))
 
 
-def test_all_to_all_with_sizes_of_its_own():
+def test_all_to_all_with_sizes_of_its_own(three):
     rows = [[1, 0, 4], [2, 3, 0], [0, 5, 1]]  # rows[i][j] go from rank i to rank j
 
     def program(torch, rank):
@@ -233,12 +240,12 @@ def test_all_to_all_with_sizes_of_its_own():
         return y.numpy()
 
     sent = [np.split(values(rank, (sum(rows[rank]), 4)), np.cumsum(rows[rank])[:-1]) for rank in range(3)]
-    for rank, got in enumerate(on_ranks(program, 3)):
+    for rank, got in enumerate(on_ranks(program, 3, torch=three)):
         assert np.array_equal(got, np.concatenate([parts[rank] for parts in sent]))
 
 
 @everywhere
-def test_lists_of_tensors(dp):
+def test_lists_of_tensors(three, dp):
     def program(torch, rank):
         dist = torch.distributed
         x = device(torch, values(rank, (6, 4)), dp)
@@ -258,7 +265,7 @@ def test_lists_of_tensors(dp):
 
     each = [values(rank, (6, 4)) for rank in range(3)]
     part = [[values(10 * rank + i, (6, 4)) for i in range(3)] for rank in range(3)]
-    for rank, (every, gathered, (scattered, summed), exchanged) in enumerate(on_ranks(program, 3)):
+    for rank, (every, gathered, (scattered, summed), exchanged) in enumerate(on_ranks(program, 3, torch=three)):
         assert np.array_equal(every, each)
         assert np.array_equal(gathered, each if rank == 1 else [])
         assert np.array_equal(scattered, part[2][rank])

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from kernbench.errors import CollectiveMismatchError, ConfigError, DeadlockError, PlacementError
+from kernbench.ccl.algorithm import algorithm
+from kernbench.errors import CollectiveMismatchError, ConfigError, DeadlockError, IpcqDeadlock, PlacementError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import ProcessRaisedException
 from tests.runtime_api.ranks import on_ranks
@@ -124,6 +125,23 @@ def test_who_waits_alone_is_named_and_so_is_who_has_ended():
     assert "rank 1, in message, from rank 0 to rank 1, tag 7: rank 0 has not called it, since " in lines[2]
     assert len(lines) == 3
     assert list(error.errors) == [0, 1]
+
+
+def deaf(t_ptr, n_elem, world_size, *, tl):
+    if tl.program_id(2) == 0:
+        tl.recv("E", shape=n_elem, dtype=t_ptr.dtype)
+
+
+def test_programs_that_wait_for_each_other_are_named_beside_the_ranks():
+    def program(torch, rank):
+        torch.distributed.all_reduce(torch.zeros(4, device="ahbm"))
+
+    error = failure(program, pg_options={"all_reduce": algorithm(deaf)})
+    cause = error.__cause__
+    assert isinstance(cause, IpcqDeadlock)
+    assert "sip0.cube0.pe0" in str(cause)
+    assert "rank 0, in all_reduce, call 1 of group (0, 1) with rank 1, since" in str(cause)
+    assert "rank 1, in" not in str(cause)  # its part is complete, and so is the rank
 
 
 def test_a_receive_from_nobody_is_named():

@@ -147,6 +147,23 @@ def test_an_interrupt_ends_the_ranks_and_is_itself(torch, where):
     torch.multiprocessing.spawn(lambda rank: torch.zeros(4, device="ahbm").numpy(), nprocs=2)
 
 
+def test_an_interrupt_while_the_clock_runs_is_itself(torch):
+    def program(rank, interrupt):
+        x = torch.zeros(4, device="ahbm")
+        if interrupt and rank == 0:
+            torch.engine.env.call_at(torch.engine.env.now + 1000, interrupted)
+        x.numpy()
+        return x
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        torch.multiprocessing.spawn(program, (True,), nprocs=2)
+    torch.multiprocessing.spawn(program, (False,), nprocs=2)
+    assert not torch.result.complete
+
+
 def test_what_a_rank_asks_of_the_machine_while_it_is_ended_does_not_hang(torch):
     def program(rank):
         try:
@@ -172,7 +189,8 @@ def test_a_kernel_that_fails_is_an_error_of_every_rank(torch):
 
     with pytest.raises(ProcessRaisedException) as caught:
         torch.multiprocessing.spawn(program, nprocs=2)
-    assert list(caught.value.errors) == [0, 1]
+    assert list(caught.value.errors) == [1, 0]
+    assert caught.value.error_index == 1  # whose SIP it was
     assert all(isinstance(error, KernelError) for error in caught.value.errors.values())
     assert "sip1.cube0.pe0" in str(caught.value)
 

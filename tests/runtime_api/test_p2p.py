@@ -109,6 +109,14 @@ def test_what_is_sent_and_what_is_expected_have_to_agree():
     assert "(9,)" in str(caught.value)
 
 
+def test_nobody_sends_to_itself(torch):
+    def program(torch, rank):
+        with pytest.raises(ValueError, match=f"dst = {rank} is the calling rank itself"):
+            torch.distributed.send(full(torch, 0), rank)
+
+    on_ranks(program, torch=torch)
+
+
 def test_messages_of_a_group_are_its_own():
     def program(torch, rank):
         dist = torch.distributed
