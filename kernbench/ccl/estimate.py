@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import TYPE_CHECKING
 
@@ -65,11 +65,15 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A level of an algorithm: its ring of `n`, or its tree of `depth`, and the directions that are in use together."""
+    """A level of an algorithm: its ring of `n`, or its tree of `depth`, and the directions that are in use together.
+
+    `among` are the PEs that use them; None: all that have them.
+    """
 
     ways: tuple[str, ...]
     n: int = 0
     depth: int = 0
+    among: frozenset[Place] | None = None
 
 
 def _ring(plan: Plan) -> list[Part]:
@@ -131,7 +135,13 @@ def _devices(lane: Lane) -> list[Part]:
 
 
 def _chains(plan: Plan) -> list[Part]:
-    return [Part(("local_E", "local_W"), depth=plan.lanes[0].n_pes - 1), *_cubes(plan)]
+    """Return chains of PEs; only the first PE of each cube goes on, and only the root cube's between devices."""
+    lane = plan.lanes[0]
+    leaders = frozenset(place for place in lane.places if place[2] == lane.pes[0])
+    roots = frozenset(place for place in leaders if place[1] == lane.cubes[lane.root_cube])
+    cubes, *devices = _cubes(plan)
+    above = [replace(cubes, among=leaders), *(replace(part, among=roots) for part in devices)]
+    return [Part(("local_E", "local_W"), depth=lane.n_pes - 1), *above]
 
 
 def _slices(plan: Plan) -> list[Part]:
@@ -220,7 +230,7 @@ class Estimate:
         assert algorithm.slot_size is not None
         assert algorithm.credit_bytes is not None
         slots = Slots(algorithm.buffer_kind, algorithm.n_slots, algorithm.slot_size, algorithm.credit_bytes)
-        pairs = _pairs(self._plan, part.ways)
+        pairs = _pairs(self._plan, part)
         hops = Counter(self._hops.hop(src, dst, slots, itemsize=self._itemsize) for src, dst in pairs)
         shared = self._hops.shared_gbs(pairs, slots)
         net = Queues(hops, min(shared, *(hop.window_gbs for hop in hops)), self._itemsize)
@@ -233,11 +243,12 @@ def _chunk(nbytes: float, itemsize: int) -> int:
     return min(Cut(itemsize).chunks((0, elements))[0][1], elements) * itemsize
 
 
-def _pairs(plan: Plan, ways: tuple[str, ...]) -> list[tuple[Place, Place]]:
-    """Return who sends to whom over some directions."""
+def _pairs(plan: Plan, part: Part) -> list[tuple[Place, Place]]:
+    """Return who sends to whom on a level."""
     return [
         (place, peer)
         for place, role in plan.programs.items()
+        if part.among is None or place in part.among
         for way, (peer, _) in role.neighbours.items()
-        if way in ways
+        if way in part.ways
     ]

@@ -42,7 +42,7 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
     note = f"line: simulated   thin: closed form   grey: lower bound{open_marks}"
     figure, panels = _panels(rows, f"{title}: latency by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
-        for contribution, bound in _by(chosen, "contribution").items():
+        for contribution, bound in by(chosen, "contribution").items():
             least = {row["bytes_per_pe"]: row["bound_ns"] for row in bound}
             axes.plot(
                 list(least),
@@ -52,7 +52,7 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
                 zorder=1,
                 label=f"bound by {contribution}",
             )
-        for algorithm, own in _by(chosen, "algorithm").items():
+        for algorithm, own in by(chosen, "algorithm").items():
             look = looks[algorithm]
             x = [row["bytes_per_pe"] for row in own]
             axes.plot(x, [row["latency_ns"] for row in own], label=algorithm, lw=1.2, **look)
@@ -61,7 +61,7 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
             form = [row["closed_form_ns"] for row in formed]
             axes.plot([row["bytes_per_pe"] for row in formed], form, color=look["color"], lw=0.5, alpha=0.8)
         axes.set_ylabel("latency [ns]")
-    _legend(figure, (axes for axes, _ in panels))
+    name_lines(figure, (axes for axes, _ in panels))
     return figure
 
 
@@ -92,7 +92,7 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
     figure, panels = _panels(rows, f"{title}: bus bandwidth by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
         axes.axhline(link_gbs, color="black", lw=0.8)
-        for algorithm, own in _by(chosen, "algorithm").items():
+        for algorithm, own in by(chosen, "algorithm").items():
             look = looks[algorithm]
             x = [row["bytes_per_pe"] for row in own]
             axes.plot(x, [row["busbw_gbs"] for row in own], label=algorithm, lw=1.2, **look)
@@ -105,13 +105,13 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
                 color=palette.DARK_GREY,
             )  # fmt: skip
         axes.set_ylabel("busbw [GB/s]")
-    _legend(figure, (axes for axes, _ in panels))
+    name_lines(figure, (axes for axes, _ in panels))
     return figure
 
 
 def crossovers(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, str, str]]:
     """Return where the fastest algorithm changes with size: (bytes of a PE, the one before, the one after)."""
-    chosen = _by([dict(row) for row in rows], "bytes_per_pe")
+    chosen = by([dict(row) for row in rows], "bytes_per_pe")
     sizes = sorted(chosen)
     times = {size: {row["algorithm"]: row["latency_ns"] for row in chosen[size]} for size in sizes}
     best = {size: min(times[size], key=lambda name, at=size: times[at][name]) for size in sizes}  # type: ignore[misc]
@@ -242,7 +242,7 @@ def _marks(axes: Axes, own: list[Row], column: str, look: Mapping[str, Any]) -> 
     )  # fmt: skip
 
 
-def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
+def name_lines(figure: Figure, panels: Iterable[Axes]) -> None:
     """Name each line once, on the right."""
     handles: dict[str, Artist] = {}
     for axes in panels:
@@ -257,7 +257,8 @@ def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
     )
 
 
-def _by(rows: list[Row], column: str) -> dict[Any, list[Row]]:
+def by(rows: list[Row], column: str) -> dict[Any, list[Row]]:
+    """Return the rows of each value of a column, in order of appearance."""
     found: dict[Any, list[Row]] = {}
     for row in rows:
         found.setdefault(row[column], []).append(row)

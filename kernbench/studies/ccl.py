@@ -1,0 +1,255 @@
+"""Collectives on many machines: which algorithm wins at which size, how far from the bounds, and what decides it.
+
+A case is one collective by one algorithm on some SIPs. Shards lie where the algorithm's contribution has them: on PE 0
+of cube 0 of each SIP (by rank), on PE 0 of every cube (by cube), or on every PE (by PE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.bounds import Bounds
+from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.install import CclLike, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.lane import Target
+from kernbench.ccl.plan import Plan, plan
+from kernbench.config import CclConfig
+from kernbench.dtypes import as_dtype
+from kernbench.errors import ConfigError, KernbenchError
+from kernbench.registry import hint
+from kernbench.studies.ccl_run import run
+from kernbench.studies.points import Row, code_version, machine_of, run_points
+from kernbench.studies.results import read_results, write_results
+from kernbench.topology.builder import Machine, resolve_topology
+
+FILE = "ccl.json"
+SUMMARY = "summary.csv"
+KINDS = "buffer_kinds.csv"
+VISIBLE = 0.01  # links busy for less are not drawn
+NOT_RUN = "not run"
+_FLIT = 256
+
+# Parts of a vector that count as bus traffic, as nccl-tests has it (doc/PERFORMANCE.md).
+_BUS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "barrier": lambda n: 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One collective.
+
+    Attributes
+    ----------
+    slice : str
+        What it is asked for.
+    n_sips, topology, w, h : int, str, int or None, int or None
+        The SIPs, as `system.sips` has them.
+    algorithm : str
+        An entry of ccl.yaml, or one of the algorithms that `sweep` was given.
+    nbytes : int
+        Bytes of a shard (on its larger side).
+    dtype : str
+        Their type.
+    cubes, pes : int
+        Cubes of each SIP, and PEs of each cube, that have a shard; 0: as the contribution says.
+    changes : mapping
+        What is different from the entry: n_slots, slot_size, buffer_kind, root_cube.
+    links : bool
+        Whether the row keeps how busy each link was.
+    what : str
+        A name that figures print.
+    """
+
+    slice: str
+    n_sips: int
+    topology: str
+    algorithm: str
+    nbytes: int
+    dtype: str = "f16"
+    w: int | None = None
+    h: int | None = None
+    cubes: int = 0
+    pes: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    links: bool = False
+    what: str = ""
+
+    def machine(self, base: Machine) -> Machine:
+        """Return the machine with this many SIPs, joined so."""
+        sips = {"count": self.n_sips, "topology": self.topology, "w": self.w, "h": self.h}
+        return base.with_({f"system.sips.{key}": value for key, value in sips.items()})
+
+
+def sweep(
+    machine: Machine | str | None,
+    cases: Sequence[Case],
+    *,
+    config: CclLike | None = None,
+    own: Sequence[Algorithm] = (),
+    exact_flits: int = 4000,
+    max_flits: int = 1_000_000,
+    workers: int = 1,
+    folder: Path | None = None,
+) -> tuple[list[Row], dict[str, str]]:
+    """Run cases; return a row for each that the algorithm admits, and for the others why it does not.
+
+    Parameters
+    ----------
+    machine
+        As for `kb.load`; its SIPs are changed to those of each case.
+    cases
+        What to run.
+    config
+        The ccl.yaml that algorithms are looked up in.
+    own
+        Further algorithms, by their names; they are run in this process, and not kept.
+    exact_flits
+        A case whose PEs send more flits than this is simulated message by message, and says that it is not certified.
+    max_flits
+        A case with more flits than this is not simulated: its row has its closed form and bound.
+    workers
+        Processes.
+    folder
+        Where finished points are kept.
+
+    Raises
+    ------
+    KernbenchError
+        If an algorithm is unknown; nothing has been run then.
+    """
+    base, ccl = resolve_topology(machine), load_ccl_config(config)
+    mine = {algorithm.name: algorithm for algorithm in own}
+    known = [*mine, *ccl.algorithms]
+    unknown = [case.algorithm for case in cases if case.algorithm not in known]
+    if unknown:
+        raise KernbenchError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
+    rows: list[Row | None] = [None] * len(cases)
+    points: dict[int, Row] = {}
+    refused: dict[str, str] = {}
+    for i, case in enumerate(cases):
+        there = case.machine(base)
+        algorithm = mine.get(case.algorithm) or resolve_algorithm_config(case.algorithm, ccl)
+        try:
+            planned = _plan(there, algorithm, case)
+        except ConfigError as error:
+            refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}"] = str(error).partition(": ")[2]
+            continue
+        flits = _flits(planned, case)
+        mode = "auto" if flits <= exact_flits else "fast" if flits <= max_flits else NOT_RUN
+        if case.algorithm in mine:
+            rows[i] = _row(there, planned, case, mode)
+        else:
+            entry = ccl.algorithms[case.algorithm]
+            part = CclConfig(defaults=ccl.defaults, algorithms={case.algorithm: entry})
+            points[i] = {
+                "machine": dict(there.spec),
+                "ccl": part.model_dump(mode="json", exclude_none=True),
+                "case": asdict(case),
+                "mode": mode,
+            }
+    for i, row in zip(points, run_points(simulate, list(points.values()), folder=folder, workers=workers), strict=True):
+        rows[i] = row
+    return [row for row in rows if row is not None], refused
+
+
+def simulate(point: Row) -> Row:
+    """Run one case and return its row."""
+    machine, case = machine_of(point["machine"]), Case(**point["case"])
+    algorithm = resolve_algorithm_config(case.algorithm, point["ccl"])
+    return _row(machine, _plan(machine, algorithm, case), case, point["mode"])
+
+
+def places(machine: Machine, contribution: str, cubes: int = 0, pes: int = 0) -> list[Target]:
+    """Return the (cube, PE) of each SIP that have a shard: as many as asked for, else as the contribution has it."""
+    config = machine.config
+    usual = {"rank": (1, 1), "cube": (config.cubes_per_sip, 1), "pe": (config.cubes_per_sip, config.pes_per_cube)}
+    n_cubes, n_pes = (asked or own for asked, own in zip((cubes, pes), usual[contribution], strict=True))
+    return [(cube, pe) for cube in range(n_cubes) for pe in range(n_pes)]
+
+
+def bus_factor(collective: str, n: int) -> float:
+    """Return busbw / algbw for `n` contributions."""
+    return _BUS[collective](n)
+
+
+def _plan(machine: Machine, algorithm: Algorithm, case: Case) -> Plan:
+    sips = range(machine.config.n_sips)
+    chosen = replace(algorithm, **case.changes)
+    return plan(chosen, machine.config, sips, places(machine, algorithm.contribution, case.cubes, case.pes))
+
+
+def _flits(planned: Plan, case: Case) -> int:
+    """Return about how many flits PEs send: each twice its shard."""
+    return len(planned.programs) * 2 * -(-case.nbytes // _FLIT)
+
+
+def _row(machine: Machine, planned: Plan, case: Case, mode: str) -> Row:
+    algorithm, itemsize = planned.algorithm, as_dtype(case.dtype).itemsize
+    bound = Bounds(machine, list(planned.programs), algorithm.contribution).of(
+        algorithm.collective, case.nbytes, itemsize
+    )
+    form = Estimate(planned, machine, itemsize)
+    row: Row = {
+        "slice": case.slice, "what": case.what, "collective": algorithm.collective,
+        "contribution": algorithm.contribution, "algorithm": case.algorithm, "buffer_kind": algorithm.buffer_kind,
+        "n_slots": algorithm.n_slots, "slot_size": algorithm.slot_size, "root_cube": algorithm.root_cube,
+        "sip_topology": case.topology, "n_sips": case.n_sips, "contributions": planned.world_size,
+        "programs": len(planned.programs), "n_elem": case.nbytes // itemsize, "dtype": case.dtype,
+        "bytes_per_pe": case.nbytes, "bytes_per_sip": case.nbytes * len(planned.programs) // case.n_sips,
+        "bound_ns": bound.ns, "bound_by": bound.by, "closed_form_ns": form.ns(case.nbytes) if form.known else None,
+        "mode": mode, "machine": machine.hash, "code_version": code_version(),
+    }  # fmt: skip
+    measured = dict.fromkeys(("latency_ns", "algbw_gbs", "busbw_gbs")) | {"certified": False, "certificate": "",
+        "hottest_link": "", "hottest_busy": 0.0, "links": {}}  # fmt: skip
+    return row | (measured if mode == NOT_RUN else _measured(machine, planned, case, mode))
+
+
+def _measured(machine: Machine, planned: Plan, case: Case, mode: str) -> Row:
+    collective, n = planned.algorithm.collective, planned.world_size
+    ran = run(machine, planned, case.nbytes, dtype=case.dtype, mode=mode)
+    algbw = case.nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution lies on so many PEs
+    link, busy = ran.hottest
+    return {
+        "latency_ns": ran.latency_ns,
+        "algbw_gbs": algbw,
+        "busbw_gbs": algbw * bus_factor(collective, n),
+        "certified": ran.result.records.mode == "exact" or bool(ran.result.records.certified),
+        "certificate": ran.result.certificate,
+        "hottest_link": link,
+        "hottest_busy": busy,
+        "links": {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if case.links else {},
+    }
+
+
+def write(rows: Sequence[Row], refused: Mapping[str, str], folder: Path) -> Path:
+    """Write `ccl.json`, `summary.csv` and, for the rows about buffer kinds, `buffer_kinds.csv`; return the first."""
+    import pandas as pd
+
+    path = write_results(folder / FILE, rows, refused=dict(refused))
+    frame = pd.DataFrame(rows).drop(columns="links")
+    frame.to_csv(folder / SUMMARY, index=False, lineterminator="\n")
+    kinds = frame[frame["slice"] == "buffer kinds"]
+    if len(kinds):
+        kinds.to_csv(folder / KINDS, index=False, lineterminator="\n")
+    return path
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the content of `ccl.json` in `folder`."""
+    return read_results(folder / FILE)
+
+
+def of_slice(rows: Iterable[Row], *names: str) -> list[Row]:
+    """Return the rows of some slices."""
+    return [row for row in rows if row["slice"] in names]

@@ -1,0 +1,114 @@
+"""The slices of the collectives study, as cases: each asks one question of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isqrt
+from typing import Any
+
+from kernbench.ccl.install import names
+from kernbench.config import CclConfig, MachineConfig
+from kernbench.dtypes import as_dtype
+from kernbench.studies.ccl import Case
+from kernbench.studies.ccl_lists import sizes as list_sizes
+
+# (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
+System = Sequence[Any]
+
+INTERCUBE = "intercube_allreduce"
+RING = "ring_allreduce_tcm"
+ONE_EACH = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce")
+SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LISTS, MARKS = (
+    "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "lists", "published",
+)  # fmt: skip
+
+
+def by_size(
+    config: CclConfig,
+    machine: MachineConfig,
+    systems: Iterable[System],
+    sizes: Sequence[int],
+    *,
+    programs: int = 800,
+    others: bool = False,
+) -> list[Case]:
+    """Return every all-reduce (with `others`, every other collective) at every size on every system.
+
+    Algorithms that come with another kind of ring than TCM are left out: the buffer kinds are a slice of their own.
+    Those that would run on more than `programs` PEs are left out of a system.
+    """
+    each = {"rank": 1, "cube": machine.cubes_per_sip, "pe": machine.pes_per_sip}
+    return [
+        _case(OTHERS if others else SIZES, system, name, nbytes)
+        for system in systems
+        for name in names(config)
+        if (config.algorithms[name].collective != "all_reduce") == others
+        and config.setting(name, "buffer_kind") == "tcm"
+        and system[0] * each[config.algorithms[name].contribution] <= programs
+        for nbytes in ([2] if config.algorithms[name].collective == "barrier" else sizes)
+    ]
+
+
+def buffer_kinds(system: System, sizes: Sequence[int], algorithms: Sequence[str] = (INTERCUBE, RING)) -> list[Case]:
+    """Return rings in TCM, SRAM and HBM."""
+    return [
+        _case(KINDS, system, name, nbytes, changes={"buffer_kind": kind})
+        for name in algorithms
+        for kind in ("tcm", "sram", "hbm")
+        for nbytes in sizes
+    ]
+
+
+def roots(system: System, machine: MachineConfig, nbytes: int) -> list[Case]:
+    """Return every cube as the one that stands for its SIP."""
+    cubes = range(machine.cubes_per_sip)
+    return [_case(ROOTS, system, INTERCUBE, nbytes, changes={"root_cube": cube}) for cube in cubes]
+
+
+def scaling(
+    counts: Sequence[int], topology: str, sizes: Sequence[int], algorithms: Sequence[str] = ONE_EACH
+) -> list[Case]:
+    """Return ever more SIPs, one PE each; grids as square as they can be."""
+    return [
+        _case(SCALING, _system(n, topology), name, nbytes) for n in counts for name in algorithms for nbytes in sizes
+    ]
+
+
+def slots(system: System, counts: Sequence[int], nbytes: int, algorithms: Sequence[str] = (RING,)) -> list[Case]:
+    """Return ever more slots."""
+    return [_case(SLOTS, system, name, nbytes, changes={"n_slots": n}) for name in algorithms for n in counts]
+
+
+def lists(
+    system: System, machine: MachineConfig, names: Sequence[str], algorithms: Sequence[str], slot_size: int
+) -> list[Case]:
+    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP."""
+    cases = []
+    for size in (size for name in names for size in list_sizes(name)):
+        item = as_dtype(size.dtype).itemsize
+        part = -(-size.nbytes // (machine.cubes_per_sip * item)) * item
+        cases += [
+            _case(
+                LISTS, system, algorithm, part, dtype=size.dtype, cubes=machine.cubes_per_sip, pes=1,
+                changes={"slot_size": slot_size}, what=f"{size.list} {size.name}",
+            )
+            for algorithm in algorithms
+        ]  # fmt: skip
+    return cases
+
+
+def published(system: System, sizes: Sequence[int], others: int) -> list[Case]:
+    """Return the all-reduces that the reference design's figures are of: by cube, and at one size in other memories."""
+    cases = [_case(MARKS, system, INTERCUBE, nbytes) for nbytes in sizes]
+    return cases + [_case(MARKS, system, INTERCUBE, others, changes={"buffer_kind": kind}) for kind in ("sram", "hbm")]
+
+
+def _system(n: int, topology: str) -> System:
+    rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
+    return (n, topology, n // rows, rows) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
+
+
+def _case(slice_name: str, system: System, algorithm: str, nbytes: int, **more: Any) -> Case:
+    n, topology, *grid = system
+    w, h = grid or (None, None)
+    return Case(slice_name, n, topology, algorithm, nbytes, w=w, h=h, **more)
