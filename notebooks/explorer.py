@@ -17,7 +17,8 @@
 #
 # Run the cell, press **Run**, and watch a simulated machine at work. Then change the machine or the work on the left:
 # a short run starts again by itself. *Why* ranks what the time went to, and names the field of the machine file that
-# each resource obeys.
+# each resource obeys; *Compare* sets one run against another. A function of your own, `f(torch, *, size: int = 64)`,
+# stands in the list of works when it is given to `explore(None, f)`.
 
 # %%
 from kernbench.notebook import explore

@@ -77,7 +77,7 @@ class ExplorerView:
         self.refresh()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return mimebundle(self.root, "Explorer: choose a machine and a work, press Run")
+        return mimebundle(self.root, "The explorer: run this cell to open it")
 
 
 def explore(machine: str | Path | Machine | None = None, *own: Callable[..., object]) -> ExplorerView:

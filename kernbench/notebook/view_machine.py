@@ -169,8 +169,7 @@ class TopologyPicker:
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
         lines += [
-            f"<code>{escape(x.field)}</code> {_value(x.before)} &rarr; <b>{_value(x.after)}</b>"
-            for x in form.changed()
+            f"<code>{escape(x.field)}</code> {_value(x.before)} &rarr; <b>{_value(x.after)}</b>" for x in form.changed()
         ]
         self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
         self._draw()

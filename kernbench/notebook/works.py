@@ -54,7 +54,8 @@ def works(own: Iterable[Callable[..., object]] = ()) -> dict[str, Work]:
     """
     found = [_own(function) for function in own]
     for name, function in explorations().items():
-        source = (f"from kernbench.studies import {name}", f"{name}.explore")
+        package, _, module = function.__module__.rpartition(".")
+        source = (f"from {package} import {module}", f"{module}.{function.__name__}")
         found.append(_work(f"study {name}", function, source))
     for bench in registry.benches():
         if not bench.is_milestone:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 FUNCTION = "explore"
+_APART = f"_{FUNCTION}"  # a study may keep it in a module of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +43,5 @@ def explorations() -> dict[str, Callable[..., object]]:
     for info in pkgutil.iter_modules(package.__path__):
         function = getattr(importlib.import_module(f"{package.__name__}.{info.name}"), FUNCTION, None)
         if callable(function):
-            found[info.name] = function
+            found[info.name.removesuffix(_APART)] = function
     return found

@@ -180,8 +180,8 @@ def test_three_clicks_to_a_first_run_in_jupyterlab(places, driver):
 
     lab = Page(driver, "lab")
     lab.open(f"{places['lab']}/lab/tree/notebooks/explorer.ipynb?reset&token={TOKEN}")
+    lab.until(lambda: "Idle" in lab.text("#jp-main-statusbar"), "a kernel")
     lab.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
-    lab.until(lambda: "Idle" in lab.text(".jp-Notebook-ExecutionIndicator") or lab.all(".jp-Toolbar-kernelStatus"), "")
     lab.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
     lab.click("button.kb-run")
     lab.until(lambda: "of the time" in lab.text(".kb-why"), "reasons")

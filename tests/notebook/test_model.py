@@ -259,14 +259,24 @@ def test_runs_are_compared_with_the_pinned_one(explorer):
     assert explorer.table()[0]["against_baseline"] is None
 
 
-def test_doubling_the_named_resource_helps_and_one_off_the_path_does_not(explorer):
-    small_gemm(explorer)
-    for name in "mkn":
-        explorer.set(name, 256)
-    first = run(explorer).why[0]
+@pytest.mark.parametrize(
+    ("preset", "work", "values"),
+    [
+        ("small", "study gemm", {"m": 256, "k": 256, "n": 256}),
+        ("default", "study ccl", {"algorithm": "ring_allreduce_tcm", "elements": 65536}),
+    ],
+)
+def test_doubling_the_named_resource_helps_and_one_off_the_path_does_not(preset, work, values):
+    explorer = Explorer(f"preset:{preset}")
+    explorer.choose(work)
+    explorer.set_option("data", False)
+    for name, value in values.items():
+        assert explorer.set(name, value)
+    first = next(reason for reason in run(explorer).why if reason.fields)
     latency = explorer.result.latency_ns
     for field in (*first.fields, *first.together):
-        explorer.form.set(field, f"{2 * float(explorer.form.text(field)):g}")
+        factor = 0.5 if field.endswith("_ns") else 2
+        explorer.form.set(field, f"{factor * float(explorer.form.text(field)):g}")
     assert explorer.form.valid
     run(explorer)
     assert explorer.result.latency_ns < latency - 0.4 * first.ns
@@ -274,6 +284,15 @@ def test_doubling_the_named_resource_helps_and_one_off_the_path_does_not(explore
     explorer.form.set("cube.sram.bw_gbs", "256")
     run(explorer)
     assert explorer.result.latency_ns == latency
+
+
+def test_auto_tells_why_it_chose(explorer):
+    explorer.form.load("preset:default")
+    explorer.choose("study ccl")
+    state = run(explorer)
+    assert state.outcome.checks == 1
+    assert "lower bound" in state.outcome.shown.reason
+    assert {"auto", state.outcome.shown.algorithm} <= set(explorer.work.parameters[0].options(explorer.form.machine))
 
 
 def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):

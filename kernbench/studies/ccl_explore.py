@@ -1,0 +1,75 @@
+"""All-reduce over the SIPs of a machine, for the explorer: any algorithm of ccl.yaml, or the one it would choose."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.plan import Plan
+from kernbench.ccl.tuner import Decision, Tuner
+from kernbench.config import AUTO
+from kernbench.dtypes import as_dtype
+from kernbench.errors import KernbenchError, VerificationError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective import SEEN
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.studies.explore import Choices
+from kernbench.topology import naming
+from kernbench.topology.builder import Machine
+
+
+def _algorithms(_: Machine) -> list[str]:
+    return [AUTO, *names(load_ccl_config(), "all_reduce")]
+
+
+def explore(
+    torch: RuntimeContext,
+    *,
+    algorithm: Annotated[str, "of ccl.yaml; auto: the best by closed form", Choices(_algorithms)] = AUTO,
+    elements: Annotated[int, "of each SIP's tensor"] = 16384,
+    cubes: Annotated[int, "of each SIP that hold a shard"] = 1,
+    pes: Annotated[int, "of each cube that hold a shard"] = 1,
+    dtype: Annotated[Literal["f16", "bf16", "f32"], "of the elements"] = "f16",
+) -> Decision | str:
+    """All-reduce of one tensor per SIP, over all SIPs of the machine."""
+    kind, dp = as_dtype(dtype), DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
+    config = torch.engine.machine.config
+    if config.n_sips < 2:
+        raise KernbenchError("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+    rng = np.random.default_rng(elements)
+    values = rng.integers(-4, 5, (config.n_sips, elements)).astype(np.float32)  # small whole numbers: sums are exact
+    tensors = [
+        torch.tensor(own.astype(kind.numpy), dtype=kind, dp=dp, device=f"ahbm:{sip}", name=f"sip{sip}")
+        if torch.engine.data
+        else torch.empty(elements, dtype=kind, dp=dp, device=f"ahbm:{sip}", name=f"sip{sip}")
+        for sip, own in enumerate(values)
+    ]
+    plan = torch.collective(tensors, algorithm)
+    torch.ahbm.synchronize()
+    if torch.engine.data:
+        _check(torch, plan, tensors, values)
+    return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(plan).strip("<>")
+
+
+def _decision(machine: Machine, tensors: list[Tensor]) -> Decision:
+    """Return why "auto" chose what it chose."""
+    config, first = load_ccl_config(), tensors[0]
+    known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
+    nbytes = max(shard.nbytes for shard in first.shards)
+    few = sorted({(shard.cube, shard.pe) for shard in first.shards})[:SEEN]
+    return Tuner(machine, known).choose("all_reduce", nbytes, places=few, itemsize=first.dtype.itemsize)
+
+
+def _check(torch: RuntimeContext, plan: Plan, tensors: list[Tensor], values: np.ndarray) -> None:
+    """Compare each participant's shard with the sum of its lane, at no simulated cost: a host read has its own."""
+    shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
+    torch.checks += 1
+    for lane in plan.lanes:
+        expected = sum(values[place[0]][shards[place].index] for place in lane.places)
+        for place in lane.places:
+            held = torch.engine.memory.peek([(shards[place].pa, shards[place].nbytes)])
+            if not np.array_equal(held.view(tensors[0].dtype.numpy).astype(np.float32), expected):
+                raise VerificationError(f"{plan.algorithm.name}: {naming.pe(*place)} has another sum than numpy")
