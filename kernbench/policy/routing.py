@@ -50,6 +50,24 @@ class Router:
             found = self._paths[src, dst] = self._find(src, dst)
         return found
 
+    def merges(self, src: str, dst: str) -> bool:
+        """Return whether routes and replies reach the link from `src` to `dst` over more links than one.
+
+        Where they do not, the order on that one is the order on this.
+        """
+        before = [edge.dst for edge in self._graph.out(src) if edge.dst != dst]
+        place, behind = naming.parse(src), naming.parse(dst)
+        if len(before) > 1 and place.kind == "router":
+            to = (behind.row, behind.col) if behind.kind == "router" else None
+            turns, at = self._layout.turns, self._at(place)
+            mine = [naming.parse(node) for node in before]
+            before = [
+                node
+                for node, p in zip(before, mine, strict=True)
+                if ((p.row, p.col) if p.kind == "router" else None, at, to) in turns
+            ]
+        return len(before) > 1 or place.kind in _IN_IO
+
     def _find(self, src: str, dst: str) -> tuple[str, ...]:
         a, b = self._end(src), self._end(dst)
         if src == dst:

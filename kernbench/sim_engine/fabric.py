@@ -102,7 +102,10 @@ class Fabric:
             rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
             part = self._part(dst)
             extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
-            link = self.links[src, dst] = Link(edge, extra, rank, getattr(part, "on_head", None))
+            hook = getattr(part, "on_head", None)
+            link = self.links[src, dst] = Link(
+                edge, self.graph.index(dst), extra, rank, hook, self._router.merges(src, dst)
+            )
         return link
 
     def _part(self, node_id: str) -> Any:
@@ -131,9 +134,6 @@ class Fabric:
     def _make(self, path: tuple[str, ...]) -> Route:
         links = tuple(self.link(a, b) for a, b in pairwise(path))
         links[0].merges = True
-        for before, link in pairwise(links):
-            link.merges |= link.fed_by not in (None, before)
-            link.fed_by = before
         start: Any
         if self.hops is not None or any(link.hook is not None for link in links):
             start = self._start_observed
@@ -179,7 +179,7 @@ class Fabric:
     def _start_whole(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
     ) -> None:
-        self._move([route.links, 0, count, size, key, self.clock._now, True, fn, arg, each])
+        self._move([route.links, 0, count, size, self.clock._now, True, fn, arg, each])
 
     def start_flits(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
@@ -198,21 +198,22 @@ class Fabric:
         self.reservations += count
         t = start + d + first.lat
         heap, priority = self.clock.heap, first.priority
+        first.order = order = first.order + 1
         if len(links) == 1:
             for left in range(count - 1, -1, -1):
                 if fn is not None and (each or not left):
-                    heappush(heap, (t, priority, key + 1, (fn, arg)))
+                    heappush(heap, (t, priority, order, (fn, arg)))
                 t += d
         elif count == 1:
-            heappush(heap, (t, priority, key + 1, (self._hop, [links, 1, size, key, fn, arg])))
+            heappush(heap, (t, priority, order, (self._hop, [links, 1, size, fn, arg])))
         elif self.lazy:
-            train = [links, size, key, d, count, fn, arg, each]
-            heappush(heap, (t, priority, key + 1, (self._feed, train)))
+            train = [links, size, order, d, count, fn, arg, each]
+            heappush(heap, (t, priority, order, (self._feed, train)))
             return train
         else:
             for left in range(count - 1, -1, -1):
-                flit = [links, 1, size, key, fn if each or not left else None, arg]
-                heappush(heap, (t, priority, key + 1, (self._hop, flit)))
+                flit = [links, 1, size, fn if each or not left else None, arg]
+                heappush(heap, (t, priority, order, (self._hop, flit)))
                 t += d
         return None
 
@@ -233,9 +234,9 @@ class Fabric:
         link = route.links[k]
         came_over = route.links[k - 1].priority if k else ARRIVAL
         if link.free >= HELD:
-            link.held((t, came_over, key + k))
+            link.held((t, came_over, key))
         if self.whole and k:
-            note(self, link, t, came_over, key)
+            note(self, link, t, came_over)
         start = max(t, link.free)
         end = link.free = start + link.time(size)
         self.reservations += 1
@@ -245,11 +246,12 @@ class Fabric:
         if link.hook is not None:
             t += link.hook(size, t)
         k += 1
+        link.order += 1
         if k < len(route.links):
             flit[1] = k
-            heappush(self.clock.heap, (t, link.priority, key + k, (self._observed, flit)))
+            heappush(self.clock.heap, (t, link.priority, link.order, (self._observed, flit)))
         elif fn is not None:
-            heappush(self.clock.heap, (t, link.priority, key + k, (fn, arg)))
+            heappush(self.clock.heap, (t, link.priority, link.order, (fn, arg)))
 
     def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
         """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""

@@ -10,6 +10,7 @@ from kernbench.units import FLIT_BYTES, serialization_ps
 
 HOP_BITS = 10
 COUNT_BITS = 34
+_ORDER_BITS = 40
 HELD = 1 << 62
 
 Hook = Callable[[int, int], int]
@@ -18,28 +19,30 @@ Hook = Callable[[int, int], int]
 class Link:
     """A directed link.
 
-    `free` is when its last reservation ends, `priority` its rank among simultaneous arrivals; `last` is when the
-    last flit of the latest message reaches it, `last_from` and `last_key` that flit's own rank and key. While
-    somebody has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap
-    (time, priority, key), and gets the true `free`. `fed_by` is a link that routes come over, `merges` says that some
-    come over others, or begin here; `hook` is the part behind it, if it wants to see every head.
+    `free` is when its last reservation ends. What leaves it arrives in that order, and among simultaneous arrivals over
+    other links by `priority`: `order` numbers what has left, from a base of its own. `last` is when the last flit of
+    the latest message reaches it, over the link of priority `last_from`. While somebody has the link to himself `free`
+    is HELD: who reaches it first calls `held` with his place in the heap (time, priority, order), and gets the true
+    `free`. `merges` says that routes reach it over several links, or begin here; `hook` is the part behind it, if it
+    wants to see every head.
     """
 
     __slots__ = (
-        "bw_gbs", "dst", "fed_by", "flit_ps", "free", "held", "hook", "last", "last_from", "last_key", "lat", "merges",
-        "name", "priority", "src", "times",
+        "bw_gbs", "dst", "flit_ps", "free", "held", "hook", "last", "last_from", "lat", "merges",
+        "name", "order", "priority", "src", "times",
     )  # fmt: skip
 
-    def __init__(self, edge: Edge, extra_ps: int, rank: int, hook: Hook | None) -> None:
+    def __init__(self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool) -> None:
         self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
         self.bw_gbs = edge.bw_gbs
         self.lat = edge.latency_ps + extra_ps
         self.hook = hook
-        self.priority = ARRIVAL + rank
-        self.free = self.last = self.last_from = self.last_key = 0
+        self.priority = ARRIVAL + 1 + rank
+        self.free = self.last = self.last_from = 0
+        self.order = to << _ORDER_BITS
         self.held: Callable[[tuple[int, int, int]], int]
-        self.fed_by: Link | None = None
-        self.merges = False
+        # Over a link without latency an empty flit would be further on before its turn among simultaneous arrivals.
+        self.merges = merges or not self.lat
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 

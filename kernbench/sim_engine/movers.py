@@ -24,17 +24,17 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
     check = fabric.whole
 
     def hop(flit: list[Any]) -> None:
-        """Take a flit [links, k, size, key, fn, arg] over link k, and on while nothing else is due before."""
-        links, k, size, key, fn, arg = flit
+        """Take a flit [links, k, size, fn, arg] over link k, and on while nothing else can come before."""
+        links, k, size, fn, arg = flit
         first, count = k, len(links)
         t = clock._now
         while True:
             link = links[k]
             start = link.free
             if start >= HELD:
-                start = link.held((t, links[k - 1].priority, key + k))
+                start = link.held((t, links[k - 1].priority, links[k - 1].order))
             if check:
-                note(fabric, link, t, links[k - 1].priority, key)
+                note(fabric, link, t, links[k - 1].priority)
             if start < t:
                 start = t
             start += link.flit_ps if size == FLIT_BYTES else link.time(size)
@@ -43,52 +43,65 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
             k += 1
             if k == count:
                 if fn is not None:
-                    heappush(heap, (t, link.priority, key + k, (fn, arg)))
+                    link.order = order = link.order + 1
+                    heappush(heap, (t, link.priority, order, (fn, arg)))
                 break
-            if run_ahead and (not heap or t < heap[0][0]):
+            if not links[k].merges or (run_ahead and (not heap or t < heap[0][0])):
                 continue
             flit[1] = k
-            heappush(heap, (t, link.priority, key + k, (hop, flit)))
+            link.order = order = link.order + 1
+            heappush(heap, (t, link.priority, order, (hop, flit)))
             break
         fabric.reservations += k - first
 
     def feed(train: list[Any]) -> None:
-        """Take the next flit of a train [links, size, key, d, left, fn, arg, each] over the second link."""
-        links, size, key, d, left, fn, arg, each = train
+        """Take the next flit of a train [links, size, order, d, left, fn, arg, each] over the second link."""
+        links, size, order, d, left, fn, arg, each = train
         if not left:
             return
         t = clock._now
         link = links[1]
         flit_ps = link.flit_ps if size == FLIT_BYTES else link.time(size)
-        lat, priority, ends = link.lat, link.priority, len(links) == 2
+        lat, count = link.lat, len(links)
         until = heap[0][0] if heap else None
         done = 0
         while True:
             start = link.free
             if start >= HELD:
-                start = link.held((t, links[0].priority, key + 1))
+                start = link.held((t, links[0].priority, order))
                 until = heap[0][0] if heap else None
             if check:
-                note(fabric, link, t, links[0].priority, key)
+                note(fabric, link, t, links[0].priority)
             if start < t:
                 start = t
             start += flit_ps
             link.free = start
-            done += 1
             left -= 1
             tell = fn if each or not left else None
-            if not ends:
-                heappush(heap, (start + lat, priority, key + 2, (hop, [links, 2, size, key, tell, arg])))
-                until = heap[0][0]
-            elif tell is not None:
-                heappush(heap, (start + lat, priority, key + 2, (tell, arg)))
+            k, at, behind = 2, start + lat, link
+            while k < count and not links[k].merges:
+                if check:
+                    note(fabric, links[k], at, behind.priority)
+                behind = links[k]
+                k += 1
+                start = behind.free
+                if start < at:
+                    start = at
+                start += behind.flit_ps if size == FLIT_BYTES else behind.time(size)
+                behind.free = start
+                at = start + behind.lat
+            done += k - 1
+            if k < count or tell is not None:
+                behind.order = number = behind.order + 1
+                item = (hop, [links, k, size, tell, arg]) if k < count else (tell, arg)
+                heappush(heap, (at, behind.priority, number, item))
                 until = heap[0][0]
             if not left:
                 break
             t += d
             if not run_ahead or (until is not None and until <= t):
                 train[4] = left
-                heappush(heap, (t, links[0].priority, key + 1, (feed, train)))
+                heappush(heap, (t, links[0].priority, order, (feed, train)))
                 break
         fabric.reservations += done
 
@@ -98,14 +111,14 @@ def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback,
 def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callable[..., None]]:
     """Return `move`, which takes q flits of one message over their links, and `pair`, the same for just two.
 
-    The last link, and one that all routes so far reach over the same link, are reserved with the one before: should
-    anything else reach them earlier, the check says so.
+    The last link, and one that is reached over one link only, are reserved with the one before: should anything else
+    reach them earlier, the check says so.
     """
     heap = clock.heap
 
     def move(unit: list[Any]) -> None:
-        """Take a message [links, k, q, size, key, tail, even, fn, arg, each] over link k, and on."""
-        links, k, q, size, key, tail, even, fn, arg, each = unit
+        """Take a message [links, k, q, size, tail, even, fn, arg, each] over link k, and on."""
+        links, k, q, size, tail, even, fn, arg, each = unit
         first, count = k, len(links)
         t = clock._now
         came_over = links[k - 1].priority if k else 0
@@ -113,14 +126,13 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
             link = links[k]
             start = link.free
             if start >= HELD:
-                start = link.held((t, came_over, key + k))
+                start = link.held((t, came_over, links[k - 1].order))
             last = link.last
-            if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)) and k:
+            if t <= last and (t < last or came_over < link.last_from) and k:
                 fabric.flag(link)
             if tail >= last:
                 link.last = tail
                 link.last_from = came_over
-                link.last_key = key
             times = link.times
             d = times[size] if size in times else link.time(size)
             if start < t:
@@ -138,18 +150,20 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
             k += 1
             if k == count:
                 if each:
-                    arrive(link, t, tail, q, even, key + k, fn, arg)
+                    arrive(link, t, tail, q, even, fn, arg)
                 elif fn is not None:
-                    heappush(heap, (tail, came_over, key + k, (fn, arg)))
+                    link.order = order = link.order + 1
+                    heappush(heap, (tail, came_over, order, (fn, arg)))
                 break
             if k == count - 1 or not links[k].merges or (run_ahead and (not heap or t < heap[0][0])):
                 continue
-            unit[1], unit[5], unit[6] = k, tail, even
-            heappush(heap, (t, came_over, key + k, (move, unit)))
+            unit[1], unit[4], unit[5] = k, tail, even
+            link.order = order = link.order + 1
+            heappush(heap, (t, came_over, order, (move, unit)))
             break
         fabric.reservations += k - first
 
-    def pair(route: Route, q: int, size: int, key: int, fn: Callback | None, arg: object, each: bool) -> None:
+    def pair(route: Route, q: int, size: int, _key: int, fn: Callback | None, arg: object, each: bool) -> None:
         """Take a message over a route of two links, such as a PE's own slice."""
         first, link = route.links
         t = clock._now
@@ -167,14 +181,13 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
         came_over = first.priority
         start = link.free
         if start >= HELD:
-            start = link.held((t, came_over, key + 1))
+            start = link.held((t, came_over, first.order))
         last = link.last
-        if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)):
+        if t <= last and (t < last or came_over < link.last_from):
             fabric.flag(link)
         if tail >= last:
             link.last = tail
             link.last_from = came_over
-            link.last_key = key
         times = link.times
         d = times[size] if size in times else link.time(size)
         if start < t:
@@ -187,33 +200,35 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
         link.free = end
         fabric.reservations += 2
         if each:
-            arrive(link, start + d + link.lat, end + link.lat, q, even, key + 2, fn, arg)
+            arrive(link, start + d + link.lat, end + link.lat, q, even, fn, arg)
         elif fn is not None:
-            heappush(heap, (end + link.lat, link.priority, key + 2, (fn, arg)))
+            link.order = order = link.order + 1
+            heappush(heap, (end + link.lat, link.priority, order, (fn, arg)))
 
-    def arrive(link: Link, head: int, tail: int, q: int, even: bool, key: int, fn: Any, arg: object) -> None:
+    def arrive(link: Link, head: int, tail: int, q: int, even: bool, fn: Any, arg: object) -> None:
         """Tell of every flit of a message whose first and last arrive at `head` and `tail`, evenly spaced."""
         if not even:
             fabric.flag(link)
         step = (tail - head) // (q - 1) if q > 1 else 0
-        heappush(heap, (head, link.priority, key, (unfold, [head, step, q, link.priority, key, fn, arg])))
+        link.order = order = link.order + 1
+        heappush(heap, (head, link.priority, order, (unfold, [head, step, q, link.priority, order, fn, arg])))
 
     def unfold(arrivals: list[Any]) -> None:
-        """Tell of the next flit of a message [t, step, left, priority, key, fn, arg] at its end."""
-        t, step, left, priority, key, fn, arg = arrivals
+        """Tell of the next flit of a message [t, step, left, priority, order, fn, arg] at its end."""
+        t, step, left, priority, order, fn, arg = arrivals
         if left > 1:
             t += step
             arrivals[0], arrivals[2] = t, left - 1
-            heappush(heap, (t, priority, key, (unfold, arrivals)))
+            heappush(heap, (t, priority, order, (unfold, arrivals)))
         fn(arg)
 
     return move, pair
 
 
-def note(fabric: Fabric, link: Link, t: int, came_over: int, key: int) -> None:
+def note(fabric: Fabric, link: Link, t: int, came_over: int) -> None:
     """Check that a flit, among whole messages, reaches `link` in order, and keep it as the latest."""
     last = link.last
-    if t <= last and (t < last or (came_over, key) < (link.last_from, link.last_key)):
+    if t <= last and (t < last or came_over < link.last_from):
         fabric.flag(link)
     if t >= last:
-        link.last, link.last_from, link.last_key = t, came_over, key
+        link.last, link.last_from = t, came_over

@@ -7,6 +7,7 @@ All cubes of a machine share one layout. Row 0 is north, column 0 west; router (
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kernbench.config.rules import pe_places, port_places
@@ -71,6 +72,16 @@ class CubeLayout:
             found = self._straight(src, (src[0], dst[1]), dst) or self._straight(src, (dst[0], src[1]), dst)
             found = self._walks[src, dst] = found or self._shortest(src, dst)
         return found
+
+    @cached_property
+    def turns(self) -> frozenset[tuple[At | None, At, At | None]]:
+        """Return every (router before, router, router behind) of a route or a reply; None where it begins or ends."""
+        ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
+        found: set[tuple[At | None, At, At | None]] = set()
+        for walk in (self.walk(a, b) for a in ends for b in ends):
+            for way in (walk, walk[::-1]):
+                found.update(zip((None, *way[:-1]), way, (*way[1:], None), strict=True))
+        return frozenset(found)
 
     def _straight(self, src: At, corner: At, dst: At) -> tuple[At, ...] | None:
         walk = [src]

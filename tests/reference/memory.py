@@ -97,7 +97,7 @@ class HbmSlice:
         def finished() -> None:
             request.finished += 1
             for _ in range(due.count(request.finished)):
-                Arrival(self.env, self.access_ps, 0, request.key, message.links[0].put, message, 0)
+                Arrival(self.env, self.access_ps, -1, own(request.key), message.links[0].put, message, 0)
 
         for burst in bursts:
             self._serve(burst, "read", finished)
@@ -120,7 +120,9 @@ class HbmSlice:
         def finished() -> None:
             request.finished += 1
             if request.finished == m:
-                Arrival(self.env, 0, 0, request.key, self.network.send, request.back, ACK, request.key, request.done)
+                Arrival(
+                    self.env, 0, -1, own(request.key), self.network.send, request.back, ACK, request.key, request.done
+                )
 
         for i, burst in enumerate(bursts):
             if _ceil((i + 1) * q, m) == request.arrived:
@@ -129,3 +131,9 @@ class HbmSlice:
 
 def _ceil(a: int, b: int) -> int:
     return (a + b - 1) // b
+
+
+def own(key: Key) -> int:
+    """Return the place of what a memory does with a request among all that it does at that instant."""
+    source, count = key
+    return source << 64 | count

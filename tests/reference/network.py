@@ -2,9 +2,9 @@
 
 A process per link takes flits from a Store, one after another; nothing is computed ahead and nothing skipped.
 A message of n bytes is one flit of n bytes up to 256, else ceil(n / 256) whole flits. What arrives at one
-instant arrives in the order of (rank of the link it came over, source, the source's count), after whatever
-else happens at that instant; an arrival that another one causes without any delay takes its turn among the
-rest.
+instant over different links arrives in the order of their ranks (of equal ones, of the nodes behind them), what
+arrives over one in the order in which it left it, after whatever else happens at that instant; an arrival that
+another one causes without any delay takes its turn among the rest.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ def service_ps(nbytes: int, bw_gbs: float) -> int:
 class Arrival(simpy.Event):
     """Call `fn(*args)` in `delay` ps, among the arrivals of that instant."""
 
-    def __init__(self, env: simpy.Environment, delay: int, rank: int, key: Key, fn: Callable, *args) -> None:
+    def __init__(self, env: simpy.Environment, delay: int, rank: int, order: int, fn: Callable, *args) -> None:
         super().__init__(env)
         self._ok, self._value = True, None
         self.callbacks.append(lambda _: fn(*args))
-        source, count = key
         after_the_rest = simpy.events.NORMAL + 1
-        env.schedule(self, after_the_rest + (rank << 128 | source << 64 | count), delay)
+        env.schedule(self, after_the_rest + (rank + 1 << 128 | order), delay)
 
 
 @dataclass(eq=False, slots=True)
@@ -65,10 +64,11 @@ class Hop(NamedTuple):
 class Link:
     """A server of flits, first come, first served, with a latency behind it."""
 
-    def __init__(self, env: simpy.Environment, edge: Edge, hops: list[Hop]) -> None:
+    def __init__(self, env: simpy.Environment, edge: Edge, place: int, hops: list[Hop]) -> None:
         self.env, self.edge, self.hops = env, edge, hops
         self.name = f"{edge.src}->{edge.dst}"
         self.queue = simpy.Store(env)
+        self.served = place << 64
         env.process(self._serve())
 
     def put(self, message: Message, hop: int) -> None:
@@ -81,7 +81,8 @@ class Link:
             start = self.env.now
             yield self.env.timeout(service_ps(message.size, self.edge.bw_gbs))
             self.hops.append(Hop(message.key, self.name, message.size, arrival, start, self.env.now))
-            Arrival(self.env, self.edge.latency_ps, self.edge.rank, message.key, self._deliver, message, hop + 1)
+            self.served += 1
+            Arrival(self.env, self.edge.latency_ps, self.edge.rank, self.served, self._deliver, message, hop + 1)
 
     @staticmethod
     def _deliver(message: Message, hop: int) -> None:
@@ -92,10 +93,12 @@ class Link:
 
 
 class Network:
-    """Links, made when first used. `edge(src, dst)` describes one."""
+    """Links, made when first used. `edge(src, dst)` describes one, `index(node)` is a node's place in the machine."""
 
-    def __init__(self, env: simpy.Environment, edge: Callable[[str, str], Edge]) -> None:
-        self.env, self._edge = env, edge
+    def __init__(
+        self, env: simpy.Environment, edge: Callable[[str, str], Edge], index: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        self.env, self._edge, self._index = env, edge, index
         self._links: dict[tuple[str, str], Link] = {}
         self.hops: list[Hop] = []
 
@@ -104,7 +107,7 @@ class Network:
         found = []
         for pair in pairwise(path):
             if pair not in self._links:
-                self._links[pair] = Link(self.env, self._edge(*pair), self.hops)
+                self._links[pair] = Link(self.env, self._edge(*pair), self._index(pair[1]), self.hops)
             found.append(self._links[pair])
         return found
 

@@ -44,7 +44,7 @@ class Reference:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.graph = machine, machine.graph
         self.env = simpy.Environment(0)
-        self.network = Network(self.env, self.graph.edge)
+        self.network = Network(self.env, self.graph.edge, self.graph.index)
         self._router = Router(self.graph)
         self._counts: dict[str, int] = {}
         self._memories: dict[str, HbmSlice | Sram] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import simpy
 
 from kernbench.topology.graph import Edge
@@ -104,16 +105,13 @@ def test_an_earlier_arrival_goes_before_a_lower_rank():
     assert line.run() == {"a": 2000, "b": 3000}
 
 
-def test_equal_arrivals_over_one_link_go_by_source_and_count():
-    # A flit of nothing leaves with the flit before it: both reach r at 1000, the smaller key goes first.
+@pytest.mark.parametrize("keys", [(9, 3), (3, 9)])
+def test_what_arrives_over_one_link_at_once_goes_in_the_order_in_which_it_left(keys):
+    # A flit of nothing leaves with the flit before it: both reach r at 1005.
     line = Line(a_r=(256.0, 5), r_c=(256.0, 0))
-    line.send(0, "late key", "arc", 256, (0, 9))
-    line.send(1, "early key", "arc", 0, (0, 3))
-    assert line.run() == {"early key": 1005, "late key": 2005}
-    line = Line(a_r=(256.0, 5), r_c=(256.0, 0))
-    line.send(0, "early key", "arc", 256, (0, 3))
-    line.send(1, "late key", "arc", 0, (0, 9))
-    assert line.run() == {"early key": 2005, "late key": 2005}
+    line.send(0, "first", "arc", 256, (0, keys[0]))
+    line.send(1, "second", "arc", 0, (0, keys[1]))
+    assert line.run() == {"first": 2005, "second": 2005}
 
 
 def test_head_of_line():
