@@ -1,7 +1,7 @@
 """Validation: every formula of docs/model.md against the simulation, a row each, with error and certificate.
 
-A row is a `Check`; later work adds its own to `CHECKS`. Rules that state no number (routes, addresses, space,
-types) have no row: tests hold them.
+A row is a `Check`; later work adds its own to `CHECKS`. Rules that state no number (routes, addresses, types)
+have no row: tests hold them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kernbench.errors import KernbenchError
 from kernbench.studies import validation_network as network
 from kernbench.studies import validation_pe as pe
 from kernbench.studies import validation_runs as runs
+from kernbench.studies import validation_space as space
 from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.results import read_results, write_results
 from kernbench.studies.validation_row import Check
@@ -30,6 +31,12 @@ CHECKS = (
         "M4.1",
         "a message alone, to 64 KiB, on random routes: latencies, fill, serialization",
         network.message_alone,
+    ),
+    Check(
+        "parts",
+        "M4.2",
+        "transfers alone and at one time: what is left for queueing, and whether ever less than none",
+        space.parts,
     ),
     Check("reference", "M4.3", "random traffic: a process for each hop of each flit", runs.against_reference),
     Check(
@@ -92,7 +99,9 @@ CHECKS = (
     Check("fetch", "M5.5", "fetch of a tile", pe.fetch),
     Check("matrix", "M5.5", "product of a tile, ragged ones too", pe.matrix),
     Check("store", "M5.5", "store of an output tile", pe.store),
+    Check("buffers", "M5.6", "stages that stall: when each begins with each tile", space.buffers),
     Check("vector", "M5.7", "operations of PE_MATH", pe.vector),
+    Check("space", "M5.8", "what fits into TCM, and a load that waits for room", space.space, "B or ps"),
     Check(
         "ideal",
         "M5.9",

@@ -46,12 +46,14 @@ def _alone(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset:
     return ends[0]
 
 
-def _legs(machine: Machine, path: tuple[str, ...]) -> list[Leg]:
+def legs(machine: Machine, path: tuple[str, ...]) -> list[Leg]:
+    """Return the links of a way, as closed forms take them."""
     edges = [machine.graph.edge(a, b) for a, b in pairwise(path)]
     return [Leg(edge.bw_gbs, edge.latency_ps, 0) for edge in edges]
 
 
-def _channels(machine: Machine) -> Channels:
+def channels_of(machine: Machine) -> Channels:
+    """Return how the HBM slices of a machine serve bursts."""
     hbm = machine.config.cube.hbm
     burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
     return Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns))
@@ -74,7 +76,7 @@ def message_alone(machine: Machine, repeats: int) -> Outcome:
         for src, dst in pairs:
             path = router.path(src, dst)
             for nbytes in SIZES:
-                expected = transfer.message(_legs(where, path), nbytes).total
+                expected = transfer.message(legs(where, path), nbytes).total
                 label = f"{nbytes} B over {len(path) - 1} links, {src} to {dst}, {name}"
                 samples.append(Sample(label, expected, _alone(where, "send", src, dst, nbytes)))
     return Outcome(samples)
@@ -92,8 +94,8 @@ def _memory_alone(kind: str, machine: Machine, repeats: int) -> Outcome:
             for offset in (0, rng.randrange(1 << 14)):
                 src, dst = rng.choice(sources), rng.choice(slices)
                 there = router.path(src, dst)
-                legs = _legs(where, there), _legs(where, reverse(there))
-                expected = closed(*legs, nbytes, _channels(where), offset).total
+                ways = legs(where, there), legs(where, reverse(there))
+                expected = closed(*ways, nbytes, channels_of(where), offset).total
                 label = f"{kind} {nbytes} B at {offset}, {src} of {dst}, {name}"
                 samples.append(Sample(label, expected, _alone(where, kind, src, dst, nbytes, offset)))
     return Outcome(samples)
@@ -119,7 +121,7 @@ def sram_alone(machine: Machine, repeats: int) -> Outcome:
         for nbytes in SIZES[1:]:
             src, dst = rng.choice(sources), rng.choice([node.id for node in nodes if node.kind == "sram"])
             path = router.path(src, dst)
-            there, back = _legs(where, path), _legs(where, reverse(path))
+            there, back = legs(where, path), legs(where, reverse(path))
             for kind, out, home in (("read", 0, nbytes), ("write", nbytes, 16)):
                 expected = transfer.message(there, out).total + transfer.message(back, home).total
                 label = f"{kind} {nbytes} B, {src} of {dst}, {name}"
@@ -227,7 +229,7 @@ def bytes_conserved(machine: Machine, repeats: int) -> Outcome:
 def _slices(where: Machine, engine: GraphEngine, asks: Sequence[Ask], name: str) -> list[Sample]:
     """Return the bytes of the bursts that each slice served, by its busy time, against those asked for."""
     hbm = where.config.cube.hbm
-    channels = _channels(where)
+    channels = channels_of(where)
     bursts: dict[str, int] = {}
     for ask in asks:
         if "hbm_ctrl" in ask.dst and ask.kind != "send":

@@ -17,7 +17,7 @@ FIGURES = {"validation_errors.png": validation_errors, "validation_spread.png": 
 
 _NO_ROW = (
     "Rules without a row state no number of their own: the machine's layout (M1), addresses and placement (M2) and "
-    "routes (M3) are held by the tests that docs/model.md lists in its section 9, as are buffers, space and types."
+    "routes (M3) are held by the tests that docs/model.md lists in its section 9, as are types (M6.3)."
 )
 
 

@@ -12,14 +12,23 @@ import pytest
 
 from kernbench.errors import KernbenchError
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies import validation, validation_network, validation_reference, validation_report
+from kernbench.studies import (
+    validation,
+    validation_network,
+    validation_reference,
+    validation_report,
+    validation_space,
+)
 from kernbench.studies.validation_row import Check, Outcome, Sample
 from kernbench.studies.validation_traffic import Engine, play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
 
 SMALL = resolve_topology("preset:small")
-QUICK = ("message-alone", "reads-alone", "writes-alone", "check-values", "launch-start", "common-start", "issue")
+QUICK = (
+    "message-alone", "reads-alone", "writes-alone", "parts", "check-values", "launch-start", "common-start", "issue",
+    "space",
+)  # fmt: skip
 MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 
 
@@ -41,9 +50,20 @@ def test_every_row_names_a_rule_of_the_model_once():
 
 def test_every_formula_of_transfers_and_kernels_has_a_row():
     assert {check.rule for check in validation.CHECKS} >= {
-        "M4.1", "M4.3", "M4.4", "M4.5", "M4.6", "M4.7", "M4.8", "M4.9",
-        "M5.1", "M5.2", "M5.3", "M5.4", "M5.5", "M5.7", "M5.9", "M6.2", "M6.4",
+        "M4.1", "M4.2", "M4.3", "M4.4", "M4.5", "M4.6", "M4.7", "M4.8", "M4.9",
+        "M5.1", "M5.2", "M5.3", "M5.4", "M5.5", "M5.6", "M5.7", "M5.8", "M5.9", "M6.2", "M6.4",
     }  # fmt: skip
+
+
+def test_buffers_are_counted_to_the_one():
+    """The recurrence with one buffer more, or one less, is another one."""
+    slow = validation_space.SLOW["a slow vector engine"]
+    machine = resolve_topology("preset:default", {**slow, "cube.pe.pe_tcm.stage_buffers": 2})
+    records = validation_space.product_of(machine, (96, 128, 96), "load_load", ("exp",))
+    wrong = {n: sum(a != b for _, a, b in validation_space.recurrence(records, n)) for n in (1, 2, 3)}
+    assert wrong[2] == 0
+    assert wrong[1] > 0
+    assert wrong[3] > 0
 
 
 def test_the_second_simulator_shares_no_code_with_the_engine():
