@@ -66,6 +66,7 @@ def sweep(
         raise KernbenchError(
             f"interrupted; finished points are kept in {out}; the same command goes on from there"
         ) from error
+    done.save(out)
     click.echo(repr(done))
     click.echo(f"wrote {out / 'table.csv'}")
     return int(len(done.ok) < len(done))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.sweeps.answers import check_columns
 from kernbench.sweeps.keys import Study
 from kernbench.sweeps.plan import Plan, make_plan
@@ -37,36 +37,8 @@ class Sensitivity:
     change: float
 
     def ranked(self, metric: str) -> pd.DataFrame:
-        """Return what to change first: factors by how much less of the metric their better direction gives.
-
-        Parameters
-        ----------
-        metric : str
-            A column of numbers of which less is better.
-
-        Returns
-        -------
-        DataFrame
-            A row for each factor: the metric's `down_pct` and `up_pct` against the base, `first` (which of the two is
-            better), `gain_pct` by it, and what that does to silicon (`area_pct`) and, where it is known, `energy_pct`.
-        """
-        import pandas as pd
-
-        table = self.sweep.table
-        check_columns(table, [metric])
-        [base] = table[table["factor"] == BASE].to_dict("records")
-        rows = []
-        for name in dict.fromkeys(table.loc[table["factor"] != BASE, "factor"]):
-            sides = {row["direction"]: row for row in table[table["factor"] == name].to_dict("records")}
-            changes = {side: _percent(row[metric], base[metric]) for side, row in sides.items()}
-            first = min(changes, key=lambda side: changes[side])
-            row = {"factor": name, "down_pct": changes.get(DOWN), "up_pct": changes.get(UP)}
-            row |= {"first": first, "gain_pct": -changes[first]}
-            for column, short in (("area_mm2", "area_pct"), ("energy_uj", "energy_pct")):
-                if column in table and column != metric:
-                    row[short] = _percent(sides[first][column], base[column])
-            rows.append(row)
-        return pd.DataFrame(rows).sort_values("gain_pct", ascending=False, kind="stable", ignore_index=True)
+        """Return what to change first, as the function `ranked` does."""
+        return ranked(self.sweep.ok, metric)
 
     def __repr__(self) -> str:
         return f"sensitivity to +-{self.change:.0%} of each factor\n{self.sweep!r}"
@@ -129,6 +101,48 @@ def sensitivity_plan(
                 axis[f"{name}/{direction}"] = settings
     plan = make_plan(base, study, {"point": axis}, parameters=fixed)
     return plan.relabelled(lambda shown: dict(zip(("factor", "direction"), shown["point"].rsplit("/", 1), strict=True)))
+
+
+def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return what to change first: factors by how much less of the metric their better direction gives.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Points with a result: columns factor and direction, as `sensitivity` has them.
+    metric : str
+        A column of numbers of which less is better.
+
+    Returns
+    -------
+    DataFrame
+        A row for each factor: the metric's `down_pct` and `up_pct` against the base, `first` (which of the two is
+        better), `gain_pct` by it, and what that does to silicon (`area_pct`) and, where it is known, `energy_pct`.
+
+    Raises
+    ------
+    KernbenchError
+        If there is no such column, or the base has no result.
+    """
+    import pandas as pd
+
+    check_columns(table, [metric])
+    rows = table.to_dict("records")
+    base = next((row for row in rows if row["factor"] == BASE), None)
+    if base is None:
+        raise KernbenchError("the base has no result to compare with; see its error in the table")
+    found = []
+    for name in dict.fromkeys(row["factor"] for row in rows if row is not base):
+        sides = {row["direction"]: row for row in rows if row["factor"] == name}
+        changes = {side: _percent(row[metric], base[metric]) for side, row in sides.items()}
+        first = min(changes, key=lambda side: changes[side])
+        one = {"factor": name, "down_pct": changes.get(DOWN), "up_pct": changes.get(UP)}
+        one |= {"first": first, "gain_pct": 0.0 - changes[first]}
+        for column, short in (("area_mm2", "area_pct"), ("energy_uj", "energy_pct")):
+            if column in table and column != metric:
+                one[short] = _percent(sides[first][column], base[column])
+        found.append(one)
+    return pd.DataFrame(found).sort_values("gain_pct", ascending=False, kind="stable", ignore_index=True)
 
 
 def _scaled(machine: Machine, fixed: Mapping[str, Any], field: str, scale: float) -> float:

@@ -79,10 +79,12 @@ def sweep(
     KernbenchError
         If the folder is in use, or finished points cannot be written to it.
     """
+    if folder is not None:
+        folder = Path(folder)
     plan = make_plan(
         machine, study, axes or {}, parameters=parameters, points=points, where=where, samples=samples, seed=seed
     )
-    return run_plan(
+    done = run_plan(
         plan,
         folder=folder,
         workers=workers,
@@ -91,29 +93,33 @@ def sweep(
         cache=cache,
         progress=progress,
     )
+    if folder is not None:
+        done.save(folder)
+    return done
 
 
 def run_plan(
     plan: Plan,
     *,
-    folder: str | Path | None = None,
+    folder: Path | None = None,
     workers: int | None = None,
     scheduler: str | Client | None = None,
     limits: Limits | None = None,
     cache: bool | Cache = True,
     progress: bool | Callable[[Progress], object] = True,
 ) -> Sweep:
-    """Run the points of a plan and return their table.
+    """Run the points of a plan and return their table; several plans may share a folder of points.
 
     Parameters
     ----------
     plan : Plan
-    folder, workers, scheduler, cache, progress
+    folder : Path or None
+        Where finished points are written at once, and found again.
+    workers, scheduler, cache, progress
         As for `sweep`.
     limits : Limits or None
         Of each point.
     """
-    where = Path(folder) if folder is not None else None
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None
     client, close = _client(scheduler)
     job = plan.job()
@@ -121,17 +127,14 @@ def run_plan(
     outcomes: dict[str, Outcome] = {}
     cores = workers or os.cpu_count() or 1
     try:
-        for key, outcome, found in run(job, folder=where, cache=shared, workers=cores, client=client, limits=limits):
+        for key, outcome, found in run(job, folder=folder, cache=shared, workers=cores, client=client, limits=limits):
             outcomes[key] = outcome
             watch.point(ok=outcome.status == OK, found=found)
     finally:
         watch.close()
         if close and client is not None:
             client.close()
-    done = Sweep.of(plan, outcomes)
-    if where is not None:
-        done.save(where)
-    return done
+    return Sweep.of(plan, outcomes)
 
 
 def _client(scheduler: str | Client | None) -> tuple[Client | None, bool]:

@@ -55,8 +55,9 @@ class Sweep:
         for key, point in zip(plan.keys, plan.points, strict=True):
             outcome = outcomes[key]
             costs = machine_columns(point.machine.config) | energy_columns(point.machine.config, outcome.row)
+            costs = {k: v for k, v in costs.items() if k not in point.shown}
             given = {k: v for k, v in {**point.parameters, **point.overrides}.items() if k not in point.shown}
-            found = {k: v for k, v in outcome.row.items() if not isinstance(v, (dict, list))}
+            found = {k: v for k, v in outcome.row.items() if not isinstance(v, (dict, list)) and k not in point.shown}
             rows.append(
                 point.shown | _plain(given) | {"machine": point.machine.hash[:12]} | costs | found
                 | {"status": outcome.status, "error": outcome.error}

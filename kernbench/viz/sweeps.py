@@ -112,7 +112,10 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
         grid[at] = np.fmin(grid[at], row[metric])
     note = "of several settings of other axes the least; empty: no result"
     figure = new_figure(
-        2.4 + 1.1 * len(across), 1.9 + 0.55 * len(up), f"{metric} over two axes", caption(len(rows), machine, note)
+        max(6.5, 2.4 + 1.1 * len(across)),
+        1.9 + 0.55 * len(up),
+        f"{metric} over two axes",
+        caption(len(rows), machine, note),
     )
     canvas = figure.subplots()
     image = canvas.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")

@@ -1,0 +1,175 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which machine? Sweeps over a design space
+#
+# One run says how fast a machine is. This notebook asks which machine to build: it runs a study over many machines, on
+# all cores, and puts the answers in one table. The question is that of the milestone
+# [design_space](../milestones/design_space.ipynb), at a size that takes seconds:
+#
+# *What do the mesh of cubes, UCIe, HBM and the links between SIPs buy, for decoding with Llama-3 70B and for the layers
+# of GPT-2?*
+
+# %%
+import kernbench as kb
+from kernbench.sweeps.answers import effects, pareto
+from kernbench.sweeps.sensitivity import sensitivity
+from kernbench.viz import sweeps as draw
+
+# By default all cores work, and a bar shows how far it is and how long it will take: quick and quiet here.
+quiet = {"progress": False, "workers": 1}
+
+# %% [markdown]
+# ## A first sweep
+#
+# An axis is a field of the machine file (its name has a dot) or a parameter of the study. A study is a function; those
+# that kernbench brings have names (`kernbench list studies`).
+
+# %%
+machine = kb.load("preset:small", ["sip.cube_mesh.w=1", "system.sips.count=2"])
+first = kb.sweep(machine, "gemm", {"cube.hbm.channel_bw_gbs": [8, 16, 32, 64], "k": [64, 512]}, **quiet)
+first
+
+# %% [markdown]
+# Two points are missing: machines that cannot be are found before anything runs, with the reason.
+
+# %%
+first.invalid
+
+# %% [markdown]
+# Every row has what was varied, what the study measured, the counts of what was done and moved, and the costs that
+# follow from them. Units stand in the names. `table` is a pandas DataFrame.
+
+# %%
+first.table[["k", "latency_ns", "macs_f16", "hbm_bytes", "energy_uj", "energy_hbm_uj", "area_mm2"]].round(2)
+
+# %% [markdown]
+# Costs are proxies, declared in the machine file with their sources (`cost:` in topology.yaml). Arguing with one needs
+# no new simulation: it is outside the hash by which a finished point is found.
+
+# %%
+cheap = kb.load(machine, ["cost.energy.hbm_pj_per_bit=2"])
+print(cheap.hash == machine.hash)
+
+# %% [markdown]
+# ## A study of your own
+#
+# Any function of a machine that returns a row will do, and any program of the torch-like namespace, which is then
+# measured. A function of a notebook travels to the processes with what it uses.
+
+
+# %%
+def copy(torch, *, kib: int):
+    """Copy a tensor from the slice of one PE to that of another cube's."""
+
+    def kernel(a, b, *, tl):
+        tl.store(b, tl.load(a, shape=(kib * 512,), dtype="f16"))
+
+    near = kb.DPPolicy(num_cubes=1, num_pes=1)
+    a, b = (torch.empty(kib * 512, dtype=torch.float16, device="ahbm", dp=near) for _ in range(2))
+    torch.launch("copy", kernel, a, b)
+
+
+kb.sweep(machine, copy, {"kib": [1, 16, 256]}, workers=2, progress=False).table[["kib", "latency_ns", "hbm_bytes"]]
+
+# %% [markdown]
+# ## The question
+#
+# An axis may set several things under one name. The decode step of a layer: attention over a context (kept short here),
+# four products, and two all-reduces between the SIPs.
+
+# %%
+axes = {
+    "cube mesh": {"1x2": {"sip.cube_mesh": {"w": 1, "h": 2}}, "2x2": {"sip.cube_mesh": {"w": 2, "h": 2}}},
+    "UCIe [GB/s]": {str(bw): {"cube.ucie.bw_gbs": bw} for bw in (64, 128)},
+    "HBM": {
+        "x1": {},
+        "x2": {"cube.hbm.channel_bw_gbs": 64, "cube.hbm.bw_gbs": 512, "cube.pe.pe_dma.bw_gbs": 512},
+    },
+    "SIP links": {"128 GB/s": {}, "256 GB/s": {"system.sip_link.bw_gbs": 256}},
+}
+size = {"context": 1024, "hidden": 1024, "ffn": 2048}
+decode = kb.sweep(machine, "llama3-70b-decode", axes, parameters=size, where="area_mm2 < 1500", **quiet)
+print(f"{len(decode.ok)} machines, {len(decode.invalid)} left out")
+effects(decode.ok, decode.axes, "latency_ns").round(3)
+
+# %% [markdown]
+# `factor` is what the axis alone moves: largest over smallest latency, the others held.
+#
+# ## Which machines are worth their silicon
+
+# %%
+front = pareto(decode.ok, ["area_mm2", "latency_ns"])
+front[[*decode.axes, "area_mm2", "latency_ns", "energy_uj"]].round(1)
+
+# %%
+draw.pareto_front(
+    decode.ok, front, ("area_mm2", "latency_ns"), machine=machine.hash, label=["cube mesh", "UCIe [GB/s]", "HBM"]
+)
+
+# %%
+draw.heat_map(decode.ok, ("UCIe [GB/s]", "cube mesh"), "latency_ns", machine=machine.hash)
+
+# %% [markdown]
+# ## What would you change first?
+#
+# One factor at a time, 20 % down and up; fields that have to be as wide as each other are changed together.
+
+# %%
+factors = {
+    "HBM bandwidth": ["cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"],
+    "UCIe bandwidth": ["cube.ucie.bw_gbs"],
+    "UCIe latency": ["cube.ucie.port_ns"],
+    "router latency": ["cube.noc.router.overhead_ns"],
+    "matrix rate": ["cube.pe.pe_gemm.macs_per_cycle.f16"],
+    "SIP link latency": ["system.sip_link.latency_ns"],
+}
+moved = sensitivity(machine, "llama3-70b-decode", factors, parameters=size, **quiet)
+moved.ranked("latency_ns").round(2)
+
+# %%
+draw.tornado(moved.ranked("latency_ns"), "latency_ns", machine=machine.hash)
+
+# %% [markdown]
+# And for a product of GPT-2, which has work enough for the matrix engines:
+
+# %%
+gpt2 = sensitivity(machine, "gpt2-layers", factors, parameters={"layer_list": "gpt2 QKT"}, **quiet)
+gpt2.ranked("latency_ns").round(2)
+
+# %% [markdown]
+# ## More points than a grid should have
+#
+# A Latin hypercube spreads points evenly over ranges: twelve here, however many axes there are.
+
+# %%
+spread = kb.sweep(
+    machine,
+    "gemm",
+    {"k": {"low": 64, "high": 4096, "log": True, "step": 64}, "cube.hbm.channel_bw_gbs": {"low": 8, "high": 32}},
+    samples=12,
+    **quiet,
+)
+spread.table[["k", "cube.hbm.channel_bw_gbs", "latency_ns"]].round(2)
+
+# %% [markdown]
+# ## Long sweeps
+#
+# - `folder="my_sweep"`: each finished point is written there at once, with the table as CSV (and Parquet where pyarrow
+#   is installed). After an interrupt the same call goes on where it was.
+# - `time_limit_s=60`, `memory_limit_mib=4096`: a point over its limit is ended and recorded; so is one that raises.
+# - `scheduler="tcp://host:8786"`, or a Dask `Client`: the same call on a cluster (`pip install 'kernbench[cluster]'`).
+# - Rows are kept in a cache that milestones share; `kernbench cache` shows and prunes it.
+# - `kernbench sweep plan.yaml` does all of this from the command line.
