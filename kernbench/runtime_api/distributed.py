@@ -10,7 +10,6 @@ from kernbench.runtime_api.exchange import Route, rows_between
 from kernbench.runtime_api.lists import Lists
 from kernbench.runtime_api.messaging import GroupLike
 from kernbench.runtime_api.names import DistributedNames
-from kernbench.runtime_api.packing import joint_parts, packed
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.reduce_op import ReduceOp
 from kernbench.runtime_api.tensor import Tensor
@@ -71,7 +70,7 @@ class Distributed(DistributedNames, Lists):
         if found is None:
             return None
         joint, part = self._pair(found, "all_gather_single", output, input)
-        pack, after = packed(self._host, *joint_parts(joint, part, found.size()), found.kept, unpack=True)
+        pack, after = found.packer.packed(self._host, [joint], part, found.size(), unpack=True)
         tensors = {"output": joint, "input": part}
         return self._done(found.call(Call("all_gather", tensors, own=(pack, found.size()), after=after)), async_op)
 
@@ -90,7 +89,7 @@ class Distributed(DistributedNames, Lists):
         if found is None:
             return None
         joint, part = self._pair(found, "reduce_scatter_single", input, output)
-        pack, before = packed(self._host, *joint_parts(joint, part, found.size()), found.kept, unpack=False)
+        pack, before = found.packer.packed(self._host, [joint], part, found.size(), unpack=False)
         tensors = {"output": part, "input": joint}
         call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, found.size()), before=before)
         return self._done(found.call(call), async_op)

@@ -96,21 +96,21 @@ def tasks(routes: Sequence[Route], members: int) -> list[dict[Place, Task]]:
     return found
 
 
-def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Region, other: Region) -> Route:
-    """Return the way from a part of one tensor to a part of another.
+def checked_runs(part: Region, other: Region) -> list[Run]:
+    """Return the runs from a part of one tensor to a part of another.
 
     Raises
     ------
     PlacementError
-        If it has too many runs.
+        If there are too many.
     """
     found = runs(part, other)
     if len(found) > MOST_RUNS:
         raise PlacementError(
-            f"{of.name} to {to.name}: what one is cut into lies in {len(found):,} runs of bytes of the other, more "
-            f"than {MOST_RUNS}; give both the same DPPolicy, or cut them along dim 0 (row_wise)"
+            f"a part of shape {part.shape} of one tensor lies in {len(found):,} runs of bytes of another, more than "
+            f"{MOST_RUNS}; give both the same DPPolicy, or cut them along dim 0 (row_wise)"
         )
-    return Route(source, target, of, to, found)
+    return found
 
 
 def matching(of: DeviceTensor, to: DeviceTensor) -> tuple[Region, Region]:
@@ -131,20 +131,20 @@ def matching(of: DeviceTensor, to: DeviceTensor) -> tuple[Region, Region]:
 
 def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
     """Return the way from all of one member's tensor to all of another's."""
-    return route(source, target, of, to, *matching(of, to))
+    return Route(source, target, of, to, checked_runs(*matching(of, to)))
 
 
 def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
     """Return the way from `n` rows (of dim 0) of one member's tensor, from `first` on, to another's at `at`."""
     placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
     if placed and of.shape[1:] == to.shape[1:]:
-        return route(source, target, of, to, rows(of.layout, first, first + n), rows(to.layout, at, at + n))
+        part, other = rows(of.layout, first, first + n), rows(to.layout, at, at + n)
+        return Route(source, target, of, to, checked_runs(part, other))
     row = of.numel() // max(of.shape[0], 1)
-    part = elements(of.layout, first * row, (first + n) * row)
-    other = elements(to.layout, at * row, (at + n) * row)
-    if part is None or other is None:
+    found = elements(of.layout, first * row, (first + n) * row), elements(to.layout, at * row, (at + n) * row)
+    if found[0] is None or found[1] is None:
         raise out_of_order(of, to)
-    return route(source, target, of, to, part, other)
+    return Route(source, target, of, to, checked_runs(found[0], found[1]))
 
 
 def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:

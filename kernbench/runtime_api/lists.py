@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.exchange import Route, between
 from kernbench.runtime_api.messaging import GroupLike, Messaging
-from kernbench.runtime_api.packing import list_parts, packed
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.reduce_op import ReduceOp
 from kernbench.runtime_api.tensor import Tensor
@@ -26,7 +25,7 @@ class Lists(Messaging):
             return None
         part = self._checked(found, "all_gather", tensor)
         parts = self._list(found, "all_gather", "tensor_list", tensor_list, part)
-        pack, after = packed(self._host, *list_parts(parts, part), found.kept, unpack=True)
+        pack, after = found.packer.packed(self._host, parts, part, found.size(), unpack=True)
         return self._done(
             found.call(Call("all_gather", {"input": part}, own=(pack, found.size()), after=after)), async_op
         )
@@ -41,7 +40,7 @@ class Lists(Messaging):
             return None
         part = self._checked(found, "reduce_scatter", output, "output")
         parts = self._list(found, "reduce_scatter", "input_list", input_list, part)
-        pack, before = packed(self._host, *list_parts(parts, part), found.kept, unpack=False)
+        pack, before = found.packer.packed(self._host, parts, part, found.size(), unpack=False)
         call = Call("reduce_scatter", {"output": part}, ReduceOp.of(op), own=(pack, found.size()), before=before)
         return self._done(found.call(call), async_op)
 

@@ -7,82 +7,113 @@ the two: inside a device, which is fast beside the links between devices.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.exchange import copying, out_of_order, route
+from kernbench.runtime_api.exchange import Route, checked_runs, copying, out_of_order
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.layout import Layout
-from kernbench.runtime_api.regions import Region, chunks, elements, runs, stacked, whole
+from kernbench.runtime_api.regions import Region, Run, chunks, elements, stacked, whole
 from kernbench.runtime_api.work import Start
 
-Parts = Sequence[tuple[DeviceTensor, Region]]
-Kept = dict[tuple[object, ...], DeviceTensor]
+Key = tuple[object, ...]
 
 
-def joint_parts(joint: DeviceTensor, part: DeviceTensor, n: int) -> tuple[Layout, Parts]:
-    """Return what `joint`, the concatenation or stack of `n` like `part`, consists of, and how a part is laid out.
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What moves between a packed tensor and the parts, for tensors that lie in one way.
 
-    Raises
-    ------
-    PlacementError
-        If the elements of the two cannot be matched.
-    """
-    base = part.layout
-    found = chunks(joint.layout, n, base.shape)
-    if found is not None:
-        return base, [(joint, region) for region in found]
-    size, flat = part.numel(), base.flat()
-    pieces = [elements(joint.layout, i * size, (i + 1) * size) for i in range(n)]
-    if flat is None or any(piece is None for piece in pieces):
-        raise out_of_order(joint, part)
-    return flat, [(joint, piece) for piece in pieces if piece is not None]
-
-
-def list_parts(tensors: Sequence[DeviceTensor], part: DeviceTensor) -> tuple[Layout, Parts]:
-    """Return the same for tensors that are a part each."""
-    if all(t.layout.shape == part.layout.shape for t in tensors):
-        return part.layout, [(t, whole(t.layout)) for t in tensors]
-    flat = part.layout.flat()
-    pieces = [elements(t.layout, 0, t.numel()) for t in tensors]
-    if flat is None or any(piece is None for piece in pieces):
-        raise out_of_order(tensors[0], part)
-    return flat, [(t, piece) for t, piece in zip(tensors, pieces, strict=True) if piece is not None]
-
-
-def packed(host: Host, base: Layout, parts: Parts, kept: Kept, *, unpack: bool) -> tuple[DeviceTensor, Sequence[Start]]:
-    """Return `parts` as kernels take them, one tensor, and what starts the copies that this needs.
-
-    Parameters
+    Attributes
     ----------
-    host : Host
-    base : Layout
-        Of a part: which PE has to do with which elements.
-    parts : sequence of (DeviceTensor, Region)
-        Where each rank's part is, or is to be.
-    kept : dict
-        Packed tensors from earlier calls, for more of them.
-    unpack : bool
-        Whether to copy from the packed tensor to the parts, or the other way.
+    layout : Layout
+        Of the packed tensor.
+    runs : tuple of list of Run
+        For each part.
+    in_place : bool
+        Whether every element has its place already.
     """
-    n, first = len(parts), parts[0][0]
+
+    layout: Layout
+    runs: tuple[list[Run], ...]
+    in_place: bool
+
+
+@dataclass(slots=True)
+class Packer:
+    """What one rank's calls in a group have found and used, for later ones."""
+
+    moves: dict[Key, Moves] = field(default_factory=dict)
+    tensors: dict[Key, DeviceTensor] = field(default_factory=dict)
+
+    def packed(
+        self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
+    ) -> tuple[DeviceTensor, Sequence[Start]]:
+        """Return tensors as kernels take them, in one, and what starts the copies that this needs.
+
+        Parameters
+        ----------
+        host : Host
+        given : sequence of DeviceTensor
+            One that is the concatenation or stack of `n` parts, or `n` that are a part each.
+        part : DeviceTensor
+            Its shards say which PE has to do with which elements.
+        n : int
+        unpack : bool
+            Whether to copy from the packed tensor to those given, or the other way.
+
+        Raises
+        ------
+        PlacementError
+            If the elements cannot be matched.
+        """
+        ways = part.dtype, n, unpack, *(_key(t.layout) for t in (part, *given))
+        moves = self.moves.get(ways)
+        if moves is None:
+            moves = self.moves[ways] = _moves(given, part, n, unpack)
+        if moves.in_place:
+            return given[0], ()
+        place = part.dtype, n, _key(moves.layout)
+        if place not in self.tensors:
+            self.tensors[place] = host.deploy_like(moves.layout, given[0].device, f"packed {given[0].name}")
+        pack = self.tensors[place]
+        ends = [given[0]] * n if len(given) == 1 else given
+        routes = [
+            Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own)
+            for t, own in zip(ends, moves.runs, strict=True)
+        ]
+        return pack, (copying(host, routes, "unpack" if unpack else "pack"),)
+
+
+def _moves(given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool) -> Moves:
+    base, regions = _regions(given, part, n)
     layout = stacked(base, n)
     inner = chunks(layout, n, base.shape)
     assert inner is not None, "a stack is the stack of its layers"
-    if all(t is first for t, _ in parts) and _same(layout, first.layout, inner, [region for _, region in parts]):
-        return first, ()
-    key = (base.dtype, n, *((s.cube, s.pe, s.offset, s.nbytes, str(s.index)) for s in base.shards))
-    if key not in kept:
-        kept[key] = host.deploy_like(layout, first.device, f"packed {first.name}")
-    pack = kept[key]
-    routes = [
-        route(0, 0, pack, t, own, region) if unpack else route(0, 0, t, pack, region, own)
-        for own, (t, region) in zip(inner, parts, strict=True)
-    ]
-    return pack, (copying(host, routes, "unpack" if unpack else "pack"),)
+    pairs = zip(inner, regions, strict=True)
+    found = tuple(checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs)
+    places = [[(s.cube, s.pe, s.offset) for s in own.shards] for own in (layout, given[0].layout)]
+    stays = len(given) == 1 and places[0] == places[1]
+    return Moves(layout, found, stays and all(run.source == run.target for own in found for run in own))
 
 
-def _same(packed: Layout, joint: Layout, inner: Sequence[Region], regions: Sequence[Region]) -> bool:
-    """Return whether every element has its place already."""
-    if [(s.cube, s.pe, s.offset) for s in packed.shards] != [(s.cube, s.pe, s.offset) for s in joint.shards]:
-        return False
-    return all(run.source == run.target for a, b in zip(inner, regions, strict=True) for run in runs(a, b))
+def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple[Layout, list[Region]]:
+    """Return where each rank's part is, and how a part is laid out: by its dims, else in row-major order."""
+    base, size = part.layout, part.numel()
+    if len(given) == 1:
+        found = chunks(given[0].layout, n, base.shape)
+        pieces = [elements(given[0].layout, i * size, (i + 1) * size) for i in range(n)] if found is None else []
+    else:
+        alike = all(t.layout.shape == base.shape for t in given)
+        found = [whole(t.layout) for t in given] if alike else None
+        pieces = [elements(t.layout, 0, size) for t in given]
+    if found is not None:
+        return base, found
+    flat = base.flat()
+    if flat is None or any(piece is None for piece in pieces):
+        raise out_of_order(given[0], part)
+    return flat, [piece for piece in pieces if piece is not None]
+
+
+def _key(layout: Layout) -> Key:
+    shards = ((s.cube, s.pe, s.offset, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in layout.shards)
+    return layout.shape, *shards

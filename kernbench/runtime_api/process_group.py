@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernbench.runtime_api.p2p import Mailbox
+from kernbench.runtime_api.packing import Packer
 from kernbench.runtime_api.work import Call, Meeting, Start, Work
 
 if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.runtime_api.host import Host
-    from kernbench.runtime_api.packing import Kept
     from kernbench.runtime_api.transport import Transport
 
 NON_GROUP_MEMBER = -100
@@ -64,7 +64,7 @@ class ProcessGroup:
         self.mailbox = Mailbox(host, self, transport)
         self._host = host
         self._transport = transport
-        self._kept: list[Kept] = [{} for _ in self.ranks]
+        self._packers = [Packer() for _ in self.ranks]
         self._counts = [0] * len(self.ranks)
         self._open: dict[int, Meeting] = {}
 
@@ -81,9 +81,9 @@ class ProcessGroup:
         return self.ranks.index(rank) if rank in self.ranks else -1
 
     @property
-    def kept(self) -> Kept:
-        """Tensors that the calling rank's calls have used, for later ones."""
-        return self._kept[self.rank()]
+    def packer(self) -> Packer:
+        """What the calling rank's calls have found and used, for later ones."""
+        return self._packers[self.rank()]
 
     def call(self, call: Call) -> Work:
         """Take part in the calling rank's next collective of this group."""
@@ -110,7 +110,7 @@ class ProcessGroup:
             meeting.cancel()
         self._open.clear()
         self.mailbox.cancel()
-        self._kept.clear()
+        self._packers.clear()
 
     def _start(self, calls: list[Call]) -> list[Start]:
         return self._transport.prepare(self, calls)

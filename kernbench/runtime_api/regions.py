@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+
+import numpy as np
 
 from kernbench.runtime_api.layout import Box, Layout, TensorShard
 from kernbench.runtime_api.tensor import row_major
@@ -94,13 +95,22 @@ def stacked(layout: Layout, n: int) -> Layout:
 def runs(source: Region, target: Region) -> list[Run]:
     """Return the runs by which `source` becomes `target`, of the same shape; holders are those of the target."""
     assert source.shape == target.shape, f"a region of {source.shape} cannot become one of {target.shape}"
-    return [
-        run
-        for to in target.pieces
-        for of in source.pieces
-        if (box := _overlap(of.box, to.box)) is not None
-        for run in _cut(of, to, box)
-    ]
+    found: list[Run] = []
+    for i, j in _meetings([p.box for p in target.pieces], [p.box for p in source.pieces]):
+        to, of = target.pieces[i], source.pieces[j]
+        found += _cut(of, to, _overlap(of.box, to.box))
+    return found
+
+
+def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of boxes that share elements."""
+    if a and b:
+        (a_first, a_last), (b_first, b_last) = (
+            (np.array([[s.start for s in box] for box in boxes]), np.array([[s.stop for s in box] for box in boxes]))
+            for boxes in (a, b)
+        )
+        both = (a_first[:, None] < b_last[None]) & (b_first[None] < a_last[:, None])
+        yield from zip(*(side.tolist() for side in np.nonzero(both.all(axis=-1))), strict=True)
 
 
 def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
@@ -126,11 +136,10 @@ def _region(layout: Layout, box: Box) -> Region:
     holders: dict[int, list[Place]] = {}
     for shard in layout.shards:
         holders.setdefault(shard.offset, []).append((shard.cube, shard.pe))
-    pieces = []
-    for part in layout.parts:
-        inner = _overlap(part.index, box)
-        if inner is not None:
-            pieces.append(_piece(layout, part, inner, box, tuple(holders[part.offset])))
+    pieces = [
+        _piece(layout, part, _overlap(part.index, box), box, tuple(holders[part.offset]))
+        for part in (layout.parts[i] for i, _ in _meetings([part.index for part in layout.parts], [box]))
+    ]
     return Region(tuple(b.stop - b.start for b in box), tuple(pieces))
 
 
@@ -146,7 +155,6 @@ def _drop_first(region: Region) -> Region:
     return Region(region.shape[1:], pieces)
 
 
-def _overlap(a: Box, b: Box) -> Box | None:
-    """Return what two boxes share; None if that is nothing."""
-    box = tuple(slice(max(x.start, y.start), min(x.stop, y.stop)) for x, y in zip(a, b, strict=True))
-    return box if prod(max(0, s.stop - s.start) for s in box) else None
+def _overlap(a: Box, b: Box) -> Box:
+    """Return what two boxes share."""
+    return tuple(slice(max(x.start, y.start), min(x.stop, y.stop)) for x, y in zip(a, b, strict=True))
