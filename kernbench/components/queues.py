@@ -184,4 +184,4 @@ class RecvJob(Job):
         self.ready = max(self.ready, t)
         self.waiting -= 1
         if not self.waiting:
-            self.pe.ipcq.post(self)
+            self.pe.ipcq.receiver.post(self)

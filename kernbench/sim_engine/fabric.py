@@ -151,6 +151,10 @@ class Fabric:
         usual = self._start_pair if self.whole else self.start_flits
         return len(route.links) == 2 and route.start == usual == self.back(route).start
 
+    def carries_whole(self, route: Route) -> bool:
+        """Return whether messages go over `route` whole."""
+        return route.start in (self._start_pair, self._start_whole)
+
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
         route.nbytes += nbytes

@@ -23,9 +23,12 @@ class QueueSpec:
 
     Parameters
     ----------
-    direction, peer_direction : str
-        What the program calls the peer, and what the peer calls the program.
+    direction : str
+        What the program calls the peer.
     peer : (sip, cube, pe)
+        Who is at the other end.
+    peer_direction : str
+        What the peer calls the program.
     ring_pa, peer_pa : int
         Physical addresses: of the ring where the peer's messages land, and of the peer's.
     kind : str

@@ -128,7 +128,7 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
             if start >= HELD:
                 start = link.held((t, came_over, links[k - 1].order))
             last = link.last
-            if t <= last and (t < last or came_over < link.last_from) and k:
+            if t <= last and (t < last or came_over < link.last_from):
                 fabric.flag(link)
             if tail >= last:
                 link.last = tail

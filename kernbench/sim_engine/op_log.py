@@ -11,7 +11,6 @@ from kernbench.analysis.causes import CREDIT, MESSAGE, MOVES, PART
 from kernbench.analysis.records import COLUMNS, CommandInfo
 
 if TYPE_CHECKING:
-    from kernbench.components.queues import Slot
     from kernbench.sim_engine.clock import Clock
     from kernbench.sim_engine.link import Route
     from kernbench.sim_engine.transfer import Transaction
@@ -94,7 +93,7 @@ class OpLog:
 
         return arrived
 
-    def part(self, slot: Slot) -> None:
+    def part(self, slot: Any) -> None:
         """Add a part of a message between PEs, which is in its slot now."""
         job, number = slot.job, self.routes.setdefault(slot.route, len(self.routes))
         times = slot.arrived_ps, -1, slot.credit, slot.since_ps
@@ -102,7 +101,7 @@ class OpLog:
             (slot.sent_ps, slot.since_ps, number, slot.nbytes, job.id, slot.index, PART, slot.key, *times)
         )
 
-    def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Slot, key: int) -> None:
+    def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Any, key: int) -> None:
         """Add a credit for a slot, which has arrived."""
         number, receive = self.routes.setdefault(route, len(self.routes)), slot.job.message.claimed
         command = receive.id if receive is not None else -1

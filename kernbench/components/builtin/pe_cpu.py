@@ -159,13 +159,13 @@ class Program:
 
     def receives(self) -> bool:
         """Return whether the program waits for a message that has not come."""
-        return bool(self.pe.ipcq.waiting(self.launch.queues))
+        return bool(self.pe.ipcq.receiver.describe(self.launch.queues))
 
     def describe(self) -> str:
         """Return who waits for what since when, for a deadlock's message."""
         what = self.waits_for or "its commands"
         lines = [f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"]
-        lines += self.pe.ipcq.waiting(self.launch.queues)
+        lines += self.pe.ipcq.receiver.describe(self.launch.queues)
         if self.launch.queues is not None:
             lines += [f"ring {queue.describe()}" for queue in self.pe.ipcq.sets[self.launch.queues].values()]
         return "\n    ".join(lines)

@@ -11,6 +11,7 @@ from kernbench.sim_engine.turns import BULK, Turns
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.link import Route
 
 
 class Source(Protocol):
@@ -71,8 +72,8 @@ class Port:
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
         self.dma, self.fabric = dma, engine.fabric
-        self.route = engine.fabric.route(dma.node_id, memory)
-        self.back = engine.fabric.back(self.route)
+        self.route: Route = engine.fabric.route(dma.node_id, memory)
+        self.back: Route = engine.fabric.back(self.route)
         self.memory: Memory = engine.part(memory)
         self._on_read = self.memory.on_read
 

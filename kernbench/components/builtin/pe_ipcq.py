@@ -8,13 +8,13 @@ share with tiles (its banks are not modelled); slots in SRAM and HBM are accesse
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernbench.components.access import requests
 from kernbench.components.command import Command, Recv, Run, Send
 from kernbench.components.queues import Queue, RecvJob, SendJob, Slot
+from kernbench.components.receiver import Receiver
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
 from kernbench.sim_engine.install import QueueSpec
@@ -24,7 +24,6 @@ from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.sim_engine.turns import QUEUE, Turns
 from kernbench.topology import naming
-from kernbench.units import ns_to_ps
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
@@ -42,19 +41,13 @@ class PeIpcq:
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe, self.engine, self.name = pe, pe.engine, node_id
         self.clock, self.fabric, self.log = pe.engine.env, pe.engine.fabric, pe.engine.log
-        config = pe.config
         self.component = self.log.component(node_id)
         self.sets: dict[str, dict[str, Queue]] = {}
-        self._setup_ps = {
-            "tcm": 0, "sram": ns_to_ps(config.pe_ipcq.sram_setup_ns), "hbm": ns_to_ps(config.pe_ipcq.hbm_setup_ns),
-        }  # fmt: skip
-        self._read_ps, self._write_ps = pe.fetch_store.fetch_ps, pe.fetch_store.store_ps
-        self._read_free = self._write_free = 0
+        self.receiver = Receiver(self)
+        self._write_ps = pe.fetch_store.store_ps
+        self._write_free = 0
         self._by_peer_ring: dict[int, Queue] = {}
         self._rings: list[tuple[int, int, Queue]] = []
-        self._receives: deque[RecvJob] = deque()
-        self._served: Queue | None = None
-        self._looking = -1
 
     # -- installation
 
@@ -134,9 +127,7 @@ class PeIpcq:
             job.queue.outbox.append(job)
             self.pump(job.queue)
         else:
-            self._receives.append(job)
-            if not job.waiting:
-                self.post(job)
+            self.receiver.add(job)
 
     # -- sending
 
@@ -207,7 +198,7 @@ class PeIpcq:
         while leaving and leaving[0].loaded:
             slot = leaving.popleft()
             slot.sent_ps = self.clock._now
-            self._tell("send", queue, slot.nbytes)
+            self.tell("send", queue, slot.nbytes)
             if spec.kind == "tcm":
                 slot.route = route = queue.way
                 slot.key = route.key()
@@ -232,7 +223,7 @@ class PeIpcq:
         """Take a part that a memory has taken; the set-up of the access comes on top."""
         slot: Slot = txn.arg
         slot.arrived_ps = now = self.clock._now
-        self.clock.call_at(now + self._setup_ps[slot.job.queue.spec.kind], self._in_slot, slot)
+        self.clock.call_at(now + self.receiver.setup_ps[slot.job.queue.spec.kind], self._in_slot, slot)
 
     def _in_slot(self, slot: Slot) -> None:
         """Take note of a part in its slot. A queue's parts count in their order, whatever its memory did."""
@@ -241,8 +232,8 @@ class PeIpcq:
         queue.written[slot.number] = slot
         while queue.arrived in queue.written:
             self._arrive(queue, queue.written.pop(queue.arrived))
-        if self._receives:
-            self._look(None)
+        if self.receiver.waiting:
+            self.receiver.look(None)
 
     def _ring_at(self, pa: int) -> Queue:
         for start, end, queue in self._rings:
@@ -259,150 +250,16 @@ class PeIpcq:
         message.slots.append(slot)
         if not slot.index:
             queue.inbox.append(message)
-        self._tell("arrive", queue, slot.nbytes)
+        self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
             self.log.part(slot)
         job.landed += 1
         if message.claimed is not None:
-            self._take(message.claimed)
+            self.receiver.take(message.claimed)
         if job.landed == message.parts:
             if self.log.operation:
                 self.log.row(job.start_ps, now, job.queue.owner.component, _SEND, job.id, message.nbytes, 0, -1)
             job.finish(now)
-
-    # -- receiving
-
-    def post(self, job: RecvJob) -> None:
-        """Let a receive, which depends on nothing any more, take its message as soon as it can."""
-        now = self.clock._now
-        if job.ready > now:
-            self.clock.call_at(job.ready, self._look, job)
-        else:
-            self._look(job)
-
-    def _look(self, _: object) -> None:
-        """Match receives and messages, in the order of the receives."""
-        now = self.clock._now
-        for job in list(self._receives):
-            if job.waiting or job.ready > now:
-                continue
-            if job.queue is None and len(job.queues) > 1:
-                if self._looking != now:
-                    self._looking = now
-                    self.clock.call_last(now, self._look_at_any, None)
-                continue
-            queue = job.queue or job.queues[0]
-            if queue.inbox:
-                self._claim(job, queue)
-
-    def _look_at_any(self, _: object) -> None:
-        """Match receives from any direction, when all arrivals of this instant are known."""
-        self._looking = -1
-        for job in list(self._receives):
-            if job.queue is not None or job.waiting or job.ready > self.clock._now:
-                continue
-            queues = job.queues
-            after = queues.index(self._served) + 1 if self._served in queues else 0
-            in_turn = [queue for queue in queues[after:] + queues[:after] if queue.inbox]
-            if in_turn:
-                self._claim(job, min(in_turn, key=lambda queue: queue.inbox[0].slots[0].since_ps))
-
-    def _claim(self, job: RecvJob, queue: Queue) -> None:
-        """Give a receive the first message of a queue."""
-        command, message = job.command, queue.inbox[0]
-        assert isinstance(command, Recv)
-        if message.nbytes != command.nbytes:
-            raise KernelError(
-                f"{self.pe.name}: recv of {command.nbytes} B from {queue.name!r}, where a message of "
-                f"{message.nbytes} B is next; receive with the shape and dtype that were sent"
-            )
-        if not command.consume and len(message.slots) < message.parts:
-            return
-        self._receives.remove(job)
-        self._served = queue
-        job.queue, job.message, job.left = queue, message, message.parts
-        command.came_from = queue.name
-        if command.consume:
-            queue.inbox.popleft()
-            message.claimed = job
-        self._take(job)
-
-    def _take(self, job: RecvJob) -> None:
-        """Read the parts that are in their slots and have not been asked for."""
-        message, command = job.message, job.command
-        assert message is not None
-        assert isinstance(command, Recv)
-        now = self.clock._now
-        while job.asked < len(message.slots):
-            slot = message.slots[job.asked]
-            job.asked += 1
-            slot.read_ps = now
-            if slot.queue.spec.kind != "tcm":
-                self.clock.call_at(now + self._setup_ps[slot.queue.spec.kind], self._read, (job, slot))
-                continue
-            slot.read_ps = max(now, self._read_free)
-            end = self._read_free = slot.read_ps + self._read_ps(slot.nbytes)
-            if message.parts == 1 and command.consume and command.output is not None:
-                command.output.space = slot
-                self._log_read(job, slot, end)
-                self._received(job, end)
-            else:
-                self.clock.call_at(end, self._copied, (job, slot))
-
-    def _read(self, what: tuple[RecvJob, Slot]) -> None:
-        """Read a slot in SRAM or HBM."""
-        _, slot = what
-        node_id, offset = self.engine.locate(slot.pa)
-        self.pe.dma.port(node_id).read(Transaction(slot.nbytes, offset, lambda _: self._copied(what), None), QUEUE)
-
-    def _copied(self, what: tuple[RecvJob, Slot]) -> None:
-        """Go on with a part that is out of its slot: done, or on to its place in memory."""
-        job, slot = what
-        command = job.command
-        assert isinstance(command, Recv)
-        if not command.runs:
-            self._done(job, slot)
-            return
-        first = slot.index * slot.queue.spec.slot_bytes
-        wanted = requests(self.pe, (Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),), tiled=False)
-        data = job.message.bytes() if job.message is not None and self.engine.data else None
-        left = len(wanted)
-
-        def written(_: Transaction) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._done(job, slot)
-
-        for request in wanted:
-            txn = Transaction(request.nbytes, request.offset, written, None, None, request.pieces)
-            if data is not None:
-                at = first + request.at[0]
-                txn.data = data[at : at + request.nbytes]
-            self.pe.dma.port(request.node_id).write(txn, QUEUE)
-
-    def _done(self, job: RecvJob, slot: Slot) -> None:
-        command = job.command
-        assert isinstance(command, Recv)
-        self._log_read(job, slot, self.clock._now)
-        if command.consume:
-            self._release(slot)
-        job.left -= 1
-        if not job.left:
-            self._received(job, self.clock._now)
-
-    def _received(self, job: RecvJob, end: int) -> None:
-        assert job.queue is not None
-        assert job.message is not None
-        self._tell("recv", job.queue, job.message.nbytes)
-        if self.log.operation:
-            self.log.after.append((job.id, job.message.command))
-        job.finish(end)
-
-    def _log_read(self, job: RecvJob, slot: Slot, end: int) -> None:
-        """Enter what a receive did with one part: out of its slot, and to memory where it goes there."""
-        if self.log.operation:
-            self.log.row(slot.read_ps, end, self.component, _RECV, job.id, slot.nbytes, 0, slot.index)
 
     # -- credits
 
@@ -423,7 +280,7 @@ class PeIpcq:
             queue.released += 1
             back = queue.way_back
             key = back.key()
-            self._tell("credit", queue, spec.credit_bytes)
+            self.tell("credit", queue, spec.credit_bytes)
             credit = spec.ring_pa, key, back, self.clock._now, slot
             turns.send(QUEUE, back, spec.credit_bytes, key, queue.peer.credited, credit)
 
@@ -440,23 +297,9 @@ class PeIpcq:
 
     # -- what is seen from outside
 
-    def _tell(self, what: str, queue: Queue, nbytes: int) -> None:
+    def tell(self, what: str, queue: Queue, nbytes: int) -> None:
+        """Tell observers of a step of a message."""
         for observer in self.engine.observers:
             observer.queue(
                 QueueEvent(self.engine.now_ns, what, self.pe.name, queue.name, naming.pe(*queue.spec.peer), nbytes)
             )
-
-    def waiting(self, key: str | None) -> list[str]:
-        """Return the receives over an installation's queues that wait for a message, and since when, in words."""
-        mine = self.sets.get(key or "", {}).values()
-        found = []
-        for job in self._receives:
-            if job.queues[0] not in mine:
-                continue
-            names = [job.queue.name] if job.queue is not None else [queue.name for queue in job.queues]
-            peers = [naming.pe(*queue.spec.peer) for queue in job.queues if queue.name in names]
-            found.append(
-                f"recv of {job.command.nbytes} B from {' or '.join(names)} ({', '.join(peers)}) since "  # type: ignore[attr-defined]
-                f"{job.ready / 1000:,.2f} ns"
-            )
-        return found

@@ -1,0 +1,190 @@
+"""Receiving: which message a receive takes, and its parts on their way out of the slots."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kernbench.components.access import requests
+from kernbench.components.command import Recv, Run
+from kernbench.components.queues import Queue, RecvJob, Slot
+from kernbench.errors import KernelError
+from kernbench.sim_engine.op_log import KIND
+from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.turns import QUEUE
+from kernbench.topology import naming
+from kernbench.units import ns_to_ps
+
+if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_ipcq import PeIpcq
+
+_RECV = KIND["recv"]
+
+
+class Receiver:
+    """The receives of one PE; `waiting` are those that have no message yet, in program order."""
+
+    def __init__(self, ipcq: PeIpcq) -> None:
+        pe = ipcq.pe
+        self.ipcq, self.pe, self.engine = ipcq, pe, pe.engine
+        self.clock, self.log = pe.engine.env, pe.engine.log
+        config = pe.config.pe_ipcq
+        self.setup_ps = {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
+        self.waiting: deque[RecvJob] = deque()
+        self._read_ps = pe.fetch_store.fetch_ps
+        self._read_free = 0
+        self._served: Queue | None = None
+        self._looking = -1
+
+    def add(self, job: RecvJob) -> None:
+        """Take a receive in program order."""
+        self.waiting.append(job)
+        if not job.waiting:
+            self.post(job)
+
+    def post(self, job: RecvJob) -> None:
+        """Let a receive, which depends on nothing any more, take its message as soon as it can."""
+        now = self.clock._now
+        if job.ready > now:
+            self.clock.call_at(job.ready, self.look, job)
+        else:
+            self.look(job)
+
+    def look(self, _: object) -> None:
+        """Match receives and messages, in the order of the receives."""
+        now = self.clock._now
+        for job in list(self.waiting):
+            if job.waiting or job.ready > now:
+                continue
+            if job.queue is None and len(job.queues) > 1:
+                if self._looking != now:
+                    self._looking = now
+                    self.clock.call_last(now, self._look_at_any, None)
+                continue
+            queue = job.queue or job.queues[0]
+            if queue.inbox:
+                self._claim(job, queue)
+
+    def _look_at_any(self, _: object) -> None:
+        """Match receives from any direction, when all arrivals of this instant are known."""
+        self._looking = -1
+        for job in list(self.waiting):
+            if job.queue is not None or job.waiting or job.ready > self.clock._now:
+                continue
+            queues = job.queues
+            after = queues.index(self._served) + 1 if self._served in queues else 0
+            in_turn = [queue for queue in queues[after:] + queues[:after] if queue.inbox]
+            if in_turn:
+                self._claim(job, min(in_turn, key=lambda queue: queue.inbox[0].slots[0].since_ps))
+
+    def _claim(self, job: RecvJob, queue: Queue) -> None:
+        """Give a receive the first message of a queue."""
+        command, message = job.command, queue.inbox[0]
+        assert isinstance(command, Recv)
+        if message.nbytes != command.nbytes:
+            raise KernelError(
+                f"{self.pe.name}: recv of {command.nbytes} B from {queue.name!r}, where a message of "
+                f"{message.nbytes} B is next; receive with the shape and dtype that were sent"
+            )
+        if not command.consume and len(message.slots) < message.parts:
+            return
+        self.waiting.remove(job)
+        self._served = queue
+        job.queue, job.message, job.left = queue, message, message.parts
+        command.came_from = queue.name
+        if command.consume:
+            queue.inbox.popleft()
+            message.claimed = job
+        self.take(job)
+
+    def take(self, job: RecvJob) -> None:
+        """Read the parts that are in their slots and have not been asked for."""
+        message, command = job.message, job.command
+        assert message is not None
+        assert isinstance(command, Recv)
+        now = self.clock._now
+        while job.asked < len(message.slots):
+            slot = message.slots[job.asked]
+            job.asked += 1
+            slot.read_ps = now
+            if slot.queue.spec.kind != "tcm":
+                self.clock.call_at(now + self.setup_ps[slot.queue.spec.kind], self._read, (job, slot))
+                continue
+            slot.read_ps = max(now, self._read_free)
+            end = self._read_free = slot.read_ps + self._read_ps(slot.nbytes)
+            if message.parts == 1 and command.consume and command.output is not None:
+                command.output.space = slot
+                self._log_read(job, slot, end)
+                self._received(job, end)
+            else:
+                self.clock.call_at(end, self._copied, (job, slot))
+
+    def _read(self, what: tuple[RecvJob, Slot]) -> None:
+        """Read a slot in SRAM or HBM."""
+        _, slot = what
+        node_id, offset = self.engine.locate(slot.pa)
+        self.pe.dma.port(node_id).read(Transaction(slot.nbytes, offset, lambda _: self._copied(what), None), QUEUE)
+
+    def _copied(self, what: tuple[RecvJob, Slot]) -> None:
+        """Go on with a part that is out of its slot: done, or on to its place in memory."""
+        job, slot = what
+        command = job.command
+        assert isinstance(command, Recv)
+        if not command.runs:
+            self._done(job, slot)
+            return
+        first = slot.index * slot.queue.spec.slot_bytes
+        wanted = requests(self.pe, (Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),), tiled=False)
+        data = job.message.bytes() if job.message is not None and self.engine.data else None
+        left = len(wanted)
+
+        def written(_: Transaction) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._done(job, slot)
+
+        for request in wanted:
+            txn = Transaction(request.nbytes, request.offset, written, None, None, request.pieces)
+            if data is not None:
+                at = first + request.at[0]
+                txn.data = data[at : at + request.nbytes]
+            self.pe.dma.port(request.node_id).write(txn, QUEUE)
+
+    def _done(self, job: RecvJob, slot: Slot) -> None:
+        command = job.command
+        assert isinstance(command, Recv)
+        self._log_read(job, slot, self.clock._now)
+        if command.consume:
+            self.ipcq.release(slot, self.clock._now)
+        job.left -= 1
+        if not job.left:
+            self._received(job, self.clock._now)
+
+    def _received(self, job: RecvJob, end: int) -> None:
+        assert job.queue is not None
+        assert job.message is not None
+        self.ipcq.tell("recv", job.queue, job.message.nbytes)
+        if self.log.operation:
+            self.log.after.append((job.id, job.message.command))
+        job.finish(end)
+
+    def _log_read(self, job: RecvJob, slot: Slot, end: int) -> None:
+        """Enter what a receive did with one part: out of its slot, and to memory where it goes there."""
+        if self.log.operation:
+            self.log.row(slot.read_ps, end, self.ipcq.component, _RECV, job.id, slot.nbytes, 0, slot.index)
+
+    def describe(self, key: str | None) -> list[str]:
+        """Return the receives over an installation's queues that wait for a message, and since when, in words."""
+        mine = self.ipcq.sets.get(key or "", {}).values()
+        found = []
+        for job in self.waiting:
+            if job.queues[0] not in mine:
+                continue
+            queues = [job.queue] if job.queue is not None else list(job.queues)
+            peers = ", ".join(naming.pe(*queue.spec.peer) for queue in queues)
+            command = job.command
+            assert isinstance(command, Recv)
+            names = " or ".join(queue.name for queue in queues)
+            found.append(f"recv of {command.nbytes} B from {names} ({peers}) since {job.ready / 1000:,.2f} ns")
+        return found
