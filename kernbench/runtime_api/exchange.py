@@ -113,6 +113,11 @@ def checked_runs(part: Region, other: Region) -> list[Run]:
     return found
 
 
+def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Region, other: Region) -> Route:
+    """Return the way from a part of one member's tensor to a part of another's."""
+    return Route(source, target, of, to, checked_runs(part, other))
+
+
 def matching(of: DeviceTensor, to: DeviceTensor) -> tuple[Region, Region]:
     """Return two tensors with the same elements as regions of one shape.
 
@@ -131,7 +136,7 @@ def matching(of: DeviceTensor, to: DeviceTensor) -> tuple[Region, Region]:
 
 def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
     """Return the way from all of one member's tensor to all of another's."""
-    return Route(source, target, of, to, checked_runs(*matching(of, to)))
+    return route(source, target, of, to, *matching(of, to))
 
 
 def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
@@ -139,12 +144,12 @@ def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: Dev
     placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
     if placed and of.shape[1:] == to.shape[1:]:
         part, other = rows(of.layout, first, first + n), rows(to.layout, at, at + n)
-        return Route(source, target, of, to, checked_runs(part, other))
+        return route(source, target, of, to, part, other)
     row = of.numel() // max(of.shape[0], 1)
     found = elements(of.layout, first * row, (first + n) * row), elements(to.layout, at * row, (at + n) * row)
     if found[0] is None or found[1] is None:
         raise out_of_order(of, to)
-    return Route(source, target, of, to, checked_runs(found[0], found[1]))
+    return route(source, target, of, to, found[0], found[1])
 
 
 def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
