@@ -8,13 +8,15 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from kernbench.sweeps.keys import Row
+
+Put = Callable[[str, Row, str, str, str, float], None]
 
 FILE = "points.sqlite"
 VARIABLE = "KERNBENCH_CACHE"
@@ -70,9 +72,24 @@ class Cache:
 
     def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
         """Keep a row, and what it is of."""
-        with _passed_over("write"), self._open() as database:
-            values = (key, study, machine, version, json.dumps(row), seconds, time.time())
-            database.execute("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        with self.writer() as put:
+            put(key, row, study, machine, version, seconds)
+
+    @contextmanager
+    def writer(self) -> Iterator[Put]:
+        """Give what `put` does, for many rows: opening and closing the file costs more than a row."""
+        with ExitStack() as stack:
+            database: sqlite3.Connection | None = None
+            with _passed_over("write"):
+                database = stack.enter_context(self._open())
+
+            def put(key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
+                if database is not None:
+                    with _passed_over("write"):
+                        values = (key, study, machine, version, json.dumps(row), seconds, time.time())
+                        database.execute("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+            yield put
 
     def groups(self) -> list[Group]:
         """Return what is kept, by study and version, the latest first."""

@@ -84,9 +84,10 @@ def run(
         todo = {key: point for key, point in job.points.items() if key not in kept}
         if store is not None:
             store.append({TO_DO: len(todo)})
+        put = stack.enter_context(cache.writer()) if cache is not None and todo else None
         for key, outcome in _engine(job.fn, todo, workers, client, limits):
-            if cache is not None and outcome.status == OK:
-                cache.put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
+            if put is not None and outcome.status == OK:
+                put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
             if store is not None and (keep_failed or outcome.status == OK):
                 store.append(_entry(key, outcome, limits))
             yield key, outcome, False

@@ -115,10 +115,12 @@ def run_plan(
     plan : Plan
     folder : Path or None
         Where finished points are written at once, and found again.
-    workers, scheduler, cache, progress
+    workers, scheduler
         As for `sweep`.
     limits : Limits or None
         Of each point.
+    cache, progress
+        As for `sweep`.
     """
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None
     client, close = _client(scheduler)
