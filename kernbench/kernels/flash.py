@@ -17,18 +17,19 @@ from kernbench.triton_emu.handles import Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 NEG = -1e30
-ROWS = 128
-RESULT_BYTES = 64 * 1024
+ROWS = 64
+RESULT_BYTES = 32 * 1024
 KV_TOKENS = 512
 
 
 def tiles(group: int, q_len: int) -> tuple[int, int]:
     """Return (query tokens, kv tokens) of a tile: no more than ROWS rows, scores of at most RESULT_BYTES in f32.
 
-    A result of that size still goes to the kernel's scratch.
+    Half of the largest result that the kernel's scratch takes: between small results that live long, first fit always
+    finds a hole of that size.
 
     >>> tiles(8, 1), tiles(8, 4096), tiles(1, 4096)
-    ((1, 512), (16, 128), (128, 128))
+    ((1, 512), (8, 128), (64, 128))
     """
     tokens = max(1, min(q_len, ROWS // group))
     return tokens, max(32, min(KV_TOKENS, RESULT_BYTES // 4 // (tokens * group) // 32 * 32))

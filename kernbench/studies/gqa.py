@@ -44,6 +44,8 @@ class Point:
         Devices, and cubes of each.
     query_heads : int
         Of an item: 8 is a kv head's whole group; fewer share its keys and values, which are there once for each.
+    span : bool
+        Whether a lane has ranks on every SIP; else each SIP has its items, and one SIP is run for all.
     lane_of : int
         In prefill: how many equal lanes one stands for; that one is run.
     queries : int or None
@@ -59,6 +61,7 @@ class Point:
     sips: int = 1
     cubes: int = 16
     query_heads: int = GROUP
+    span: bool = False
     lane_of: int = 1
     queries: int | None = None
     across: str = "pe"
@@ -84,7 +87,9 @@ class Point:
                 f"{self.phase} of {self.batch} x {self.context} tokens: {items} kv heads of sequences on {lanes} lanes "
                 f"of {ranks} ranks; expected whole numbers"
             )
-        cubes, sips, per_lane = self.cubes, self.sips, items // lanes
+        if self.sips > 1 and (ranks % self.sips if self.span else lanes % self.sips):
+            raise KernbenchError(f"{lanes} lanes of {ranks} ranks on {self.sips} SIPs: expected whole numbers for each")
+        cubes, sips, per_lane = self.cubes, self.sips if self.span else 1, items // lanes
         if self.lane_of > 1:
             cubes, sips, per_lane = max(1, ranks // pes_per_cube), 1, 1
         tokens = self.context // ranks
@@ -118,7 +123,7 @@ def plan(
         For one decode step of one sequence.
     batches : sequence of (context, batch)
         For decode.
-    scaling : sequence of (sips, cubes)
+    scaling : sequence of (sips, cubes, span)
         Ranks for one decode step at `context`.
     merges : sequence of str
         All-reduce algorithms for the parts of a decode step at `context`.
@@ -135,7 +140,9 @@ def plan(
     """
     points = [Point("decode context", "decode", n, cubes=cubes) for n in contexts]
     points += [Point("decode batch", "decode", n, batch, cubes=cubes) for n, batch in batches]
-    points += [Point("decode ranks", "decode", context, sips=sips, cubes=n) for sips, n in scaling]
+    points += [
+        Point("decode ranks", "decode", context, sips=sips, cubes=n, span=bool(span)) for sips, n, span in scaling
+    ]
     points += [Point("decode merge", "decode", context, cubes=cubes, merge=merge) for merge in merges]
     points += [
         Point("query heads", "decode", context, sips=sips, cubes=cubes, query_heads=heads)
@@ -193,18 +200,17 @@ def sweep(
             raise KernbenchError(f"phase = {point.phase!r} is unknown; known: {', '.join(PHASES)}")
         own = resolved if point.sips <= resolved.config.n_sips else resolved.with_({"system.sips.count": point.sips})
         point.setting(own.config.pes_per_cube, dtype)
-        given.append(
-            {
-                "machine": dict(own.spec), "point": asdict(point), "dtype": dtype, "mode": mode,
-                "max_scores": max_scores,
-            }
-        )  # fmt: skip
-    return run_points(simulate, given, folder=folder, workers=workers)
+        asked = asdict(point)
+        del asked["series"]  # what several series ask is run once
+        limits = {"dtype": dtype, "mode": mode, "max_scores": max_scores}
+        given.append({"machine": dict(own.spec), "point": asked, **limits})
+    rows = run_points(simulate, given, folder=folder, workers=workers)
+    return [{"series": point.series, **row} for point, row in zip(points, rows, strict=True)]
 
 
 def simulate(point: Row) -> Row:
     """Run one point and return its row."""
-    machine, asked, dtype = machine_of(point["machine"]), Point(**point["point"]), point["dtype"]
+    machine, asked, dtype = machine_of(point["machine"]), Point("", **point["point"]), point["dtype"]
     config = machine.config
     setting = asked.setting(config.pes_per_cube, dtype)
     counted = work(config, setting)
@@ -214,7 +220,7 @@ def simulate(point: Row) -> Row:
     if not left_out and scores > point["max_scores"]:
         left_out = f"{scores:,} scores, more than {point['max_scores']:,}"
     out: Row = {
-        **asdict(asked), "ranks": setting.ranks, "lanes": setting.n_lanes, "items": setting.items,
+        **point["point"], "ranks": setting.ranks, "lanes": setting.n_lanes, "items": setting.items,
         "tokens": setting.tokens, "pes": setting.programs, "dtype": dtype, "weights_bytes": held.weights,
         "kv_model_bytes": held.kv, "hbm_bytes": held.room, "flops": counted.flops, "kv_bytes": counted.kv_bytes,
         "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns, "vector_ns": counted.vector_ns,
@@ -238,16 +244,17 @@ def measured(result: Result) -> Row:
         **breakdown(records, window=window).columns(),
         **op_log_summary(records.commands),
         "sent_bytes": int(records.of_kind("send").nbytes.sum()),
+        "dma_bytes": int(records.of_kind("load", "store").nbytes.sum()),
         "certified": records.mode == "exact" or bool(records.certified),
         "certificate": result.certificate,
     }
 
 
-def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `gqa.json` and `gqa.csv`; return the former."""
+def write(rows: Sequence[Row], limits: Sequence[Row], folder: Path) -> Path:
+    """Write `gqa.json` (with the rows of `gqa_limits.halved`) and `gqa.csv`; return the former."""
     import pandas as pd
 
-    path = write_results(folder / FILE, rows)
+    path = write_results(folder / FILE, rows, limits=list(limits))
     pd.DataFrame(rows).to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
     return path
 

@@ -81,9 +81,9 @@ def test_large_scores_do_not_overflow():
 def test_tiles_never_exceed_a_result():
     for group in range(1, 200):
         tokens, kv = tiles(group, 10_000)
-        assert tokens * group <= max(128, group)
+        assert tokens * group <= max(64, group)
         assert kv >= 32
-        assert tokens * group * kv * 4 <= 64 * 1024
+        assert tokens * group * kv * 4 <= 32 * 1024
 
 
 def parts_of(q, k, v, cuts):

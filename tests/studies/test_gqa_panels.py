@@ -76,6 +76,12 @@ def test_times_do_not_depend_on_data():
         assert spans[0].end_ps - spans[0].start_ps == spans[1].end_ps - spans[1].start_ps
 
 
+def test_scratch_is_never_exceeded():
+    """Blocks of query rows stay in TCM while many tiles come by."""
+    long = replace(SMALL, ranks=2, pes=2, items=1, group=8, head_dim=128, tokens=384, causal=True, order="zigzag")
+    study.run(MACHINE, long)
+
+
 def test_a_wrong_value_is_found(monkeypatch):
     monkeypatch.setattr(study, "merge", lambda x, y, tl: x + y)
     with pytest.raises(VerificationError, match="decode over 4 ranks"):
