@@ -67,12 +67,13 @@ class Rank:
         self.greenlet.switch()
 
     def stop(self) -> None:
-        """End it where it stands, by `doom` if that is set."""
+        """End it where it stands: by `doom`, by the error of what it waits in, or silently."""
         self.is_stopped = True
         if not self.has_ended:
+            told: Exception | None = self.doom or getattr(self.what, "error", None)
             self.greenlet.parent = getcurrent()
-            self.greenlet.throw(self.doom or GreenletExit())
-            self.error = self.error or self.doom
+            self.greenlet.throw(told or GreenletExit())
+            self.error = self.error or told
 
     def describe(self) -> str:
         """Return what it waits for and since when."""
@@ -132,10 +133,6 @@ class Ranks:
         """Run until every rank has ended; what went wrong is in `errors` then."""
         self._run(None, None)
 
-    def doom(self, index: int, error: Exception) -> None:
-        """Let a rank be told of `error` when the failure of another ends it."""
-        self.ranks[index].doom = self.ranks[index].doom or _twin(error)
-
     def over(self, indices: Sequence[int]) -> list[int]:
         """Return those of some ranks that have ended."""
         return [i for i in indices if self.ranks[i].has_ended]
@@ -190,7 +187,7 @@ class Ranks:
                 self._nothing_left(what)
         except KernbenchError as error:
             for rank in self.ranks:
-                rank.doom = rank.doom or _twin(error)
+                rank.doom = _twin(error)
             # A rank drives the SIP of its number, and what fails on a PE says first on which.
             self.stop(first=next((i for i in range(len(self.ranks)) if str(error).startswith(f"sip{i}.")), 0))
             if event is not None:

@@ -190,7 +190,8 @@ class Meeting:
     def cancel(self) -> None:
         """Let the streams go on without a collective that not all have called."""
         self._is_cancelled = True
-        for event in self._ready.values():
+        waiting = [work.event for m, work in self._works.items() if not self.calls[m].runs]
+        for event in (*self._ready.values(), *waiting):
             if not event.triggered:
                 event.succeed()
 
@@ -230,9 +231,8 @@ class Meeting:
     def _fail(self, member: int, error: Exception) -> None:
         """Let the other members that have come be told of what the last one is told."""
         for other, work in self._works.items():
-            work.fail(error)
-            if other != member and self._host.ranks is not None:
-                self._host.ranks.doom(self.members[other], error)
+            if other != member:
+                work.fail(error)
         self.cancel()
 
     def _describe(self, member: int) -> str:

@@ -87,6 +87,19 @@ def test_a_mismatch_tells_what_each_rank_asked_for(program, first, second):
     assert ("same DPPolicy" in text) == (program is places_differ)
 
 
+@pytest.mark.parametrize("what", ["all_reduce", "new_group"])
+def test_who_catches_a_mismatch_leaves_the_others_with_theirs(what):
+    def program(torch, rank):
+        dist, x = torch.distributed, torch.zeros(4 + rank, device="ahbm")
+        ask = dist.all_reduce if what == "all_reduce" else lambda _: dist.new_group([rank])
+        with pytest.raises(CollectiveMismatchError):
+            ask(x)
+        x.numpy()
+        return rank
+
+    assert on_ranks(program) == [0, 1]
+
+
 def test_a_mismatch_is_found_at_the_same_count_and_names_who_has_not_come():
     def program(torch, rank):
         x = torch.zeros(4, device="ahbm")
