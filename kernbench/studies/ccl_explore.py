@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kernbench.errors import KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import SEEN
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.studies.explore import Choices
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
@@ -41,12 +41,12 @@ def explore(
         raise KernbenchError("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
     rng = np.random.default_rng(elements)
     values = rng.integers(-4, 5, (config.n_sips, elements)).astype(np.float32)  # small whole numbers: sums are exact
-    tensors = [
-        torch.tensor(own.astype(kind.numpy), dtype=kind, dp=dp, device=f"ahbm:{sip}", name=f"sip{sip}")
-        if torch.engine.data
-        else torch.empty(elements, dtype=kind, dp=dp, device=f"ahbm:{sip}", name=f"sip{sip}")
-        for sip, own in enumerate(values)
-    ]
+    tensors = []
+    for sip, own in enumerate(values.astype(kind.numpy)):
+        where: dict[str, Any] = {"dtype": kind, "dp": dp, "device": f"ahbm:{sip}", "name": f"sip{sip}"}
+        tensor = torch.tensor(own, **where) if torch.engine.data else torch.empty(elements, **where)
+        assert isinstance(tensor, DeviceTensor)
+        tensors.append(tensor)
     plan = torch.collective(tensors, algorithm)
     torch.ahbm.synchronize()
     if torch.engine.data:
@@ -54,7 +54,7 @@ def explore(
     return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(plan).strip("<>")
 
 
-def _decision(machine: Machine, tensors: list[Tensor]) -> Decision:
+def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
     """Return why "auto" chose what it chose."""
     config, first = load_ccl_config(), tensors[0]
     known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
@@ -63,7 +63,7 @@ def _decision(machine: Machine, tensors: list[Tensor]) -> Decision:
     return Tuner(machine, known).choose("all_reduce", nbytes, places=few, itemsize=first.dtype.itemsize)
 
 
-def _check(torch: RuntimeContext, plan: Plan, tensors: list[Tensor], values: np.ndarray) -> None:
+def _check(torch: RuntimeContext, plan: Plan, tensors: list[DeviceTensor], values: np.ndarray) -> None:
     """Compare each participant's shard with the sum of its lane, at no simulated cost: a host read has its own."""
     shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
     torch.checks += 1

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -125,7 +125,7 @@ class Page:
 
     def heading(self, css: str, text: str) -> None:
         """Click a heading of an accordion or tab."""
-        self.until(lambda: [x for x in self.all(css) if text in x.text][0].click() or True, text)
+        self.until(lambda: next(x for x in self.all(css) if text in x.text).click() or True, text)
 
     def shot(self, name: str) -> None:
         SHOTS.mkdir(parents=True, exist_ok=True)
