@@ -31,9 +31,9 @@ def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
 
 def label(row: Row) -> str:
     """Return what a row is called in figures."""
-    name = f"{row['phase']} {row['context'] // 1024} Ki"
+    name = f"{row['phase']} {row['context']:,}"
     if row["queries"]:
-        return f"{row['queries']} queries on {row['context'] // 1024} Ki, {way(row)}"
+        return f"{row['queries']} queries on {row['context']:,}, {way(row)}"
     if row["phase"] == "prefill":
         return f"{name} {row['order']} {'ring' if row['ring'] else 'chain'}"
     return f"{name} batch {row['batch']}, {row['ranks']} ranks" + (f", {row['sips']} SIPs" if row["sips"] > 1 else "")
@@ -76,7 +76,7 @@ def draw(
     drawn["gqa_stage_breakdown.png"] = figures.stage_breakdown(mixed, machine=name)
     drawn["gqa_roofline.png"] = _roofline(rows, machine)
     drawn["gqa_halving.png"] = figures.halving(
-        [{**row, "label": f"{row['phase']} {row['context'] // 1024} Ki"} for row in limits], machine=name
+        [{**row, "label": f"{row['phase']}, {row['context']:,} tokens"} for row in limits], machine=name
     )
     told = [row for row in simulated(rows) if row["ranks"] > 1 and row["series"] != "decode batch"]
     drawn["gqa_overlap.png"] = figures.overlap(_labelled(_distinct(told)), machine=name)
@@ -136,7 +136,7 @@ def _roofline(rows: Sequence[Row], machine: Machine) -> Figure:
         table.append(
             {
                 "name": label(row), "series": row["phase"], "intensity": per_pe / nbytes,
-                "gflops": per_pe / row["makespan_ns"], "model_gflops": per_pe / row["bound_ns"],
+                "gflops": per_pe / row["makespan_ns"],
             }
         )  # fmt: skip
     return roofline(table, roofs, machine=machine.hash, title="Attention: roofline of a PE")
