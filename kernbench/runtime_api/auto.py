@@ -11,7 +11,7 @@ from kernbench.sim_engine.engine import MODES, GraphEngine
 from kernbench.topology.builder import Machine
 
 AUTO = "auto"
-_FEW = 0.1
+_FEW = 0.02
 
 
 def passes(machine: Machine, *, data: bool = False, mode: str = AUTO, log: str = "operation") -> Iterator[GraphEngine]:

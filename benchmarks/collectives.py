@@ -1,0 +1,89 @@
+"""All-reduce over the cubes of several devices, and a ring of leaders that does nothing but pass messages on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.table import Row, best
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.auto import passes
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.units import KIB
+from tests.components.queues_under_test import install, launch, specs
+
+ALGORITHM = "intercube_allreduce"
+
+
+def measure() -> Iterator[Row]:
+    """Yield all-reduces of 96 KiB a cube, values checked, then rings of leaders without values."""
+    six, large = resolve_topology("preset:six_sip_torus"), resolve_topology("preset:large")
+    yield all_reduce(six, "exact", "< 0.8 s")
+    yield all_reduce(six, "auto", "< 0.1 s")
+    yield all_reduce(large, "auto", "< 1.5 s", data=False)
+    yield ring(64, "< 0.2 s")
+
+
+def all_reduce(machine: Machine, mode: str, target: str, *, data: bool = True) -> Row:
+    """Return one all-reduce, from its launch to the last completion, with whatever passes `mode` takes."""
+    config = machine.config
+    n = 96 * KIB // 2
+    policy = DPPolicy(cube="row_wise", pe="replicate", num_pes=1)
+
+    def once() -> int:
+        events = 0
+        for engine in passes(machine, data=data, mode=mode, log="off"):
+            with RuntimeContext(engine) as torch:
+                tensors = [
+                    torch.full(
+                        (config.cubes_per_sip, n), sip + 1.0, dtype=torch.float16, device=f"ahbm:{sip}", dp=policy
+                    )
+                    for sip in range(config.n_sips)
+                ]
+                torch.collective(tensors, algorithm=ALGORITHM)
+                if data:
+                    total = config.cubes_per_sip * sum(range(1, config.n_sips + 1))
+                    assert (tensors[0].numpy() == total).all()
+            events += engine.env.events
+        return events
+
+    seconds, events = best(once, 1 if config.n_sips > 8 else 3)
+    return Row(
+        f"{ALGORITHM}, 96 KiB a cube, {config.n_sips} SIPs x {config.cubes_per_sip} cubes, {mode}",
+        seconds,
+        f"{events / seconds / 1e3:,.0f} k events/s",
+        target=target,
+    )
+
+
+def ring(leaders: int, target: str) -> Row:
+    """Return a ring over the first PEs of as many SIPs: 64 MiB in steps of 4 chunks, each a slot, in `fast`."""
+    machine = resolve_topology("preset:large", {"system.sips.count": leaders})
+    chunk = 64 * 1024 * KIB // leaders // 4
+    places = [(sip, 0, 0) for sip in range(leaders)]
+    steps = 2 * (leaders - 1)
+
+    def pass_on(tl: Any) -> None:
+        mine = tl.full((chunk // 2,), 1.0, dtype=tl.float16) + 0
+        for _ in range(steps * 4):
+            tl.send("E", mine)
+            tl.recv("W", shape=(chunk // 2,))
+
+    def once() -> int:
+        engine = GraphEngine(machine, mode="fast", log="off")
+        pairs = [((a, "E"), (b, "W")) for a, b in zip(places, places[1:] + places[:1], strict=True)]
+        install(engine, specs(engine, pairs, slot_bytes=chunk))
+        launch(engine, dict.fromkeys(places, pass_on))
+        engine.run()
+        return engine.env.events
+
+    seconds, events = best(once, 1)
+    messages = leaders * steps * 4
+    return Row(
+        f"ring of {leaders} leaders, 64 MiB in {messages:,} messages, fast, no values",
+        seconds,
+        f"{seconds / messages * 1e6:.1f} us a message, {events / messages:.1f} events",
+        target=target,
+    )
