@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks import machines, products, start, sweeps, table, transfers
+from benchmarks import collectives, machines, products, start, sweeps, table, transfers
 
 if __name__ == "__main__":
-    table.write(list(table.chain(transfers.measure, products.measure, machines.measure, sweeps.measure, start.measure)))
+    table.write(
+        list(
+            table.chain(
+                transfers.measure,
+                products.measure,
+                machines.measure,
+                collectives.measure,
+                sweeps.measure,
+                start.measure,
+            )
+        )
+    )
