@@ -144,6 +144,11 @@ class Records:
     def __repr__(self) -> str:
         return f"Records({len(self)} rows, {self.makespan_ps / 1000:,.2f} ns, machine {self.machine[:12] or '?'})"
 
+    def _repr_html_(self) -> str:
+        from kernbench.viz.records import records_html
+
+        return records_html(self)
+
     @classmethod
     def empty(cls, **meta: Any) -> Records:
         """Return records without rows; `meta` are fields such as `machine`."""

@@ -13,8 +13,8 @@ from kernbench.viz import palette
 
 _CSS = f"""<style>
 .kb-explorer {{ flex-flow: row wrap; align-items: flex-start; max-width: 1240px; overflow: hidden }}
-.kb-explorer .kb-controls {{ flex: 0 1 350px; min-width: 300px; padding: 0 8px 0 0 }}
-.kb-explorer .kb-wide {{ flex: 1 1 480px; min-width: 300px; overflow-x: auto; overflow-y: hidden }}
+.kb-explorer .kb-controls {{ flex: 0 1 330px; min-width: 280px; padding: 0 8px 0 0 }}
+.kb-explorer .kb-wide {{ flex: 1 1 420px; min-width: 300px; overflow-x: auto; overflow-y: hidden }}
 .kb-explorer .kb-row {{ align-items: center; overflow: hidden }}
 .kb-explorer .kb-label {{ flex: 0 0 128px; overflow: hidden; text-overflow: ellipsis }}
 .kb-explorer .widget-html-content, .kb-explorer .widget-html {{ line-height: 1.45; height: auto; white-space: normal }}

@@ -96,13 +96,13 @@ class ResultPanel:
     def _why(self) -> str:
         why, outcome = self._explorer.state.why, self._explorer.state.outcome
         assert outcome is not None
-        said = _shown(outcome.shown)
         checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
-        parts = [told(checked) if outcome.checks else "", said, f"<pre>{escape(outcome.printed)}</pre>"]
         if why is None:
-            return "".join(["<p>looking for the critical path ...</p>", *parts[:2]])
-        found = told(why, wrong=True) if isinstance(why, str) else why_html(why)
-        return "".join([*parts[:2], found, parts[2] if outcome.printed else ""])
+            found = "<p>looking for the critical path ...</p>"
+        else:
+            found = told(why, wrong=True) if isinstance(why, str) else why_html(why)
+        printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
+        return "".join([told(checked) if outcome.checks else "", found, _shown(outcome.shown), printed])
 
     def _stages(self) -> str:
         result = self._explorer.result

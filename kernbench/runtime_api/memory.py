@@ -50,6 +50,10 @@ class TensorHandle:
         """Free the memory now; a second call does nothing."""
         self._release()
 
+    def __repr__(self) -> str:
+        state = "" if self.is_alive else ", freed"
+        return f"<memory of {self.name}: {self.nbytes:,} B at {self.va:#x} of ahbm:{self.sip}{state}>"
+
 
 class DeviceMemory:
     """Virtual and physical memory of every SIP.
