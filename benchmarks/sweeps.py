@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +18,11 @@ from kernbench.sweeps.plan import make_plan
 from kernbench.sweeps.sweep import run_plan
 from kernbench.topology.builder import resolve_topology
 
-SIZES = ((1, 1, 1), (1, 4, 2), (1, 4, 4), (4, 4, 4), (16, 4, 4))  # SIPs, w, h: 8 to 2,048 PEs
+# SIPs, w, h: from 8 PEs to 2,048, and 32 PEs on each of 1 to 64 SIPs.
+SIZES = {
+    "PEs": ((1, 1, 1), (1, 4, 2), (1, 4, 4), (4, 4, 4), (16, 4, 4)),
+    "SIPs": ((1, 2, 2), (4, 2, 2), (16, 2, 2), (64, 2, 2)),
+}
 
 
 def busy(machine: object, *, x: int, ms: float) -> dict[str, float]:
@@ -79,36 +83,34 @@ def many(points: int = 10_000) -> Row:
 
 
 def growth() -> Iterator[Row]:
-    """Return simulation time and memory for one product on every PE, from 8 PEs to 2,048, and how they grow."""
-    found = []
-    for sips, w, h in SIZES:
-        out = subprocess.run(
-            [sys.executable, "-m", "benchmarks.sweeps", str(sips), str(w), str(h)],
-            check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
-        pes, seconds, mib = (float(word) for word in out.split())
-        found.append((pes, seconds, mib))
-    (few, quick, small), (most, slow, large) = found[0], found[-1]
-    power = _exponent([(pes, seconds) for pes, seconds, _ in found[1:]])
-    yield Row(
-        f"64 x 64 x 64 on each of {most:,.0f} PEs ({SIZES[-1][0]} SIPs), fast",
-        slow,
-        f"time grows as PEs^{power:.2f} from {found[1][0]:,.0f} PEs on",
-        f"the same on {few:,.0f} PEs",
-        slow / quick,
-    )
-    yield Row(
-        f"memory of that run: {large:,.0f} MiB against {small:,.0f} MiB with {few:,.0f} PEs",
-        slow,
-        f"{(large - small) * 1024 / (most - few):,.1f} KiB a PE",
-    )
+    """Return simulation time and memory for one product on every PE of small and large machines, and how they grow."""
+    for what, sizes in SIZES.items():
+        found = [sized(*size) for size in sizes]
+        (few, quick, small), (most, slow, large) = found[0], found[-1]
+        axis = [size[0] if what == "SIPs" else pes for size, (pes, _, _) in zip(sizes, found, strict=True)]
+        power = exponent(axis, [seconds for _, seconds, _ in found])
+        yield Row(
+            f"64 x 64 x 64 on each of {most:,.0f} PEs ({sizes[-1][0]} SIPs), fast; peak memory {large:,.0f} MiB",
+            slow,
+            f"time as {what}^{power:.2f}, {(large - small) * 1024 / (most - few):,.0f} KiB a PE",
+            f"the same on {few:,.0f} PEs",
+            slow / quick,
+        )
 
 
-def _exponent(points: list[tuple[float, float]]) -> float:
+def sized(sips: int, w: int, h: int) -> tuple[float, float, float]:
+    """Return PEs, CPU time [s] and peak memory [MiB] of one size, run in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.sweeps", str(sips), str(w), str(h)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    pes, seconds, mib = (float(word) for word in out.split())
+    return pes, seconds, mib
+
+
+def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
     """Return the slope of the straight line through the logarithms."""
-    xs, ys = ([math.log(p[i]) for p in points] for i in (0, 1))
-    mx, my = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
+    logs = [(math.log(x), math.log(y)) for x, y in zip(xs, ys, strict=True)]
+    mx, my = (sum(p[i] for p in logs) / len(logs) for i in (0, 1))
+    return sum((x - mx) * (y - my) for x, y in logs) / sum((x - mx) ** 2 for x, _ in logs)
 
 
 def one_size(sips: int, w: int, h: int) -> None:

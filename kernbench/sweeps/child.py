@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO
 
 from kernbench.errors import KernbenchError
 from kernbench.sweeps.keys import Row
-from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Limits, Outcome
+from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Limits, Outcome, attempt
 
 _HEAD = struct.Struct(">Q")
 _MAIN = "from kernbench.sweeps.child import serve; serve()"
@@ -40,7 +41,7 @@ class Child:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
         self._served = 0
-        self._closed = False
+        self._closed = threading.Event()
 
     def run(self, point: Row) -> Outcome:
         """Return what becomes of a point; the process is ended if it goes over a limit."""
@@ -54,7 +55,7 @@ class Child:
 
     def close(self) -> None:
         """End the process, whatever it does."""
-        self._closed = True
+        self._closed.set()
         self._end()
 
     def _run(self, point: Row) -> Outcome:
@@ -88,7 +89,7 @@ class Child:
         return Outcome(DIED, {}, f"its process ended with status {process.returncode}")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        if self._closed:
+        if self._closed.is_set():
             raise KernbenchError("the run is being ended")
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         # A group of its own: an interrupt at the terminal is the parent's to handle.
@@ -101,6 +102,8 @@ class Child:
             **alone,  # type: ignore[call-overload]
         )
         self._served = 0
+        if self._closed.is_set():
+            self._process.kill()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
@@ -138,8 +141,6 @@ def packed(fn: Callable[[Row], Row]) -> bytes:
 
 def serve() -> None:
     """Answer points from stdin until it ends: what the process of a `Child` does."""
-    from kernbench.sweeps.outcome import attempt
-
     answers = os.fdopen(os.dup(1), "wb")
     points = os.fdopen(os.dup(0), "rb")
     # What a study prints must not stand between the answers.
@@ -157,9 +158,18 @@ def serve() -> None:
         fn = pickle.loads(fn_bytes)  # noqa: S301 - as above
     except Exception as error:  # noqa: BLE001 - each point says so, where it is read
         fn = partial(_refuse, f"the study cannot be imported in another process: {type(error).__name__}: {error}")
+    inbox: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(points, inbox), daemon=True).start()
     _send(answers, b"ready")
+    while True:
+        _send(answers, pickle.dumps(attempt(fn, pickle.loads(inbox.get()))))  # noqa: S301 - as above
+
+
+def _listen(points: IO[bytes], inbox: SimpleQueue[bytes]) -> None:
+    """Take points in; end with the parent, even in the middle of a point that never ends."""
     while (data := _receive(points)) is not None:
-        _send(answers, pickle.dumps(attempt(fn, pickle.loads(data))))  # noqa: S301 - as above
+        inbox.put(data)
+    os._exit(0)
 
 
 def _refuse(why: str, point: Row) -> Row:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from kernbench.sweeps.store import FINISHED, Store, entries
 from tests.repo import ROOT
 from tests.sweeps import studies
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
 
 SCRIPT = """
 import json, sys
@@ -78,6 +79,30 @@ def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, notes, how):
     assert not {int(p.name) for p in notes.iterdir()} & set(had), "what was finished is not run again"
     # Nobody is left behind.
     assert set(finished(folder)) == {*had, *left}
+
+
+def test_a_point_that_never_ends_ends_with_its_sweep(tmp_path, notes):
+    script = SCRIPT.replace("slowly", "endless")
+    command = [sys.executable, "-c", script, str(notes), str(tmp_path / "sweep"), "[0, 1, 2]"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(notes.iterdir())) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    for pid in (int(p.name) for p in notes.iterdir()):
+        while alive(pid):
+            assert time.monotonic() < deadline, "left behind"
+            time.sleep(0.02)
+
+
+def alive(pid) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def test_a_disk_that_is_full_loses_nothing_that_was_written(tmp_path, notes):
