@@ -1,1 +1,23 @@
 """DTensor: a tensor spread over the ranks of a device mesh, each rank's part placed on its device's PEs."""
+
+from __future__ import annotations
+
+from kernbench.dtensor.api import DTensor, distribute_tensor, empty, full, ones, rand, randn, zeros
+from kernbench.dtensor.device_mesh import DeviceMesh, init_device_mesh
+from kernbench.dtensor.placements import Partial, Replicate, Shard
+
+__all__ = [
+    "DTensor",
+    "DeviceMesh",
+    "Partial",
+    "Replicate",
+    "Shard",
+    "distribute_tensor",
+    "empty",
+    "full",
+    "init_device_mesh",
+    "ones",
+    "rand",
+    "randn",
+    "zeros",
+]

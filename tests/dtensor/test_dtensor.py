@@ -1,0 +1,208 @@
+"""DTensor on the machine against the whole array in numpy: every move, uneven parts, rules, placements on PEs."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench import dtensor as dt
+from kernbench.dtensor import Partial, Replicate, Shard
+from kernbench.dtensor.placements import local_part
+from kernbench.dtypes import float32
+from kernbench.errors import KernbenchError, PlacementError
+from tests.tp.test_layers import machine
+
+WHOLE = np.arange(7 * 5, dtype=np.float32).reshape(7, 5)
+ROWS = kb.DPPolicy("row_wise", "row_wise")
+COLUMNS = kb.DPPolicy("column_wise", "column_wise")
+
+
+def spawned(fn, ranks, shape=None):
+    """Run `fn(torch, mesh)` on the ranks of a mesh; return what each returns, and the session's result."""
+    found = {}
+
+    def program(rank, torch):
+        mesh = dt.init_device_mesh("ahbm", shape or (ranks,), torch=torch)
+        found[rank] = fn(torch, mesh)
+
+    with kb.session(machine(ranks), data=True) as torch:
+        torch.multiprocessing.spawn(program, args=(torch,), nprocs=ranks)
+    return [found[rank] for rank in range(ranks)], torch.result
+
+
+def spread(torch, mesh, placements, dp=COLUMNS, whole=WHOLE):
+    """The part that a rank holds of `whole`; a summand is the whole over the ranks of its axis."""
+    part, first = local_part(whole.shape, mesh.shape, mesh.get_coordinate(), placements)
+    values = whole[tuple(slice(a, a + n) for a, n in zip(first, part, strict=True))]
+    for ranks, placement in zip(mesh.shape, placements, strict=True):
+        values = values / ranks if isinstance(placement, Partial) else values
+    local = torch.tensor(values, dtype=float32, device="ahbm", dp=dp)
+    return dt.DTensor.from_local(local, mesh, placements, shape=whole.shape)
+
+
+MOVES = [
+    (Shard(0), Replicate(), "all_gather"), (Shard(1), Replicate(), "all_gather"), (Replicate(), Shard(1), None),
+    (Shard(0), Shard(1), "all_to_all"), (Shard(1), Shard(0), "all_to_all"), (Partial(), Replicate(), "all_reduce"),
+    (Partial(), Shard(0), "reduce_scatter"), (Partial(), Shard(1), "reduce_scatter"), (Replicate(), Partial(), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dp", [ROWS, COLUMNS, kb.DPPolicy(num_cubes=1, num_pes=1)])
+@pytest.mark.parametrize(("source", "target", "collective"), MOVES)
+def test_every_move(source, target, collective, dp):
+    def program(torch, mesh):
+        moved = spread(torch, mesh, [source], dp).redistribute(placements=[target])
+        want = spread(torch, mesh, [target]).to_local().numpy()
+        return moved.to_local().numpy(), want, moved.full_tensor().numpy()
+
+    got, result = spawned(program, 2)
+    for local, want, whole in got:
+        np.testing.assert_array_equal(whole, WHOLE)
+        if target != Partial():
+            np.testing.assert_array_equal(local, want)
+    launches = " ".join(launch.name for launch in result.launches)
+    assert collective is None or collective in launches
+
+
+@pytest.mark.parametrize("source", [[Shard(0), Shard(0)], [Shard(1), Partial()], [Partial(), Shard(0)]])
+@pytest.mark.parametrize("target", [[Replicate(), Shard(0)], [Shard(0), Shard(1)], [Replicate(), Replicate()]])
+def test_two_axes(source, target):
+    def program(torch, mesh):
+        moved = spread(torch, mesh, source).redistribute(placements=target)
+        return moved.to_local().numpy(), spread(torch, mesh, target).to_local().numpy()
+
+    for got, want in spawned(program, 4, (2, 2))[0]:
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_parts_may_be_empty():
+    def program(torch, mesh):
+        three = np.arange(6, dtype=np.float32).reshape(2, 3)
+        parts = spread(torch, mesh, [Shard(0)], whole=three)
+        return (
+            parts.to_local().numpy(),
+            parts.full_tensor().numpy(),
+            parts.redistribute(placements=[Shard(1)]).full_tensor().numpy(),
+        )
+
+    got, _ = spawned(program, 3)
+    assert [local.shape for local, _, _ in got] == [(1, 3), (1, 3), (0, 3)]
+    for _, whole, other in got:
+        np.testing.assert_array_equal(whole, np.arange(6).reshape(2, 3))
+        np.testing.assert_array_equal(other, np.arange(6).reshape(2, 3))
+
+
+@pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate()])
+@pytest.mark.parametrize("src_data_rank", [0, None])
+def test_distribute(placement, src_data_rank):
+    def program(torch, mesh):
+        rank = mesh.get_local_rank()
+        own = torch.from_numpy(WHOLE + rank) if src_data_rank == 0 else torch.from_numpy(WHOLE)
+        spread_out = dt.distribute_tensor(own, mesh, [placement], src_data_rank=src_data_rank)
+        return spread_out.full_tensor().numpy()
+
+    got, result = spawned(program, 2)
+    for whole in got:
+        np.testing.assert_array_equal(whole, WHOLE)
+    launches = " ".join(launch.name for launch in result.launches)
+    wanted = "broadcast" if placement == Replicate() else "exchange"
+    assert (wanted in launches) == (src_data_rank == 0)
+
+
+@pytest.mark.parametrize(("a", "b"), [*product([Replicate(), Shard(0), Shard(1)], repeat=2)])
+def test_matmul(a, b):
+    x, y = np.random.default_rng(1).standard_normal((2, 6, 6)).astype(np.float32)
+
+    def program(torch, mesh):
+        left, right = spread(torch, mesh, [a], whole=x), spread(torch, mesh, [b], ROWS, y)
+        out = left @ right
+        return out.placements, out.full_tensor().numpy()
+
+    for placements, got in spawned(program, 2)[0]:
+        np.testing.assert_allclose(got, x @ y, rtol=1e-4, atol=1e-4)
+        known = {(Replicate(), Shard(1)): Shard(1), (Shard(0), Replicate()): Shard(0), (Shard(1), Shard(0)): Partial()}
+        assert placements[0] == known.get((a, b), placements[0])
+
+
+def test_elementwise():
+    def program(torch, mesh):
+        a, b = spread(torch, mesh, [Shard(0)]), spread(torch, mesh, [Replicate()], ROWS)
+        summand = spread(torch, mesh, [Partial()])
+        kinds = [
+            (a + b).placements,
+            (summand + summand).placements,
+            (summand * b).placements,
+            summand.relu().placements,
+        ]
+        values = [
+            x.full_tensor().numpy()
+            for x in (a + b, a * b, summand + summand, summand * b, a.relu(), a.silu(), a.gelu())
+        ]
+        return kinds, values
+
+    x = WHOLE.astype(np.float64)
+    gelu = x / (1 + np.exp(-1.5957691216057308 * (x + 0.044715 * x**3)))
+    wanted = [2 * x, x * x, 2 * x, x * x, x, x / (1 + np.exp(-x)), gelu]
+    for kinds, values in spawned(program, 2)[0]:
+        assert kinds == [(Shard(0),), (Partial(),), (Partial(),), (Shard(0),)]
+        for got, want in zip(values, wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_creation_does_not_depend_on_placements():
+    def program(torch, mesh):
+        made = [f(3, 4, device_mesh=mesh, placements=[Shard(1)]) for f in (dt.zeros, dt.ones, dt.rand, dt.randn)]
+        again = dt.full((3, 4), 2.5, device_mesh=mesh, placements=[Replicate()])
+        return [x.full_tensor().numpy() for x in (*made, again, dt.empty(3, 4, device_mesh=mesh))]
+
+    (one, _), (two, _) = spawned(program, 1), spawned(program, 2)
+    for values in two:
+        np.testing.assert_array_equal(values[0], np.zeros((3, 4)))
+        np.testing.assert_array_equal(values[1], np.ones((3, 4)))
+        np.testing.assert_array_equal(values[4], np.full((3, 4), 2.5))
+        np.testing.assert_array_equal(values[2], two[0][2])
+    assert len(one) == 1
+
+
+def test_a_local_part_keeps_its_place_on_the_pes():
+    def program(torch, mesh):
+        moved = spread(torch, mesh, [Shard(0)], ROWS).redistribute(placements=[Replicate()])
+        return len(moved.to_local().pes), [s.index for s in moved.to_local().shards]
+
+    for pes, parts in spawned(program, 2)[0]:
+        assert pes == 4
+        assert all(part[1] == slice(0, 5) for part in parts)  # rows, as before
+
+
+def test_meshes():
+    def program(torch, mesh):
+        named = dt.init_device_mesh("ahbm", (2, 2), mesh_dim_names=("dp", "tp"), torch=torch)
+        line = named["tp"]
+        with pytest.raises(KernbenchError, match="axis 'pp' does not exist; known: dp, tp"):
+            named.get_group("pp")
+        return (
+            named.get_coordinate(), named.size(), named.size(1), named.ndim, line.mesh.tolist(), line.get_local_rank(),
+            torch.distributed.get_process_group_ranks(named.get_group("dp")),
+        )  # fmt: skip
+
+    got = spawned(program, 4, (4,))[0]
+    assert got[2] == ([1, 0], 4, 2, 2, [2, 3], 0, [0, 2])
+
+
+def test_what_does_not_fit_is_refused():
+    def program(torch, mesh):
+        with pytest.raises(PlacementError, match="this rank holds"):
+            dt.DTensor.from_local(torch.zeros(2, 2, device="ahbm"), mesh, [Shard(0)], shape=(7, 2))
+        with pytest.raises(PlacementError, match="a part is no summand"):
+            spread(torch, mesh, [Shard(0)]).redistribute(placements=[Partial()])
+        with pytest.raises(PlacementError, match="do not fit"):
+            spread(torch, mesh, [Shard(0)]) @ spread(torch, mesh, [Shard(0)])
+        with pytest.raises(KernbenchError, match="does not hold 2 ranks"):
+            dt.init_device_mesh("ahbm", (3,), torch=torch)
+        with pytest.raises(KernbenchError, match='expected "ahbm"'):
+            dt.DeviceMesh("cuda", [0, 1], torch=torch)
+
+    spawned(program, 2)
