@@ -63,7 +63,7 @@ class Transaction:
     ) -> None:
         self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
         self.lines, self.pieces, self.data = lines, pieces, data
-        self.pending: list[tuple[int, int, int]]
+        self.pending: list[tuple[int, int]]
         self.posted = False
         self.key: int
         self.back: Route

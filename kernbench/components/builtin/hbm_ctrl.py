@@ -9,16 +9,16 @@ bank conflicts are not modelled: `efficiency` and `access_ns` stand for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
 from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
 READ, WRITE = 0, 1
-_LONG = 8  # times at which flits of one read become ready
+_LONG = 64  # bursts
 
-Ready = tuple[int, int, int]  # flits that queue for the link together: since when, how many, when the last is there
+Ready = tuple[int, int]  # since when flits are ready, and how many
 
 
 class HbmCtrl:
@@ -51,8 +51,6 @@ class HbmCtrl:
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
         groups = self._rounds(txn) or self._singly(txn)
-        if len(groups) > _LONG and self.fabric.carries_whole(txn.back):
-            groups = _joined(groups, txn.back.links[0].flit_ps)
         txn.pending = groups
         txn.back.nbytes += txn.nbytes
         self.fabric.call_at(groups[-1][0], txn.key, self._release, txn)
@@ -61,17 +59,21 @@ class HbmCtrl:
         """Serve bursts one by one; return how the flits become ready, the last first."""
         now, access = self._clock._now, self.access_ps
         lines = txn.lines if txn.lines is not None else self._lines(txn)
+        begun = max(now, *self.free)
         done = sorted((self._burst(line, now, READ, txn.key), line) for line in lines)
         q, m = flits(txn.nbytes), len(done)
         groups: list[Ready] = []
         for j in range(q):
             t = done[-(-(j + 1) * m // q) - 1][0] + access
             if groups and groups[-1][0] == t:
-                groups[-1] = t, groups[-1][1] + 1, t
+                groups[-1] = t, groups[-1][1] + 1
             else:
-                groups.append((t, 1, t))
+                groups.append((t, 1))
         txn.served = now, *self._since[done[-1][1] & (self.n - 1)], groups[-1][0]
         groups.reverse()
+        if m > _LONG and access < self.burst_ps and txn.lines is None and self.fabric.carries_whole(txn.back):
+            # Every channel is taken by this read alone from `begun` on, until one is free: nothing else can be ready.
+            return _joined(groups, begun + access, min(self.free) + access, txn.back.links[0].flit_ps)
         return groups
 
     def _rounds(self, txn: Transaction) -> list[Ready] | None:
@@ -100,8 +102,8 @@ class HbmCtrl:
         if access < burst <= n * txn.back.links[0].flit_ps:
             # Every channel is taken until `end`: nothing else can be ready between the first round and the last, and
             # the link is busy from one to the next. So the flits may as well queue for it at once.
-            return [(start + burst + access, rounds * n, start + burst + access)]
-        return [(t + access, n, t + access) for t in range(end, start, -burst)]
+            return [(start + burst + access, rounds * n)]
+        return [(t + access, n) for t in range(end, start, -burst)]
 
     def _lines(self, txn: Transaction) -> range:
         """Return the lines that a transaction without a list of its own touches."""
@@ -125,24 +127,15 @@ class HbmCtrl:
     def _release(self, txn: Transaction) -> None:
         """Put the flits that are ready now on their way back."""
         pending = txn.pending
-        _, count, last = pending.pop()
+        _, count = pending.pop()
         size = FLIT_BYTES if txn.nbytes > FLIT_BYTES else txn.nbytes
         if pending:
-            self._send(txn, count, size, last, None)
+            self.fabric.train(txn.back, count, size, txn.key, None, None)
             self.fabric.call_at(pending[-1][0], txn.key, self._release, txn)
             return
         if self.engine.data and txn.pieces:
             txn.data = self.engine.memory.peek(txn.pieces)
-        self._send(txn, count, size, last, txn.fn)
-
-    def _send(
-        self, txn: Transaction, count: int, size: int, last: int, fn: Callable[[Transaction], None] | None
-    ) -> None:
-        """Send flits of which the last one is ready at `last`."""
-        self.fabric.train(txn.back, count, size, txn.key, fn, txn)
-        link = txn.back.links[0]
-        if link.last < last:
-            link.last = last
+        self.fabric.train(txn.back, count, size, txn.key, txn.fn, txn)
 
     def on_flit(self, txn: Transaction) -> None:
         """Serve the bursts that the flit which has just arrived completes."""
@@ -171,20 +164,19 @@ class HbmCtrl:
             self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
 
 
-def _joined(groups: list[Ready], flit_ps: int) -> list[Ready]:
-    """Join flits, the last first, that a link of `flit_ps` a flit carries without a pause, once it has begun.
+def _joined(groups: list[Ready], since: int, until: int, flit_ps: int) -> list[Ready]:
+    """Join the flits, the last first, that become ready after `since` and up to `until`, and keep a link busy.
 
-    Something else that becomes ready before the last of them would go between them: the link's check says so.
+    A link of `flit_ps` a flit carries them without a pause, as if they had all been there when the first one was.
     """
     joined: list[Ready] = []
-    until = -1
-    for t, count, last in reversed(groups):
-        if t <= until:
-            since, before, _ = joined[-1]
-            joined[-1] = since, before + count, last
+    busy = 0
+    for t, count in reversed(groups):
+        if since < t <= until and t <= busy:
+            joined[-1] = joined[-1][0], joined[-1][1] + count
         else:
-            joined.append((t, count, last))
-            until = t
-        until += count * flit_ps
+            joined.append((t, count))
+            busy = t if since < t else 0
+        busy += count * flit_ps if busy else 0
     joined.reverse()
     return joined
