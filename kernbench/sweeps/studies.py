@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernbench.registry import STUDIES
-from kernbench.runtime_api.auto import run_program
-from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.keys import Row, Study
 from kernbench.topology.builder import Machine
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
 
 PROGRAM = "torch"  # the first parameter of a program
 
@@ -50,6 +51,8 @@ def measured(program: Callable[..., Any], machine: Machine, *, mode: str = "auto
         `latency_ns` of the longest launch, or of the whole run if there is none; `run_ns` of the whole run; where the
         time of PEs went (`exclusive_*_ns`); the counts of `activity`; `certified`.
     """
+    from kernbench.runtime_api.auto import run_program  # only programs need it, and a process starts sooner without
+
     returned: list[Any] = []
 
     def run(torch: RuntimeContext) -> None:
