@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-READ, WRITE, MESSAGE, PART, CREDIT = range(5)
+READ, WRITE, MESSAGE, PART, CREDIT, FETCH = range(6)
 
 # A transaction with a memory, or a message. `served_ps` is when the memory was done, at work without a gap from
 # `since_ps` on, when transaction `opener` had come; -1 where a memory does not say, and for messages. A part of a
 # message between PEs (its number: `tile`) is in its slot at the end; `opener` is the credit that it waited for, or -1.
-# A credit is the receive's whose slot it gives back.
+# A credit is the receive's whose slot it gives back; a fetch reads a part that is sent from memory.
 MOVES = {
     "start_ps": np.int64, "end_ps": np.int64, "route": np.int32, "nbytes": np.int64, "command": np.int32,
     "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernbench.analysis.causes import CREDIT, PART
+from kernbench.analysis.causes import CREDIT, FETCH, PART
 from kernbench.analysis.path_program import ProgramPath
 from kernbench.analysis.trail import Next
 from kernbench.analysis.way import Part
@@ -52,8 +52,8 @@ class QueuePath(ProgramPath):
     def _reads_until(self, pe: str) -> Iterator[int]:
         """Yield the rows of slots of a PE that had been read just now."""
         component = self.components.get(f"{pe}.pe_ipcq", -1)
-        rows = np.flatnonzero((self.r.component == component) & (self.r.end_ps == self.t))
-        yield from (int(i) for i in rows if self.kind_of(i) == "recv" and self.r.start_ps[i] < self.t)
+        rows = map(int, np.flatnonzero((self.r.component == component) & (self.r.end_ps == self.t)))
+        yield from (i for i in rows if self.kind_of(i) == "recv" and self.r.start_ps[i] < self.t)
 
     def _arrival(self, send: int) -> Next:
         for i in self.moves_of(send):
@@ -73,7 +73,24 @@ class QueuePath(ProgramPath):
         return "left_for", (move, send)
 
     def left_for(self, move: int, send: int) -> Next:
-        """Say why a part left when it did: its credit, its send, or the send before."""
+        """Say why a part left when it did: it had just been read from memory, or it had its slot."""
+        for i in self._fetches(send, int(self.m["tile"][move])):
+            if self.m["end_ps"][i] == self.t:
+                self.because("what it carries")
+                return "move_end", (i,)
+        return self._given(move, send, self.m["start_ps"])
+
+    def fetched(self, move: int, send: int) -> Next:
+        """Say why a part was read from memory when it was: it had its slot."""
+        tile = self.m["tile"][move]
+        part = next(i for i in self.moves_of(send) if self.m["kind"][i] == PART and self.m["tile"][i] == tile)
+        return self._given(part, send, self.m["start_ps"])
+
+    def _fetches(self, send: int, index: int) -> list[int]:
+        return [i for i in self.moves_of(send) if self.m["kind"][i] == FETCH and self.m["tile"][i] == index]
+
+    def _given(self, move: int, send: int, starts: np.ndarray) -> Next:
+        """Say why a part had its slot now: its credit, its send, or the part before."""
         credit = self.by_key.get(int(self.m["opener"][move]), -1)
         if credit >= 0 and self.m["kind"][credit] == CREDIT and self.m["end_ps"][credit] == self.t:
             self.because("a credit")
@@ -81,20 +98,14 @@ class QueuePath(ProgramPath):
         if self.ready_ps(send) == self.t:
             self.because("its send")
             return "ready", (send,)
-        for i in self.moves_of(send):
-            if self.m["kind"][i] != PART and self.m["end_ps"][i] == self.t:
-                return "move_end", (i,)
         pe = self.pe_name(send)
-        together = (self.m["kind"] == PART) & (self.m["start_ps"] == self.t)
+        together = np.isin(self.m["kind"], (PART, FETCH)) & (starts == self.t)
         for i in map(int, np.flatnonzero(together)):
             other = int(self.m["command"][i])
-            if i != move and self.pe_name(other) == pe and self.m["key"][i] < self.m["key"][move]:
+            before = (other, self.m["tile"][i]) < (send, self.m["tile"][move])
+            if before and self.pe_name(other) == pe:
                 self.because("the part before")
-                return "left_for", (i, other)
-        ready = self.ready_ps(send)
-        if ready < self.t:
-            self.add(ready, f"{pe} reads what it sends", [Part("memory", f"{pe}.pe_dma", self.t - ready)])
-            return "ready", (send,)
+                return ("left_for" if self.m["kind"][i] == PART else "fetched"), (i, other)
         return self.lost()
 
     def credit(self, move: int) -> Next:

@@ -7,7 +7,7 @@ memory that was busy without a gap is followed to the transaction that found it 
 
 from __future__ import annotations
 
-from kernbench.analysis.causes import READ, WRITE
+from kernbench.analysis.causes import FETCH, READ, WRITE
 from kernbench.analysis.path_queues import QueuePath
 from kernbench.analysis.trail import ENGINE_PARTS, Next
 from kernbench.analysis.way import Part
@@ -99,7 +99,8 @@ class Walk(QueuePath):
         m, kind = self.m, int(self.m["kind"][move])
         route, nbytes = int(m["route"][move]), int(m["nbytes"][move])
         memory = self.ways.ends(route)[0]
-        what = f"{nbytes:,} B {'from' if kind == READ else 'to'} {memory}"
+        read = kind in (READ, FETCH)
+        what = f"{nbytes:,} B {'from' if read else 'to'} {memory}"
         served, arrived, start = (int(m[x][move]) for x in ("served_ps", "arrived_ps", "start_ps"))
         if served < 0:
             self.add(start, what, self.ways.parts(route, nbytes, self.t - start, reverse=kind == WRITE))
@@ -107,12 +108,12 @@ class Walk(QueuePath):
         opener = self.by_key.get(int(m["opener"][move]))
         since = int(m["since_ps"][move])
         alone = opener is None or opener == move
-        if alone and kind == READ and self.ways.rate_gbs(route) * (served - arrived) < nbytes * 1000:
+        if alone and read and self.ways.rate_gbs(route) * (served - arrived) < nbytes * 1000:
             # The links are slower than the memory: what they carry at the same time is not the memory's.
             parts = self.ways.parts(route, 0, arrived - start, reverse=True)
             self.add(start, what, parts + self.ways.parts(route, nbytes, self.t - arrived))
             return "sent", (move,)
-        back = nbytes if kind == READ else 16
+        back = nbytes if read else 16
         self.add(served, f"{what}: way back", self.ways.parts(route, back, self.t - served))
         if opener is None:
             opener, since = move, arrived
@@ -131,6 +132,8 @@ class Walk(QueuePath):
             return "host_start", (self.op_row[command],)
         pe = self.pe(self.pe_name(command))
         kind = int(m["kind"][move])
+        if kind == FETCH:
+            return "fetched", (move, command)
         if tile < 0:
             lookup = self.spec_ps("cube.pe.pe_mmu.lookup_ns")
             if self.ready_ps(command) + lookup == self.t:

@@ -145,8 +145,10 @@ def test_messages_between_pes(exchange, n_slots, kind, mode):
     def program_of(me):
         def run_it(tl):
             for src, dst, n in exchange:
-                if src == me:
+                if src == me and n % 2:
                     tl.send(f"to{dst}", tl.full((n,), 1.0, dtype=tl.float16) + 0)
+                elif src == me:
+                    tl.send(f"to{dst}", pointer(n, dtype=tl.float16), shape=(n,))
                 if dst == me:
                     tl.exp(tl.recv(f"to{src}", shape=(n,)))
 

@@ -9,10 +9,12 @@ import numpy as np
 
 from kernbench.analysis.causes import CREDIT, PART
 from kernbench.analysis.transfer import Leg, message
+from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.install import QueueSpec
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
+from tests.components.one_pe import SPACE, VA
 
 Place = tuple[int, int, int]
 End = tuple[Place, str]
@@ -58,8 +60,14 @@ def run(
     machine: Machine | None = None, data: bool = False, mode: str = "exact", observers: Sequence[Any] = (),
     options: Mapping[str, Any] | None = None, **queues: Any,
 ) -> GraphEngine:  # fmt: skip
-    """Run a program on each place, all launched at once; return the engine at the end."""
+    """Run a program on each place, all launched at once; return the engine at the end.
+
+    Each has the beginning of its own slice mapped at `one_pe.VA`.
+    """
     engine = GraphEngine(machine or machine_of(), data, mode=mode, observers=observers, **(options or {}))
+    for place in programs:
+        start = PhysAddr.pe_hbm_addr(*place, 0, slice_bytes=engine.addresses.slice_bytes).encode()
+        engine.part(naming.pe_cpu(*place)).pe.mmu.map(VA, SPACE, start, "own slice")
     install(engine, specs(engine, pairs, **queues))
     launch(engine, programs)
     engine.run()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kernbench.analysis.causes import FETCH
 from kernbench.components.access import requests
 from kernbench.components.command import Command, Recv, Run, Send
 from kernbench.components.queues import Queue, RecvJob, SendJob, Slot
@@ -172,7 +173,7 @@ class PeIpcq:
     def _load(self, slot: Slot, queue: Queue, va: int) -> None:
         """Read a part from memory; it leaves when all of it is there."""
         wanted = requests(self.pe, (Run(va, slot.nbytes, slot.nbytes),), tiled=False)
-        left = len(wanted)
+        left, asked = len(wanted), self.clock._now
         first = slot.index * queue.spec.slot_bytes
 
         def read(txn: Transaction) -> None:
@@ -181,6 +182,8 @@ class PeIpcq:
             if data is not None and txn.data is not None:
                 at = first + txn.arg.at[0]
                 data[at : at + txn.nbytes] = txn.data
+            if self.log.operation:
+                self.log.transfer(asked, self.clock._now, txn, slot.job.id, slot.index, FETCH)
             left -= 1
             if not left:
                 slot.loaded = True
