@@ -39,7 +39,7 @@ FACTORS: Factors = {
     "outstanding reads": ("cube.pe.pe_dma.outstanding_reads",),
     "SIP link bandwidth": ("system.sip_link.bw_gbs",),
     "SIP link latency": ("system.sip_link.latency_ns",),
-    "cubes in a row": ("sip.cube_mesh.w",),
+    "cubes, two in a row": {"down": {"sip.cube_mesh.w": 2}},  # a context is cut evenly over powers of two
     "SIP topology": {"up": {"system.sips.topology": "fully_connected"}},
 }
 
