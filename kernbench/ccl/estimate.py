@@ -201,7 +201,7 @@ class Estimate:
     """
 
     def __init__(self, plan: Plan, machine: Machine, itemsize: int = 2) -> None:
-        self.shape = SHAPES.get(plan.algorithm.kernel.__module__.removeprefix(_HERE))
+        self.shape = SHAPES.get(str(plan.algorithm.kernel.__module__).removeprefix(_HERE))
         self.known = self.shape is not None
         self._plan, self._itemsize, self._hops = plan, itemsize, hops_of(machine)
         parts = self.shape.levels(plan) if self.shape and plan.world_size > 1 else []

@@ -65,6 +65,8 @@ class Case:
         Cubes of each SIP, and PEs of each cube, that have a shard; 0: as the contribution says.
     changes : mapping
         What is different from the entry: n_slots, slot_size, buffer_kind, root_cube.
+    overrides : mapping
+        What is different from the machine.
     links : bool
         Whether the row keeps how busy each link was.
     what : str
@@ -82,13 +84,14 @@ class Case:
     cubes: int = 0
     pes: int = 0
     changes: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     links: bool = False
     what: str = ""
 
     def machine(self, base: Machine) -> Machine:
         """Return the machine with this many SIPs, joined so."""
         sips = {"count": self.n_sips, "topology": self.topology, "w": self.w, "h": self.h}
-        return base.with_({f"system.sips.{key}": value for key, value in sips.items()})
+        return base.with_({f"system.sips.{key}": value for key, value in sips.items()} | dict(self.overrides))
 
 
 def sweep(
@@ -134,6 +137,7 @@ def sweep(
     unknown = [case.algorithm for case in cases if case.algorithm not in known]
     if unknown:
         raise KernbenchError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
+    cases = _without_twins(cases)
     rows: list[Row | None] = [None] * len(cases)
     points: dict[int, Row] = {}
     refused: dict[str, str] = {}
@@ -181,6 +185,16 @@ def places(machine: Machine, contribution: str, cubes: int = 0, pes: int = 0) ->
 def bus_factor(collective: str, n: int) -> float:
     """Return busbw / algbw for `n` contributions."""
     return _BUS[collective](n)
+
+
+def _without_twins(cases: Sequence[Case]) -> list[Case]:
+    """Return cases without those that another one covers: the same, keeping its links."""
+    found: dict[str, Case] = {}
+    for case in cases:
+        key = repr(replace(case, links=False))
+        if key not in found or case.links:
+            found[key] = case
+    return list(found.values())
 
 
 def _plan(machine: Machine, algorithm: Algorithm, case: Case) -> Plan:

@@ -18,8 +18,9 @@ System = Sequence[Any]
 INTERCUBE = "intercube_allreduce"
 RING = "ring_allreduce_tcm"
 ONE_EACH = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce")
-SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LISTS, MARKS = (
-    "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "lists", "published",
+LISTED = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce")
+SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
+    "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "limits", "lists", "published",
 )  # fmt: skip
 
 
@@ -79,10 +80,36 @@ def slots(system: System, counts: Sequence[int], nbytes: int, algorithms: Sequen
     return [_case(SLOTS, system, name, nbytes, changes={"n_slots": n}) for name in algorithms for n in counts]
 
 
+def limits(system: System, machine: MachineConfig, sizes: Sequence[int], algorithms: Sequence[str]) -> list[Case]:
+    """Return each thing that might limit at half its value (latencies: at twice), one at a time."""
+    cube, sips = machine.cube, machine.system
+    halves: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "link between SIPs": {"system.sip_link.bw_gbs": sips.sip_link.bw_gbs / 2},
+        "its latency": {"system.sip_link.latency_ns": sips.sip_link.latency_ns * 2},
+        "UCIe": {"cube.ucie.bw_gbs": cube.ucie.bw_gbs / 2},
+        "latency of its ports": {"cube.ucie.port_ns": cube.ucie.port_ns * 2},
+        "slots": {"cube.pe.pe_ipcq.n_slots": cube.pe.pe_ipcq.n_slots // 2},
+        "HBM": {"cube.hbm.channel_bw_gbs": cube.hbm.channel_bw_gbs / 2},
+        "vector engine": {"cube.pe.pe_math.clock_ghz": cube.pe.pe_math.clock_ghz / 2},
+        "issue of commands": {"cube.pe.pe_cpu.command_ns": cube.pe.pe_cpu.command_ns * 2},
+    }
+    return [
+        _case(LIMITS, system, name, nbytes, overrides=overrides, what=what)
+        for name in algorithms
+        for nbytes in sizes
+        for what, overrides in halves.items()
+    ]
+
+
 def lists(
-    system: System, machine: MachineConfig, names: Sequence[str], algorithms: Sequence[str], slot_size: int
+    system: System,
+    machine: MachineConfig,
+    names: Sequence[str],
+    algorithms: Sequence[str] = LISTED,
+    slot_size: int = 32768,
 ) -> list[Case]:
-    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP."""
+    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk."""
     cases = []
     for size in (size for name in names for size in list_sizes(name)):
         item = as_dtype(size.dtype).itemsize
@@ -95,6 +122,11 @@ def lists(
             for algorithm in algorithms
         ]  # fmt: skip
     return cases
+
+
+def with_links(system: System, nbytes: int) -> list[Case]:
+    """Return the run whose links are drawn."""
+    return [_case(SIZES, system, INTERCUBE, nbytes, links=True)]
 
 
 def published(system: System, sizes: Sequence[int], others: int) -> list[Case]:

@@ -150,6 +150,41 @@ def slots(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     return figure
 
 
+def limits(table: Table | pd.DataFrame, *, machine: str) -> Figure:
+    """Draw by how much latency grows when each thing that might limit is halved (a latency: doubled), one at a time.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns what ("nothing" for the machine as it is), algorithm, bytes_per_pe, latency_ns, n_sips, sip_topology.
+    machine : str
+        Hash of the machine.
+    """
+    rows = rows_of(table)
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["algorithm"], row["bytes_per_pe"]), []).append(row)
+    whats = [what for what in dict.fromkeys(row["what"] for row in rows) if what != "nothing"]
+    title = f"What limits: {rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}"
+    note = "latency with the thing halved (a latency: doubled) over latency of the machine as it is"
+    figure = new_figure(9.0, 4.0, title, caption(len(rows), machine, note))
+    axes = figure.subplots()
+    width = 0.84 / len(groups)
+    for i, ((algorithm, size), own) in enumerate(groups.items()):
+        times = {row["what"]: row["latency_ns"] for row in own}
+        at = [x + (i - (len(groups) - 1) / 2) * width for x in range(len(whats))]
+        growth = [times[what] / times["nothing"] - 1 for what in whats]
+        label = f"{short(algorithm)}, {size_label(size)}"
+        axes.bar(at, growth, 0.9 * width, color=palette.SERIES[i % len(palette.SERIES)], label=label)
+    axes.set_xticks(range(len(whats)), whats, rotation=20, ha="right")
+    axes.set_ylabel("latency grows by")
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.axhline(0, color=palette.GREY, lw=0.6)
+    axes.legend(fontsize=7, frameon=False)
+    tidy(axes)
+    return figure
+
+
 def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     """Draw the all-reduces of real programs: latency of each algorithm, simulated or by closed form, and the bound.
 

@@ -1,0 +1,227 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Milestone: collectives
+#
+# Which all-reduce wins on which machine at which size, how far from what is possible, and what decides it?
+#
+# An algorithm is a kernel that runs on every participant; participants talk through queues. Each algorithm says what it
+# sums, its *contribution*:
+#
+# - by *rank*: each SIP's tensor is one term of the sum, as in torch. Here it lies on PE 0 of cube 0;
+# - by *cube*: each cube's shard is one (PE 0 of every cube);
+# - by *PE*: each PE's shard is one.
+#
+# Latency runs from the first program's start to the last one's end, queues being installed. Shards lie in HBM before
+# and after. Every row comes with two numbers to judge it by:
+#
+# - the *lower bound*: the largest of what latency, a cut of the machine, all traffic together, the vector engines and
+#   the memories allow. No algorithm between the same PEs can be faster;
+# - the *closed form* of the algorithm: its steps and sizes, over the machine's own latencies, bandwidths and windows of
+#   slots. Nothing in it is fitted.
+
+# %% tags=["parameters"]
+topology: str = "preset:default"  # machine file, or preset:NAME; the SIPs are changed to those of each system
+overrides: list = []  # changes to it, path and value joined by an equals sign
+ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are compared, yours as well
+sizes: list = [16, 4096, 65536]  # bytes of a PE
+systems: list = [[2, "ring_1d"], [4, "torus_2d", 2, 2]]  # number and shape of SIPs, w and h of a grid
+programs: int = 16  # algorithms that take more PEs are left out of a system
+wide_sizes: list = [2048]  # the same for algorithms by cube and by PE
+wide_systems: list = [[2, "ring_1d"]]
+wide_programs: int = 32
+other_systems: list = [[4, "ring_1d"]]  # for collectives that are no all-reduce
+kind_sizes: list = [4096]  # with rings in TCM, SRAM and HBM
+root_bytes: int = 0  # with each cube as root; 0: not
+scaling_counts: list = [2, 4, 8]  # SIPs
+scaling_topology: str = "ring_1d"
+scaling_sizes: list = [4096]
+slot_counts: list = [2, 4, 8]  # slots of each ring
+slot_bytes: int = 65536
+limit_sizes: list = [4096]  # with one thing halved after the other
+lists: list = []  # of all-reduce sizes: deepbench, llama3-70b
+list_system: list = [4, "ring_1d"]
+mark_sizes: list = []  # of published figures
+exact_flits: int = 2000  # a case with more is simulated message by message, and not certified
+max_flits: int = 100000  # a case with more has its closed form and bound only
+workers: int = 1  # processes
+rerender: bool = False  # draw again from results that are there
+output: str = ""  # folder; empty: a temporary one
+
+# %%
+from pathlib import Path
+from tempfile import mkdtemp
+
+from IPython.display import Image, Markdown, display
+
+import kernbench as kb
+from kernbench.ccl.install import load_ccl_config
+from kernbench.config import default_ccl_path
+from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_report
+
+machine = kb.load(topology, overrides)
+config = load_ccl_config(ccl_file or default_ccl_path())
+folder = Path(output or mkdtemp())
+machine
+
+# %% [markdown]
+# ## The slices
+#
+# | slice | question |
+# |---|---|
+# | sizes | every all-reduce on every system that admits it, by size |
+# | other collectives | broadcast, reduce, reduce-scatter, all-gather, all-to-all, barrier |
+# | buffer kinds | rings of slots in TCM, in the cube's SRAM, in HBM |
+# | roots | which cube stands for its SIP |
+# | scaling | ever more SIPs |
+# | slots | ever more slots: the window of a queue is slots x slot / round trip |
+# | limits | each thing that might limit halved, one at a time |
+# | lists | the all-reduces of DeepBench and of Llama-3 70B under tensor parallelism, on PE 0 of all cubes |
+# | published | the all-reduces that the reference design published |
+
+# %%
+six = [6, "torus_2d", 3, 2]
+cases = ccl_cases.by_size(config, machine.config, systems, sizes, programs=programs)
+wide = ccl_cases.by_size(config, machine.config, wide_systems, wide_sizes, programs=wide_programs)
+cases += [case for case in wide if config.algorithms[case.algorithm].contribution != "rank"]
+cases += ccl_cases.by_size(config, machine.config, other_systems, sizes, programs=programs, others=True)
+cases += ccl_cases.buffer_kinds(six, kind_sizes) if kind_sizes else []
+cases += ccl_cases.roots(wide_systems[0], machine.config, root_bytes) if root_bytes else []
+cases += ccl_cases.scaling(scaling_counts, scaling_topology, scaling_sizes)
+cases += ccl_cases.slots(six, slot_counts, slot_bytes)
+cases += ccl_cases.limits(six, machine.config, limit_sizes, [ccl_cases.RING, "tree_allreduce"])
+cases += ccl_cases.lists(list_system, machine.config, lists, ccl_cases.LISTED)
+cases += ccl_cases.published(six, mark_sizes, 65536) if mark_sizes else []
+cases += ccl_cases.with_links(wide_systems[-1], wide_sizes[-1])
+if rerender:
+    content = ccl.read(folder)
+    rows, refused = content["rows"], content["refused"]
+else:
+    rows, refused = ccl.sweep(
+        machine,
+        cases,
+        config=config,
+        exact_flits=exact_flits,
+        max_flits=max_flits,
+        workers=workers,
+        folder=folder if output else None,
+    )
+    ccl.write(rows, refused, folder)
+ccl_report.draw(rows, machine, folder)
+ccl_report.draw_topologies(cases, machine, folder)
+heatmaps = ccl_report.draw_links(rows, cases, machine, folder)
+
+
+def show(name: str) -> None:
+    if (folder / name).is_file():
+        display(Image(folder / name))
+
+
+print(
+    f"{len(rows)} rows, {sum(row['certified'] for row in rows)} certified, {len(ccl_findings.broken(rows))} below bound"
+)
+
+# %%
+ccl_report.table(rows)
+
+# %% [markdown]
+# ## What does not run where
+#
+# An algorithm refuses a system that its topology does not admit, with its reason.
+
+# %%
+for name, why in refused.items():
+    print(f"{name}: {why}")
+
+# %%
+show("topology.png")
+
+# %% [markdown]
+# ## All-reduce by size
+
+# %%
+show("latency_rank.png")
+show("busbw_rank.png")
+
+# %% [markdown]
+# ### By cube and by PE
+#
+# More is summed here: every cube, or every PE, has a vector of its own.
+
+# %%
+show("latency_cube_pe.png")
+show("busbw_cube_pe.png")
+
+# %% [markdown]
+# ## Other collectives
+
+# %%
+show("latency_other_collectives.png")
+
+# %% [markdown]
+# ## Where the rings lie
+
+# %%
+show("buffer_kinds.png")
+
+# %% [markdown]
+# ## Which cube stands for its SIP
+
+# %%
+show("root_placement.png")
+
+# %% [markdown]
+# ## Scaling
+
+# %%
+show("scaling.png")
+
+# %% [markdown]
+# ## Slots, and what limits
+
+# %%
+show("slots.png")
+show("limits.png")
+
+# %% [markdown]
+# ## All-reduces of real programs
+
+# %%
+show("lists.png")
+
+# %% [markdown]
+# ## Beside the published figures
+#
+# They are for orientation: nothing is fitted to them.
+
+# %%
+show("published_marks.png")
+
+# %% [markdown]
+# ## The links of one run
+
+# %%
+for path in heatmaps:
+    display(Image(path))
+
+# %% [markdown]
+# ## Findings
+#
+# Each sentence is computed from the table.
+
+# %%
+found = ccl_findings.findings(rows)
+ccl_report.write_findings(found, rows, refused, folder)
+Markdown("\n".join(f"- {sentence}" for sentence in found))
