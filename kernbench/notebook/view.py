@@ -91,3 +91,32 @@ def explore(machine: str | Path | Machine | None = None, *own: Callable[..., obj
         Functions `f(torch, *, size=64, ...)` of your own to run: kernels, algorithms, components at work.
     """
     return ExplorerView(Explorer(machine, own))
+
+
+class LiveRun:
+    """One program, watched in a cell while it runs, and replayed when it was too short to watch.
+
+    Parameters
+    ----------
+    program : callable
+        `program(torch)`.
+    machine : str, Path, Machine, optional
+        As for `kb.load`.
+    """
+
+    def __init__(self, program: Callable[..., object], machine: str | Path | Machine | None = None) -> None:
+        self.explorer = Explorer(machine, [program])
+        panel = RunPanel(self.explorer)
+        self.explorer.on_change.append(panel.refresh)
+        self.root = widgets.HBox([STYLE(), panel.root])
+        self.root.add_class("kb-explorer")
+        panel.root.add_class("kb-wide")
+        self.explorer.run()
+
+    @property
+    def result(self) -> Result | None:
+        """What the run came to; None before its end."""
+        return self.explorer.result
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return mimebundle(self.root, f"a run of {self.explorer.work.name}, watched")

@@ -25,7 +25,8 @@ class HistoryTab:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         wide = {"width": "auto", "flex": "1 1 300px", "min_width": "0"}
-        self.before, self.after = widgets.Dropdown(layout=wide), widgets.Dropdown(layout=wide)
+        self.before = widgets.Dropdown(layout=wide, tooltip="the run to compare with")
+        self.after = widgets.Dropdown(layout=wide, tooltip="the run that is compared")
         self.before.add_class("kb-before")
         self.after.add_class("kb-after")
         self.pin = button("Pin the last run", "Compare later runs with this one", "thumb-tack", self._pin)

@@ -47,23 +47,31 @@ class TopologyPicker:
         self.source = widgets.Dropdown(
             options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
             value=given,
+            tooltip="the machine file to begin with",
             layout=_FILL,
         )
         self.source.add_class("kb-source")
-        self.other = widgets.Text(placeholder="path of another YAML file", continuous_update=False, layout=_FILL)
-        self.group = widgets.Dropdown(options=list(groups()))
+        self.other = widgets.Text(
+            placeholder="path of another YAML file",
+            tooltip="path of another YAML file",
+            continuous_update=False,
+            layout=_FILL,
+        )
+        self.group = widgets.Dropdown(options=list(groups()), tooltip="which values are shown")
         self.group.add_class("kb-group")
         self.fields = widgets.VBox()
         self.inputs: dict[str, widgets.Widget] = {}
         self._messages: dict[str, widgets.HTML] = {}
         self.summary = widgets.HTML()
         self.summary.add_class("kb-machine")
-        self.view = widgets.ToggleButtons(options=_VIEWS, style={"button_width": "76px"})
+        self.view = widgets.ToggleButtons(options=_VIEWS, tooltip="which part is drawn", style={"button_width": "76px"})
         self.view.add_class("kb-view")
         self.drawing = widgets.HTML()
         self.drawing.add_class("kb-drawing")
         self.reset = button("Take back", "All values as in the file", "undo", self._reset)
-        self.path = widgets.Text(value="topology.yaml", continuous_update=False, layout=_FILL)
+        self.path = widgets.Text(
+            value="topology.yaml", tooltip="name of the machine file to write", continuous_update=False, layout=_FILL
+        )
         self.save = button("Save", "Write the machine file", "save", self._save)
         self.saved = widgets.HTML()
         self.source.observe(lambda change: self._load(change["new"]), "value")

@@ -40,7 +40,7 @@ class ResultPanel:
         self.html = {name: widgets.HTML(_NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
-        self.what = widgets.Dropdown(options=list(EXPORTS), layout={"width": "220px"})
+        self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of", layout={"width": "220px"})
         self.what.add_class("kb-what")
         self.prepare = button("Prepare", "Make the file, to be downloaded", "download", self._export)
         self.prepare.add_class("kb-prepare")

@@ -45,9 +45,11 @@ class RunPanel:
         self.frame.add_class("kb-live")
         self.play = widgets.Play(max=STEPS, interval=_INTERVAL_MS, show_repeat=False, tooltip="replay the run")
         self.play.add_class("kb-play")
-        self.at = widgets.IntSlider(max=STEPS, readout=False, layout={"flex": "1 1 200px"})
+        self.at = widgets.IntSlider(max=STEPS, tooltip="simulated time", readout=False, layout={"flex": "1 1 200px"})
         self.at.add_class("kb-scrub")
-        self.speed = widgets.Dropdown(options=SPEEDS, value=1.0, layout={"width": "80px"})
+        self.speed = widgets.Dropdown(
+            options=SPEEDS, value=1.0, tooltip="speed of the replay", layout={"width": "80px"}
+        )
         widgets.jslink((self.play, "value"), (self.at, "value"))
         self.at.observe(lambda _: self._show(), "value")
         self.speed.observe(lambda change: setattr(self.play, "interval", round(_INTERVAL_MS / change["new"])), "value")

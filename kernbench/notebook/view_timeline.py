@@ -26,10 +26,15 @@ class TimelineTab:
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
-        self.pe = widgets.Dropdown(layout={"width": "200px"})
+        self.pe = widgets.Dropdown(tooltip="whose engines are shown", layout={"width": "200px"})
         self.pe.add_class("kb-pe")
         self.window = widgets.IntRangeSlider(
-            value=(0, _STEPS), max=_STEPS, readout=False, continuous_update=False, layout={"flex": "1 1 200px"}
+            value=(0, _STEPS),
+            max=_STEPS,
+            tooltip="part of the run that is shown",
+            readout=False,
+            continuous_update=False,
+            layout={"flex": "1 1 200px"},
         )
         self.window.add_class("kb-window")
         zoom = button("Zoom in", "The middle half of the window", "search-plus", lambda: self._zoom(0.5))

@@ -34,6 +34,7 @@ class WorkPanel:
         self._explorer, self._on_change = explorer, on_change
         self.work = widgets.Dropdown(
             options=list(explorer.works),
+            tooltip="what runs",
             value=explorer.work.name,
             layout={"width": "auto", "flex": "1 1 0", "min_width": "0"},
         )
@@ -46,7 +47,12 @@ class WorkPanel:
             explorer.options.data, description="check the numbers", indent=False, tooltip="compute values, too"
         )
         self.mode, self.log = (
-            widgets.Dropdown(options=OPTIONS[name], value=getattr(explorer.options, name), layout={"width": "110px"})
+            widgets.Dropdown(
+                options=OPTIONS[name],
+                value=getattr(explorer.options, name),
+                tooltip=_TIPS[name],
+                layout={"width": "110px"},
+            )
             for name in ("mode", "log")
         )
         self.work.observe(lambda change: self._choose(change["new"]), "value")

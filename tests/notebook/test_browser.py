@@ -151,8 +151,7 @@ def _turn(page) -> bool:
     return False
 
 
-def test_a_visitor_without_the_token_sees_nothing(places, driver):
-    driver.get_log("performance")
+def test_a_visitor_without_the_token_sees_nothing(places):
     import urllib.request
 
     with urllib.request.urlopen(places["web"]) as answer:
@@ -163,6 +162,7 @@ def test_a_visitor_without_the_token_sees_nothing(places, driver):
 def test_the_page_asks_nobody_else_for_anything(page, places):
     asked = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
     urls = {x["params"]["request"]["url"] for x in asked if x["method"] == "Network.requestWillBeSent"}
+    assert urls
     assert not [url for url in urls if not url.startswith((places["web"], "data:", "blob:"))]
 
 
@@ -180,3 +180,16 @@ def test_three_clicks_to_a_first_run_in_jupyterlab(places, driver):
     lab.until(lambda: "of the time" in lab.text(".kb-why"), "reasons")
     lab.shot("1-run")
     assert lab.wide() <= 0
+
+
+def test_the_same_in_notebook_7(places, driver):
+    from tests.notebook.browser import Page
+
+    notebook = Page(driver, "notebook")
+    notebook.open(f"{places['lab']}/notebooks/notebooks/explorer.ipynb?token={TOKEN}")
+    notebook.until(lambda: notebook.all(".jp-Notebook .jp-CodeCell"), "the notebook")
+    notebook.click("[data-command='notebook:run-cell-and-select-next'], .jp-Toolbar [title^='Run this cell']")
+    notebook.click("button.kb-run")
+    notebook.until(lambda: "of the time" in notebook.text(".kb-why"), "reasons")
+    notebook.shot("1-run")
+    assert notebook.wide() <= 0

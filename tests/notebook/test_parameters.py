@@ -106,3 +106,16 @@ def test_every_work_has_parameters_that_its_machine_allows():
     for work in works().values():
         for parameter in work.parameters:
             assert parameter.parse(parameter.default, kb.load("preset:default")) == parameter.default
+
+
+def test_a_bench_of_the_users_own_appears_when_it_is_registered(monkeypatch):
+    from kernbench.benches import registry
+
+    monkeypatch.setattr(registry, "_benches", dict(registry._benches))
+
+    @registry.bench("of-my-own", "Adds nothing")
+    def run(torch, *, count: int = 2):
+        pass
+
+    work = works()["bench of-my-own"]
+    assert (work.title, work.parameters[0].name) == ("Adds nothing", "count")

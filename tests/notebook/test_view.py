@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+import ipywidgets as widgets
 import pytest
 
-from kernbench.notebook import TopologyPicker, explore, model
+from kernbench.notebook import LiveRun, TopologyPicker, explore, model
 from kernbench.notebook.export import EXPORTS
 from kernbench.notebook.serve import PAGE
 from kernbench.notebook.view_run import STEPS
@@ -221,14 +222,28 @@ def test_nothing_is_exported_before_a_run(view):
     assert "nothing has run yet" in text(view.result_panel.file)
 
 
-def test_every_control_has_a_label_and_every_button_a_tip(view):
-    panels = [view.machine_panel.fields, view.work_panel.fields]
-    for row in [row for panel in panels for row in panel.children if hasattr(row, "children")]:
-        assert "<label" in row.children[0].value
-        assert row.children[1].tooltip is not None
-    for button in (view.run_panel.run, view.run_panel.cancel, view.machine_panel.save, view.result_panel.prepare):
-        assert button.tooltip
-        assert button.description
+def controls(widget):
+    if isinstance(widget, widgets.ValueWidget | widgets.Button) and not isinstance(widget, widgets.HTML):
+        yield widget
+    for child in getattr(widget, "children", ()):
+        yield from controls(child)
+
+
+def test_every_control_says_what_it_is_to_whoever_does_not_see_it(ran):
+    found = list(controls(ran.root))
+    assert len(found) > 30
+    assert not [x for x in found if not (x.tooltip or getattr(x, "tooltips", ()) or x.description)]
+    for panel in (ran.machine_panel, ran.work_panel):
+        for row in [row for row in panel.fields.children if hasattr(row, "children")]:
+            assert "<label" in row.children[0].value
+
+
+def test_one_program_is_watched_in_a_cell():
+    live = LiveRun(programs.copies, "preset:small")
+    assert live.explorer.wait(LONG_S)
+    assert live.result is not None
+    assert "done" in text(live.root.children[1].children[1])
+    assert "copies" in live._repr_mimebundle_()["text/plain"]
 
 
 def test_shows_itself_as_widgets_and_in_words(view):

@@ -12,6 +12,7 @@ import pytest
 from tests.repo import NOTEBOOK_FOLDERS, ROOT, files, notebooks, relative
 
 LONGEST_CELL = 25
+MOST_CELLS = 40
 
 every_notebook = pytest.mark.parametrize("path", notebooks(), ids=relative)
 
@@ -65,6 +66,11 @@ def test_opens_without_asking_for_a_kernel(path):
 def test_logic_stays_in_the_package(path):
     long = [c.source for c in code_cells(path) if len(c.source.splitlines()) > LONGEST_CELL]
     assert not long
+
+
+@every_notebook
+def test_is_read_in_one_sitting(path):
+    assert len(cells(path)) <= MOST_CELLS
 
 
 @every_notebook
