@@ -11,7 +11,7 @@ from heapq import heapreplace
 from pathlib import Path
 from typing import Any
 
-from kernbench.analysis.causes import MESSAGE, READ
+from kernbench.analysis.causes import CREDIT, FETCH, MESSAGE, PART, READ
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import Records
 from kernbench.analysis.way import Ways
@@ -114,8 +114,13 @@ def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int
             event = tracks.slice(src, f"{name} to {dst}", start, end, "message", nbytes=moves["nbytes"][i])
             sent.setdefault((moves["command"][i], src), event)
             arrived.append((moves["command"][i], dst, event))
+        elif moves["kind"][i] in (PART, CREDIT):
+            name = f"part {moves['tile'][i]}" if moves["kind"][i] == PART else "credit"
+            there = moves["arrived_ps"][i] if moves["kind"][i] == PART else end
+            leaves = tracks.slice(src, f"{name} to {dst}", start, there, "queue", nbytes=moves["nbytes"][i])
+            tracks.flow(leaves, tracks.slice(dst, f"{name} from {src}", there, end, "queue"), "queue")
         elif moves["served_ps"][i] >= 0:
-            read = moves["kind"][i] == READ
+            read = moves["kind"][i] in (READ, FETCH)
             nbytes, tile = moves["nbytes"][i], moves["tile"][i]
             name = f"{'read' if read else 'write'} for {dst}"
             first = min(moves["arrived_ps"][i], moves["served_ps"][i])
