@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +30,25 @@ def code_version() -> str:
 
 def study_name(fn: Study) -> str:
     """Return `module:function` of a study."""
-    fn = _inner(fn)
+    fn, _ = _inner(fn)
     return f"{fn.__module__}:{getattr(fn, '__qualname__', type(fn).__name__)}"
 
 
 def study_version(fn: Study) -> str:
     """Return the version of the code of a study: the package's, and for one from elsewhere its own file's as well.
 
-    A function of a notebook or script has no file of its own that could be trusted: it counts with the values that it
-    uses. What a module outside the package imports in turn is not looked at.
+    A function of a notebook or script, or one made by another function, counts with the values that it uses, and so do
+    values that a partial binds. What a module outside the package imports in turn is not looked at.
     """
-    fn = _inner(fn)
-    if fn.__module__.partition(".")[0] == __package__.partition(".")[0]:
-        return code_version()
+    fn, bound = _inner(fn)
     file = getattr(sys.modules.get(fn.__module__), "__file__", None)
-    if fn.__module__ == "__main__" or file is None:
-        import cloudpickle
-
-        own = cloudpickle.dumps(fn)
-    else:
-        own = Path(file).read_bytes()
-    return f"{code_version()}+{hashlib.sha256(own).hexdigest()[:12]}"
+    stands_in_file = isfunction(fn) and "<locals>" not in fn.__qualname__ and file and fn.__module__ != "__main__"
+    parts = [] if stands_in_file else [_pickled(fn)]
+    parts += [_pickled(bound)] if bound else []
+    if stands_in_file and fn.__module__.partition(".")[0] != __package__.partition(".")[0]:
+        parts.append(Path(str(file)).read_bytes())
+    own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
+    return f"{code_version()}+{own}" if parts else code_version()
 
 
 def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]) -> str:
@@ -68,8 +67,22 @@ def _machine(spec: str, overrides: str) -> Machine:
     return resolve_topology(json.loads(spec), json.loads(overrides))
 
 
-def _inner(fn: Study) -> Study:
-    """Return the function that a study is about: of a partial, the function that it was given first, if it was."""
+def _inner(fn: Study) -> tuple[Study, list[Any]]:
+    """Return the function that a study is about, and what partials bind: a program that is measured is bound itself."""
+    bound: list[Any] = []
     while isinstance(fn, partial):
-        fn = fn.args[0] if fn.args and callable(fn.args[0]) else fn.func
-    return fn
+        first, *rest = (*fn.args, None)
+        if callable(first):
+            rest, inner = rest[:-1], first
+        else:
+            rest, inner = list(fn.args), fn.func
+        bound += [*rest, *sorted(fn.keywords.items())]
+        fn = inner
+    return fn, bound
+
+
+def _pickled(value: Any) -> bytes:
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value)
+    return data

@@ -13,6 +13,13 @@ def square(machine, *, x: int, y: int = 1):
     return {"area_x": x * x * y, "pes_seen": machine.config.n_pes}
 
 
+def scaled(by: int):
+    def study(machine, *, x: int):
+        return {"y": by * x}
+
+    return study
+
+
 def hurts(machine, *, x: int, how: str = "raise"):
     """Fail at x = 2, one way or another."""
     if x == 2 and how == "raise":

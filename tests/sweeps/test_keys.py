@@ -43,3 +43,12 @@ def test_a_study_of_a_notebook_is_known_by_what_it_does_and_uses():
     assert version == study_version(written("x * scale", 2))
     assert version != study_version(written("x + scale", 2))
     assert version != study_version(written("x * scale", 3))
+
+
+def test_what_a_study_is_given_beforehand_is_part_of_it():
+    versions = {study_version(partial(studies.square, y=y)) for y in (1, 2)} | {study_version(studies.square)}
+    assert len(versions) == 3
+
+
+def test_a_study_made_by_a_function_counts_with_what_it_uses():
+    assert study_version(studies.scaled(2)) == study_version(studies.scaled(2)) != study_version(studies.scaled(3))
