@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from kernbench.analysis.causes import PART
+from kernbench.analysis.causes import CREDIT, PART
 from kernbench.analysis.trace import PATH, trace_events
 from kernbench.benches.run import run
 from kernbench.topology.builder import resolve_topology
@@ -88,8 +89,10 @@ def test_requests_lead_to_the_memory_that_serves_them(result):
     trace = trace_events(result.records)
     memories = slices(trace, "memory")
     moves = result.records.causes.moves
-    assert len(memories) == ((moves["served_ps"] >= 0) & (moves["kind"] != PART)).sum()
-    assert sum(e["args"]["nbytes"] for e in memories) == moves["nbytes"][moves["served_ps"] >= 0].sum()
+    served = (moves["served_ps"] >= 0) & (moves["kind"] != PART)
+    assert len(memories) == served.sum()
+    assert sum(e["args"]["nbytes"] for e in memories) == moves["nbytes"][served].sum()
+    assert len(slices(trace, "queue")) == 2 * np.isin(moves["kind"], (PART, CREDIT)).sum()
 
 
 def test_perfetto_reads_it(result, tmp_path):
