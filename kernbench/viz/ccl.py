@@ -7,6 +7,8 @@ from itertools import cycle, pairwise
 from math import cos, dist, exp, log, pi, sin
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.ticker import LogLocator
+
 from kernbench.viz import palette
 from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
 
@@ -224,6 +226,8 @@ def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple
     for panel, (n, shape) in zip(axes, sorted(by_shape), strict=False):
         chosen = by_shape[n, shape]
         panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+        panel.yaxis.set_major_formatter("{x:,g}")
         panel.set_title(f"{n} SIPs, {shape}", fontsize=8, loc="left")
         size_axis(panel, [row["bytes_per_pe"] for row in chosen])
         tidy(panel)
