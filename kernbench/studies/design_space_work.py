@@ -50,7 +50,7 @@ def llama3_70b_decode(
     tp, pes = machine.config.n_sips, machine.config.pes_per_sip
     if KV_HEADS % tp or context % pes:
         raise KernbenchError(f"{KV_HEADS} kv heads over {tp} SIPs, {context} tokens over {pes} PEs: expected divisors")
-    one = machine.with_({"system.sips": {"count": 1, "topology": "ring_1d"}})
+    one = _single(machine)
     products = {
         "qkv": (hidden + 2 * KV_HEADS * HEAD_DIM, hidden), "o": (hidden, hidden), "gate and up": (2 * ffn, hidden),
         "down": (hidden, ffn),
@@ -87,12 +87,19 @@ def gpt2_layers(
     mode : str
         Of the engine, as for `llama3_70b_decode`.
     """
-    one = machine.with_({"system.sips": {"count": 1, "topology": "ring_1d"}})
+    one = _single(machine)
     best = []
     for layer in select([layer_list]):
         tried = [_layer(one, layer, placement, mode) for placement in placements]
         best.append(min(tried, key=lambda part: float(part[LATENCY])))
     return {LATENCY: sum(part[LATENCY] for part in best), **_summed(best)}
+
+
+def _single(machine: Machine) -> Machine:
+    """Return one SIP of a machine, without what it does not use: machines that differ there share its parts."""
+    return machine.with_(
+        {"system.sips": {"count": 1, "topology": "ring_1d"}, "system.sip_link": {"bw_gbs": 1, "latency_ns": 0}}
+    )
 
 
 def _layer(machine: Machine, layer: Layer, placement: str, mode: str) -> Row:
