@@ -62,7 +62,8 @@ def find(name: str = "topology.yaml", start: str | Path | None = None) -> Path:
     """
     folder = Path.cwd() if start is None else Path(start).resolve()
     for place in (folder, *folder.parents):
-        if (place / name).is_file():
+        # Beside a notebook of its name it holds a milestone's parameters.
+        if (place / name).is_file() and not (place / name).with_suffix(".ipynb").is_file():
             return place / name
     return default_ccl_path() if name == "ccl.yaml" else preset_path("default")
 
