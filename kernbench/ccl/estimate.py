@@ -67,13 +67,14 @@ class Queues:
 class Part:
     """A level of an algorithm: its ring of `n`, or its tree of `depth`, and the directions that are in use together.
 
-    `among` are the PEs that use them; None: all that have them.
+    `among` are the PEs that use them; None: all that have them. `shared` where they share links at the same time.
     """
 
     ways: tuple[str, ...]
     n: int = 0
     depth: int = 0
     among: frozenset[Place] | None = None
+    shared: bool = True
 
 
 def _ring(plan: Plan) -> list[Part]:
@@ -152,7 +153,8 @@ def _slices(plan: Plan) -> list[Part]:
 
 
 def _all(plan: Plan) -> list[Part]:
-    return [Part(tuple(f"to{rank}" for rank in range(plan.world_size)), n=plan.world_size)]
+    """Return the queues from everybody to everybody; a PE's own share its port, which the form knows."""
+    return [Part(tuple(f"to{rank}" for rank in range(plan.world_size)), n=plan.world_size, shared=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +234,10 @@ class Estimate:
         slots = Slots(algorithm.buffer_kind, algorithm.n_slots, algorithm.slot_size, algorithm.credit_bytes)
         pairs = _pairs(self._plan, part)
         hops = Counter(self._hops.hop(src, dst, slots, itemsize=self._itemsize) for src, dst in pairs)
-        shared = self._hops.shared_gbs(pairs, slots)
-        net = Queues(hops, min(shared, *(hop.window_gbs for hop in hops)), self._itemsize)
+        rate = min(hop.rate_gbs for hop in hops)
+        if part.shared:
+            rate = min(rate, self._hops.shared_gbs(pairs, slots))
+        net = Queues(hops, rate, self._itemsize)
         return cost.Ring(part.n, net) if part.n else cost.Tree(part.depth, net)
 
 
