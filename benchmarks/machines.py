@@ -1,29 +1,50 @@
-"""Every PE of a machine at work: the same product on each, operands streamed from its own slice, certified."""
+"""Every PE of a machine at work: the same product on each out of its own slice, and layers that all share."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.table import Row
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies.layers import run
+from kernbench.studies.layers_lists import layers
 from kernbench.topology.builder import resolve_topology
+
+BIG = (16, (512, 512, 64), "load_ref")
 
 
 def measure() -> Iterator[Row]:
-    """Yield one SIP on 512^3, both operands streamed, and 16 SIPs on 512 x 512 x 64, A loaded first."""
-    yield everywhere(1, (512, 512, 512), "ref_ref", "< 3 s")
-    yield everywhere(16, (512, 512, 64), "load_ref", "< 6 s")
+    """Yield one SIP on 512^3, looked up and simulated; 16 SIPs on 512 x 512 x 64, and their memory; a layer."""
+    for mode in ("fast", "exact"):
+        yield everywhere(1, (512, 512, 512), "ref_ref", mode=mode, target="< 3 s" if mode == "fast" else "")
+    yield everywhere(1, (512, 512, 512), "ref_ref", looked_up=False)
+    big = everywhere(*BIG, target="< 6 s, < 300 MB")
+    yield replace(big, rate=f"{big.rate}, {peak_mb():.0f} MB, Python and all")
+    yield layer()
 
 
-def everywhere(sips: int, shape: tuple[int, int, int], staging: str, target: str) -> Row:
+def everywhere(
+    sips: int,
+    shape: tuple[int, int, int],
+    staging: str,
+    *,
+    mode: str = "fast",
+    looked_up: bool = True,
+    target: str = "",
+) -> Row:
     """Return the time to simulate one launch on all PEs; maps and the making of parts are not counted."""
     m, k, n = shape
     machine = resolve_topology("preset:default", {"system.sips.count": sips})
-    engine = GraphEngine(machine, mode="fast")
+    engine = GraphEngine(machine, mode=mode)
+    if not looked_up:
+        engine.fabric.pairs = lambda route: False  # type: ignore[method-assign]
     each = DPPolicy(cube="replicate", pe="replicate")
     with RuntimeContext(engine) as torch:
         operands = []
@@ -39,8 +60,38 @@ def everywhere(sips: int, shape: tuple[int, int, int], staging: str, target: str
         for sip in range(sips):
             torch.ahbm.synchronize(sip)
         seconds = time.process_time() - start
-    if not engine.certified:
+    if engine.certified is False:
         raise AssertionError(f"streams from own slices must certify; flagged: {sorted(engine.fabric.flagged)[:5]}")
     pes = machine.config.n_pes
-    rate = f"{engine.env.events / seconds / 1e3:.0f} k events/s"
-    return Row(f"{m} x {k} x {n} on each of {pes:,} PEs, {staging}, certified", seconds, rate, target=target)
+    tiles = pes * (m // 32) * (k // 64) * (n // 32)
+    how = f"mode {mode}" if looked_up else f"mode {mode}, every tile simulated"
+    return Row(
+        f"{m} x {k} x {n} on each of {pes:,} PEs, {staging}, {how}",
+        seconds,
+        f"{tiles / seconds / 1e3:,.0f} k tiles/s",
+        target=target,
+    )
+
+
+def peak_mb() -> float:
+    """Return the memory that a process needs at most to run the largest case, with operation-level records [MB]."""
+    code = f"""
+import resource
+from benchmarks.machines import everywhere
+everywhere(*{BIG!r})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def layer() -> Row:
+    """Return the time for the products of a Llama-3 70B layer, one SIP's part of 8, in the placement that is best."""
+    machine = resolve_topology("preset:default")
+    start = time.process_time()
+    for one in layers("llama3-70b tp8 m128"):
+        run(machine, (one.m, one.n, one.k), "2-D", mode="fast")
+    seconds = time.process_time() - start
+    return Row(
+        "Llama-3 70B, the 4 GEMMs of a layer at 128 tokens, tp 8, 2-D over 128 PEs, mode fast", seconds, target="< 15 s"
+    )
