@@ -27,6 +27,9 @@ _CSS = f"""<style>
 .kb-explorer :focus-visible {{ outline: 2px solid {palette.BLUE}; outline-offset: 1px }}
 .kb-explorer code {{ font-size: 90%; background: none; color: inherit; overflow-wrap: anywhere }}
 .kb-explorer svg {{ max-width: 100%; display: block }}
+.kb-explorer .kb-tabs > .lm-TabBar > .lm-TabBar-content > .lm-TabBar-tab {{
+  flex: 0 1 auto; min-width: 0; padding: 0 8px }}
+.kb-explorer .kb-why td:first-child {{ min-width: 160px }}
 .kb-explorer .kb-note {{ align-self: center; opacity: .8; margin-left: 8px }}
 .kb-explorer h4 {{ margin: 8px 0 4px }}
 .kb-explorer a {{ color: inherit; text-decoration: underline }}

@@ -166,30 +166,20 @@ def test_the_page_asks_nobody_else_for_anything(page, places):
     assert not [url for url in urls if not url.startswith((places["web"], "data:", "blob:"))]
 
 
-def test_three_clicks_to_a_first_run_in_jupyterlab(places, driver):
+@pytest.mark.parametrize(("name", "path"), [("lab", "lab/tree"), ("notebook", "notebooks")])
+def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
+    """Three clicks: into the cell, on its run button (here its key), on Run."""
     from selenium.webdriver.common.keys import Keys
 
     from tests.notebook.browser import Page
 
-    lab = Page(driver, "lab")
-    lab.open(f"{places['lab']}/lab/tree/notebooks/explorer.ipynb?reset&token={TOKEN}")
-    lab.until(lambda: "Idle" in lab.text("#jp-main-statusbar"), "a kernel")
-    lab.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
-    lab.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
-    lab.click("button.kb-run")
-    lab.until(lambda: "of the time" in lab.text(".kb-why"), "reasons")
-    lab.shot("1-run")
-    assert lab.wide() <= 0
-
-
-def test_the_same_in_notebook_7(places, driver):
-    from tests.notebook.browser import Page
-
-    notebook = Page(driver, "notebook")
-    notebook.open(f"{places['lab']}/notebooks/notebooks/explorer.ipynb?token={TOKEN}")
-    notebook.until(lambda: notebook.all(".jp-Notebook .jp-CodeCell"), "the notebook")
-    notebook.click("[data-command='notebook:run-cell-and-select-next'], .jp-Toolbar [title^='Run this cell']")
-    notebook.click("button.kb-run")
-    notebook.until(lambda: "of the time" in notebook.text(".kb-why"), "reasons")
-    notebook.shot("1-run")
-    assert notebook.wide() <= 0
+    page = Page(driver, name)
+    page.open(f"{places['lab']}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
+    if name == "lab":
+        page.until(lambda: "Idle" in page.text("#jp-main-statusbar"), "a kernel")
+    page.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
+    page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
+    page.click("button.kb-run")
+    page.until(lambda: "of the time" in page.text(".kb-why"), "reasons")
+    page.shot("1-run")
+    assert page.wide() <= 0
