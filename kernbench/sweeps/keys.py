@@ -11,6 +11,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
+from kernbench.config import default_ccl_path, find
 from kernbench.topology.builder import Machine, resolve_topology
 
 Row = dict[str, Any]
@@ -38,13 +39,18 @@ def study_version(fn: Study) -> str:
     """Return the version of the code of a study: the package's, and for one from elsewhere its own file's as well.
 
     A function of a notebook or script, or one made by another function, counts with the values that it uses, and so do
-    values that a partial binds. What a module outside the package imports in turn is not looked at.
+    values that a partial binds, and the nearest ccl.yaml if it is not as packaged: studies of collectives read it. What
+    a module outside the package imports in turn is not looked at.
     """
     fn, bound = _inner(fn)
     file = getattr(sys.modules.get(fn.__module__), "__file__", None)
     stands_in_file = isfunction(fn) and "<locals>" not in fn.__qualname__ and file and fn.__module__ != "__main__"
     parts = [] if stands_in_file else [_pickled(fn)]
     parts += [_pickled(bound)] if bound else []
+    collectives, packaged = (
+        path.read_bytes().replace(b"\r\n", b"\n") for path in (find("ccl.yaml"), default_ccl_path())
+    )
+    parts += [collectives] if collectives != packaged else []
     if stands_in_file and fn.__module__.partition(".")[0] != __package__.partition(".")[0]:
         parts.append(Path(str(file)).read_bytes())
     own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from kernbench.config import default_ccl_path
 from kernbench.studies import gemm
 from kernbench.sweeps.keys import code_version, key_of, study_name, study_version
 from tests.sweeps import studies
@@ -52,3 +53,11 @@ def test_what_a_study_is_given_beforehand_is_part_of_it():
 
 def test_a_study_made_by_a_function_counts_with_what_it_uses():
     assert study_version(studies.scaled(2)) == study_version(studies.scaled(2)) != study_version(studies.scaled(3))
+
+
+def test_another_ccl_yaml_gives_other_results(tmp_path, monkeypatch):
+    version = study_version(studies.square)
+    monkeypatch.chdir(tmp_path)
+    assert study_version(studies.square) == version, "the packaged one"
+    (tmp_path / "ccl.yaml").write_text(default_ccl_path().read_text() + "\n# mine\n")
+    assert study_version(studies.square) != version
