@@ -58,7 +58,7 @@ def test_machines_that_cannot_be_are_listed_with_the_reason_and_the_rest_is_run(
         (lambda row: row["x"] * row["y"] == 30, [3]),
         (["x > 1", "x < 3"], [2]),
     ],
-    ids=str,
+    ids=["one", "several", "none left", "a function", "a list"],
 )
 def test_constraints(where, left):
     got = plan({"x": [1, 2, 3], "sip.cube_mesh.w": [2]}, parameters={"y": 10}, where=where)
