@@ -17,6 +17,7 @@ import numpy as np
 from kernbench.analysis.result import Result
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.install import resolve_algorithm_config
+from kernbench.ccl.mappers import by_shard
 from kernbench.ccl.plan import Plan
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import KernbenchError, VerificationError
@@ -97,6 +98,11 @@ class Setting:
         """Query tokens that a rank has."""
         default = self.tokens if self.phase == "prefill" else 1
         return default if self.q_tokens is None else self.q_tokens
+
+
+def standalone(setting: Setting) -> Algorithm:
+    """Return what joins the ranks of one lane whose ranks are devices: for the mock, which has no PEs."""
+    return replace(algorithm_of(setting), mapper=by_shard)
 
 
 def algorithm_of(setting: Setting) -> Algorithm:

@@ -1,0 +1,239 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Tensor parallelism: from one linear layer to a Llama block
+#
+# A layer that is too large, or too slow, for one device is spread over several: *tensor parallelism*. The words are
+# Megatron-LM's (groups, column- and row-parallel layers), the collectives are torch's, and everything runs on the
+# simulated machine, with numbers that are compared with numpy's and times that say what the ranks' talking costs.
+#
+# A rank drives one SIP. Ranks are programs on one clock, started by `torch.multiprocessing.spawn`.
+
+# %%
+import numpy as np
+import pandas as pd
+
+import kernbench as kb
+from kernbench import dtensor, tp
+from kernbench.analysis.overlap import overlap
+from kernbench.tp.llama import LlamaBlock, LlamaConfig
+
+rng = np.random.default_rng(0)
+
+
+def machine(sips):
+    """SIPs of one cube with 8 PEs, joined in a ring."""
+    small = {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1, "system.sips.count": sips}
+    return kb.load("preset:default", small)
+
+
+# %% [markdown]
+# ## 1. One linear layer, on all PEs of one device
+#
+# y = x wᵀ + b. The weight is (outputs, inputs), as in torch; in memory it lies transposed and cut by columns over all
+# PEs of the device, so that each PE streams its own part from its own HBM slice. `dp` says otherwise: here, one PE.
+
+# %%
+x = rng.standard_normal((16, 1, 512)).astype(np.float16)
+one_pe = kb.DPPolicy(num_cubes=1, num_pes=1)
+
+times = []
+for name, place in (("8 PEs", {}), ("1 PE", {"dp": one_pe})):
+    with kb.session(machine(1), data=True) as torch:
+        layer = tp.ColumnParallelLinear(512, 1024, torch=torch, **place)
+        y = layer(torch.tensor(x, device="ahbm"))
+        values = y.numpy()
+    launch = torch.result.launches[-1]
+    times.append({"weight on": name, "shape": values.shape, "launch [us]": (launch.end_ps - launch.start_ps) / 1e6})
+pd.DataFrame(times).round(2)
+
+# %% [markdown]
+# ## 2. Groups of ranks
+#
+# `parallel_state` cuts the world into groups: ranks that share a layer (tensor), a sequence (context), or the whole
+# model (data). The order string says whose ranks are next to each other.
+
+# %%
+from kernbench.tp import parallel_state as ps
+from kernbench.tp.rank_groups import rank_groups
+
+sizes = {"tp": 2, "cp": 1, "dp": 4}
+pd.DataFrame(
+    {
+        order: [rank_groups(sizes, axis, order) for axis in ("tp", "dp")]
+        for order in ("tp-cp-ep-dp-pp", "dp-cp-ep-tp-pp")
+    },
+    index=["tensor groups", "data groups"],
+)
+
+# %% [markdown]
+# ## 3. Two layers, one all-reduce
+#
+# A column-parallel layer gives each rank some outputs; nothing has to be told. A row-parallel layer takes them as its
+# inputs, and each rank has a *summand* of the result: one all-reduce, and every rank has the sum. `forward` returns
+# what Megatron's returns: the output, and the bias if its adding was skipped.
+
+# %%
+HIDDEN, FFN, TOKENS = 256, 1024, 32
+w1, w2 = (rng.standard_normal(shape).astype(np.float32) / 16 for shape in ((FFN, HIDDEN), (HIDDEN, FFN)))
+x = rng.standard_normal((TOKENS, 1, HIDDEN)).astype(np.float32)
+
+
+def on_ranks(ranks, program):
+    """Run program(torch, rank) on ranks that have their groups; return what each returns, and the result."""
+    found = {}
+
+    def rank_program(rank, torch):
+        torch.distributed.init_process_group("ahbm")
+        ps.initialize_model_parallel(tensor_model_parallel_size=ranks, torch=torch)
+        found[rank] = program(torch, rank)
+        ps.destroy_model_parallel()
+
+    with kb.session(machine(ranks), data=True) as torch:
+        torch.multiprocessing.spawn(rank_program, args=(torch,), nprocs=ranks)
+    return [found[rank] for rank in range(ranks)], torch.result
+
+
+def mlp(torch, rank):
+    config = tp.ModelParallelConfig(params_dtype=torch.float32)
+    first = tp.ColumnParallelLinear(HIDDEN, FFN, config=config, bias=False)
+    second = tp.RowParallelLinear(FFN, HIDDEN, config=config, bias=False)
+    first.load(w1)
+    second.load(w2)
+    start = torch.tensor(x, device="ahbm")
+    torch.ahbm.synchronize()
+    began = torch.engine.now_ns
+    hidden, _ = first(start)
+    out, _ = second(hidden)
+    torch.ahbm.synchronize()
+    return out.numpy(), (began, torch.engine.now_ns)
+
+
+def split(results, result):
+    """The time from the first rank's start to the last one's end, and how messages and work overlap in it."""
+    began, ended = min(b for _, (b, _) in results), max(e for _, (_, e) in results)
+    parts = overlap(result.records, (round(began * 1000), round(ended * 1000)))
+    return {
+        "total [us]": (ended - began) / 1000, "work": parts.work_ns / 1000, "hidden messages": parts.hidden_ns / 1000,
+        "exposed messages": parts.exposed_ns / 1000, "neither": parts.idle_ns / 1000,
+    }  # fmt: skip
+
+
+want = (x @ w1.T) @ w2.T
+rows = []
+for ranks in (1, 2, 4, 8):
+    results, result = on_ranks(ranks, mlp)
+    outputs = [out for out, _ in results]
+    rows.append(
+        {
+            "ranks": ranks, "worst error": f"{np.abs(np.stack(outputs) - want).max():.0e}",
+            "equal on all": all(np.array_equal(out, outputs[0]) for out in outputs), **split(results, result),
+        }
+    )  # fmt: skip
+pd.DataFrame(rows).round(2)
+
+# %% [markdown]
+# *Neither* is the way of the launches from the host to the PEs and back: at this size it is a fixed price for each
+# step. Work shrinks with the ranks; the messages do not.
+#
+# ## 4. A Llama block
+#
+# RMSNorm, a fused projection to q, k and v, rotary embedding, causal attention with grouped query heads, the output
+# projection, and SwiGLU. Kv heads and feed-forward columns are spread over the ranks: two all-reduces in all.
+
+# %%
+SIZES = LlamaConfig(hidden=256, ffn=512, heads=16, kv_heads=8, head_dim=16)
+WEIGHTS = {
+    name: (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32) for name, shape in SIZES.shapes().items()
+}
+
+
+def norm(x, weight):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + SIZES.eps) * weight
+
+
+def reference(x, w):
+    """The same block in numpy, in f32."""
+    tokens, batch, _ = x.shape
+    kv, group, d = SIZES.kv_heads, SIZES.group, SIZES.head_dim
+    qkv = (norm(x, w["norm1"]) @ w["qkv"].T).reshape(tokens, batch, kv, group + 2, d)
+    turn = np.exp(1j * SIZES.angles(tokens))[:, None, None, None]
+    z = (qkv[..., : d // 2] + 1j * qkv[..., d // 2 :]) * turn
+    q, k = np.split(np.concatenate([z.real, z.imag], -1)[..., : group + 1, :], [group], axis=3)
+    s = np.einsum("qbhgd,kbhd->bhgqk", q, k[..., 0, :]) / np.sqrt(d)
+    s = np.where(np.tri(tokens, dtype=bool), s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    mixed = np.einsum("bhgqk,kbhd->qbhgd", p / p.sum(-1, keepdims=True), qkv[..., group + 1, :])
+    x = x + mixed.reshape(tokens, batch, -1) @ w["o"].T
+    y = norm(x, w["norm2"])
+    gate = y @ w["gate"].T
+    return x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
+
+
+# %%
+def llama(torch, rank):
+    block = LlamaBlock(SIZES, tp.ModelParallelConfig(params_dtype=torch.float32))
+    block.load(WEIGHTS)
+    start = torch.tensor(x[:16], device="ahbm")
+    torch.ahbm.synchronize()
+    began = torch.engine.now_ns
+    out = block(start)
+    torch.ahbm.synchronize()
+    return out.numpy(), (began, torch.engine.now_ns)
+
+
+want = reference(x[:16], WEIGHTS)
+rows = []
+for ranks in (1, 2, 4, 8):
+    results, result = on_ranks(ranks, llama)
+    outputs = [out for out, _ in results]
+    rows.append(
+        {
+            "ranks": ranks, "within 1e-3": bool(np.abs(np.stack(outputs) - want).max() < 1e-3),
+            "equal on all": all(np.array_equal(out, outputs[0]) for out in outputs), **split(results, result),
+        }
+    )  # fmt: skip
+pd.DataFrame(rows).round(2)
+
+# %% [markdown]
+# Which launches were they, on the first rank?
+
+# %%
+names = pd.Series([launch.name for launch in result.launches])
+names.groupby(names).count().rename("launches on 8 SIPs").to_frame()
+
+# %% [markdown]
+# ## 5. The same with DTensor
+#
+# torch's `DTensor` says where a tensor lies instead of who calls which collective: one placement for each axis of a
+# mesh of ranks. A product of `Shard(1)` and `Shard(0)` is a `Partial`, a sum that has not been made yet; what makes it
+# is the move to the placement that is asked for. The collective of each move is a launch, and shows.
+
+
+# %%
+def moves(rank, torch):
+    mesh = dtensor.init_device_mesh("ahbm", (2,), torch=torch)
+    a = dtensor.distribute_tensor(torch.from_numpy(x[:, 0]), mesh, [dtensor.Shard(1)])
+    b = dtensor.distribute_tensor(torch.from_numpy(np.ascontiguousarray(w1.T)), mesh, [dtensor.Shard(0)])
+    c = a @ b
+    whole = c.redistribute(placements=[dtensor.Shard(1)]).full_tensor().numpy()
+    if rank == 0:
+        print(a.placements, "@", b.placements, "=", c.placements)
+        print("as numpy:", np.allclose(whole, x[:, 0] @ w1.T, atol=1e-3))
+
+
+with kb.session(machine(2), data=True) as torch:
+    torch.multiprocessing.spawn(moves, args=(torch,), nprocs=2)
+print(*dict.fromkeys(launch.name for launch in torch.result.launches), sep="\n")

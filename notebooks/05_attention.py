@@ -1,0 +1,140 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Attention: fold, travel, merge
+#
+# softmax(q kᵀ / √d) v needs every key for every query. When keys and values lie spread over many processing elements
+# (PEs), there are two ways: let tiles of K and V travel and fold what comes by (prefill), or fold what is at hand and
+# merge the parts (decode). Both stand on one idea, the running softmax.
+
+# %%
+import numpy as np
+import pandas as pd
+
+import kernbench as kb
+from kernbench.ccl.testing import run_kernel_in_mock
+from kernbench.kernels.attention import attention
+from kernbench.kernels.flash import tiles
+from kernbench.studies import gqa, gqa_run, gqa_work
+from kernbench.triton_emu.testing import run_kernel
+
+rng = np.random.default_rng(0)
+
+
+def exact(q, k, v):
+    """Attention in f64: q [kv heads, tokens, group, d], k and v [kv heads, tokens, d]."""
+    q, k, v = (z.astype(np.float64) for z in (q, k, v))
+    s = np.einsum("hqgd,hkd->hqgk", q, k) / np.sqrt(q.shape[-1])
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("hqgk,hkd->hqgd", p / p.sum(-1, keepdims=True), v)
+
+
+# %% [markdown]
+# ## 1. The running softmax
+#
+# Of the keys seen so far a row keeps three things: m, the largest score; l, the sum of exp(s - m); o, the sum of
+# exp(s - m) v. A new tile of keys may raise m; then l and o are scaled down. The order of tiles does not matter, and
+# nothing grows with the number of keys, so a tile loop fits TCM whatever the context.
+#
+# The query heads of one kv head are rows of one tile. That is what makes the matrix engine worth its tiles in decode:
+
+# %%
+MODEL = {"kv_heads": 2, "group": 8, "d": 64}
+q = rng.standard_normal((2, 24, 8, 64)).astype(np.float16)
+k, v = rng.standard_normal((2, 2, 700, 64)).astype(np.float16)
+out = np.zeros_like(q)
+run_kernel(attention, q, k, v, out, 2, 8, 24, 700, 64, grid=(4, 1))
+print(f"largest error against f64: {np.abs(out - exact(q, k, v)).max():.1e}")
+print("query and kv tokens of a tile: prefill", tiles(8, 4096), " decode", tiles(8, 1))
+
+# %% [markdown]
+# ## 2. Parts and their merge
+#
+# Two parts (m, l, o) of different keys merge into one: m = max, and l and o scaled by exp(m_i - m) and added. That is
+# associative and commutative, with an identity; so it is an operator for *any* all-reduce, like `sum`. A row
+# [m, l, o...] must not be cut in two, which is all that an algorithm has to know.
+
+# %%
+keys = rng.standard_normal((3, 1, 40, 16)).astype(np.float16)
+values = rng.standard_normal((3, 1, 40, 16)).astype(np.float16)
+query = np.repeat(rng.standard_normal((1, 1, 1, 4, 16)).astype(np.float16), 3, axis=0)
+want = exact(query[0], *(x.transpose(1, 0, 2, 3).reshape(1, 120, 16) for x in (keys, values)))
+for merge in ("ring_allreduce_tcm", "tree_allreduce", "recursive_doubling_allreduce"):
+    setting = gqa_run.Setting("decode", 3, group=4, head_dim=16, tokens=40, merge=merge, pes=3)
+    out, part = np.zeros_like(query), np.zeros((3, 1, 1, 4, 18), np.float32)
+    run_kernel_in_mock(gqa_run.standalone(setting), list(zip(query, keys, values, part, out, strict=True)))
+    print(f"{merge:<30} largest error {np.abs(out - want[None]).max():.1e}, equal on all: {(out == out[0]).all()}")
+
+# %% [markdown]
+# ## 3. On the machine
+#
+# One decode step of Llama-3 70B's attention (64 query heads, 8 kv heads of 128), 8,192 tokens in the context, on the 8
+# PEs of a cube; then on 2, 4 and 8 cubes. With 8 PEs each has a whole kv head; with more, the ranks of a kv head share
+# its tokens and merge their parts.
+
+# %%
+machine = kb.load("preset:default")
+rows = []
+for cubes in (1, 2, 4, 8):
+    point = gqa.Point("", "decode", 8192, cubes=cubes)
+    setting = point.setting(8)
+    found = gqa.measured(gqa_run.run(machine, setting, mode="exact"))
+    bound = gqa_work.work(machine.config, setting)
+    rows.append(
+        {
+            "PEs": setting.programs, "ranks of a kv head": setting.ranks, "makespan [us]": found["makespan_ns"] / 1000,
+            "HBM bound [us]": bound.hbm_ns / 1000, "exposed [us]": found["exposed_ns"] / 1000,
+            "sent [KiB]": found["sent_bytes"] / 1024,
+        }
+    )  # fmt: skip
+pd.DataFrame(rows).round(2)
+
+# %% [markdown]
+# ## 4. Ring, order, chain
+#
+# In prefill every rank keeps its queries. A tile of K and V is passed on before it is folded, so that it travels while
+# the ranks work. Under a causal mask the order of tokens decides who has how much to do.
+
+# %%
+rows = []
+for order, ring in (("contiguous", True), ("striped", True), ("zigzag", True), ("zigzag", False)):
+    setting = gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order=order, ring=ring)
+    found = gqa.measured(gqa_run.run(machine, setting, data=True, mode="exact"))
+    rows.append(
+        {
+            "order": order, "way": "ring" if ring else "chain", "makespan [us]": found["makespan_ns"] / 1000,
+            "messages": found["ipcq_send_count"], "hidden [us]": found["hidden_ns"] / 1000,
+            "exposed [us]": found["exposed_ns"] / 1000, "neither [us]": found["idle_ns"] / 1000,
+        }
+    )  # fmt: skip
+pd.DataFrame(rows).round(2)
+
+# %% [markdown]
+# Every run was compared with numpy in f64, within the bound that the kernel's docstring states; a wrong number would
+# have raised an error.
+#
+# ## 5. Why does it take so long?
+
+# %%
+result = gqa_run.run(
+    machine, gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag"), mode="exact"
+)
+result
+
+# %% [markdown]
+# Softmax is the work of the vector engine: five passes over every score, one of them an exponential. The whole study,
+# with contexts to 128 Ki tokens and the test that halves each part of the machine, is
+# [the milestone](../milestones/gqa.ipynb); its report stands in
+# [milestones/output/gqa](../milestones/output/gqa/README.md).

@@ -1,0 +1,113 @@
+"""The report of the attention study on small points: figures that show the rows, findings computed from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernbench.errors import KernbenchError
+from kernbench.studies import gqa, gqa_limits
+from kernbench.studies import gqa_report as report
+from kernbench.studies.gqa_work import need, work
+from kernbench.topology.builder import resolve_topology
+
+MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
+POINTS = gqa.plan(
+    contexts=[64, 128], batches=[[64, 4], [131072, 64]], scaling=[[1, 1, 0], [2, 2, 1]],
+    merges=["ring_allreduce_tcm", "tree_allreduce"], query_heads=[[1, 4], [1, 8]],
+    prompts=[[32, "contiguous", True], [32, "zigzag", True], [32, "zigzag", False]], chunks=[4], context=64, cubes=2,
+)  # fmt: skip
+PANELS = [{"panel": "single_user_decode", "n_ranks": 8, "op_log_summary": {"gemm_count": 16, "ipcq_send_count": 24}}]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gqa")
+    rows = gqa.sweep(MACHINE, POINTS, folder=folder)
+    chosen = gqa_limits.chosen(POINTS, [["decode", 128], ["prefill", 32]])
+    limits = gqa_limits.halved(MACHINE, chosen, folder=folder)
+    gqa.write(rows, limits, folder)
+    return rows, limits, folder
+
+
+def test_no_run_beats_its_bound(study):
+    rows, _, _ = study
+    for row in report.simulated(rows):
+        assert row["makespan_ns"] > row["bound_ns"] > 0
+        parts = row["work_ns"] + row["hidden_ns"] + row["exposed_ns"] + row["idle_ns"]
+        assert parts == pytest.approx(row["makespan_ns"], rel=1e-3)
+        assert (row["sent_bytes"] > 0) == (row["ranks"] > 1)
+
+
+def test_what_does_not_fit_says_how_many_bytes(study):
+    [row] = [row for row in study[0] if row["left_out"]]
+    assert (row["context"], row["batch"]) == (131072, 64)
+    assert "2,748,779,069,440 B of keys and values" in row["left_out"]
+    assert "makespan_ns" not in row
+
+
+def test_each_half_speed_costs_between_nothing_and_twice(study):
+    _, limits, _ = study
+    assert {row["part"] for row in limits} == set(gqa_limits.PARTS)
+    assert all(0.99 <= row["slowdown"] <= 2.01 for row in limits)
+    part, factor = gqa_limits.binding(limits, "prefill", 32)
+    assert factor == max(row["slowdown"] for row in limits if row["phase"] == "prefill")
+    assert part in gqa_limits.PARTS
+
+
+def test_the_report_is_written_from_the_rows(study, tmp_path):
+    rows, limits, folder = study
+    content = gqa.read(folder)
+    assert (content["rows"], content["limits"]) == (rows, limits)
+    drawn = report.draw(rows, PANELS, limits, MACHINE, tmp_path)
+    assert {path.name for path in drawn} == {
+        "gqa_op_counts.png", "gqa_stage_breakdown.png", "gqa_roofline.png", "gqa_halving.png", "gqa_overlap.png",
+        "gqa_latency_by_context.png", "gqa_ring_against_merge.png", "gqa_scaling.png", "gqa_merges.png",
+        "gqa_query_heads.png",
+    }  # fmt: skip
+    said = report.findings(rows, limits)
+    assert any(sentence.startswith("Prefill at 32 tokens") for sentence in said)
+    assert any("One decode step takes" in sentence for sentence in said)
+    assert any(sentence.startswith("Not simulated: decode 131,072 batch 64") for sentence in said)
+    page = report.write_page(said, rows, drawn, tmp_path).read_text()
+    assert page == report.write_page(said, rows, drawn, tmp_path).read_text()
+    table = report.tokens_table(rows, MACHINE)
+    assert (table["of the bound"].dropna() < 1).all()
+    assert table["note"].str.startswith("infeasible").sum() == 1
+    assert list(report.counts(PANELS)["gemm_count"]) == [16]
+
+
+def test_weights_of_the_model_are_those_that_are_published():
+    held = need(MACHINE.config, 1, 8192, 1, 1, "f16")
+    assert held.weights / 2 == pytest.approx(70.6e9, rel=0.01)
+    assert held.kv == 2.5 * 2**30
+
+
+def test_bounds_know_groups_and_masks():
+    whole = gqa.Point("", "prefill", 64, cubes=1, lane_of=8).setting(8)
+    masked = work(MACHINE.config, replace(whole, causal=True))
+    assert masked.flops < 0.51 * work(MACHINE.config, whole).flops
+    few = gqa.Point("", "decode", 64, query_heads=4, cubes=2).setting(8)
+    assert (
+        work(MACHINE.config, few).kv_bytes
+        == 2 * work(MACHINE.config, gqa.Point("", "decode", 64, cubes=2).setting(8)).kv_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        (gqa.Point("", "decode", 63, cubes=2), "expected whole numbers"),
+        (gqa.Point("", "training", 64), "known: prefill, decode"),
+        (gqa.Point("", "decode", 48, sips=3, cubes=2), "expected whole numbers for each"),
+    ],
+)
+def test_points_that_cannot_be_dealt_out_are_refused(point, message):
+    with pytest.raises(KernbenchError, match=message):
+        gqa.sweep(MACHINE, [point])
+
+
+def test_halving_needs_a_point_of_the_study():
+    with pytest.raises(KernbenchError, match="no point of decode with 7 tokens"):
+        gqa_limits.chosen(POINTS, [["decode", 7]])
