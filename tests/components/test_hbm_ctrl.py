@@ -14,7 +14,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
-from tests.components.one_pe import slice_pa
+from tests.components.one_pe import pointer, run, slice_pa
 from tests.reference.simulator import Reference
 from tests.sim_engine.under_test import Engine
 
@@ -184,3 +184,15 @@ def test_bytes_arrive_when_the_transfer_does():
 def test_zero_channels_are_refused_where_the_file_is_read():
     with pytest.raises(Exception, match="channels"):
         machine(channels=3)
+
+
+def test_a_long_read_over_channels_that_are_not_free_alike_leaves_in_few_messages():
+    def kernel(tl) -> None:
+        kept = [tl.load(pointer(at), shape=size) for at, size in ((300, 700), (5000, 60_003), (9, 40_001))]
+        assert len(kept) == 3
+
+    exact, fast = (run(kernel, log="tile", mode=mode) for mode in ("exact", "fast"))
+    assert fast.certified
+    assert fast.records().digest() == exact.records().digest()
+    # 393 flits in each direction's links; at most a few messages for each read.
+    assert fast.fabric.reservations - run(lambda tl: None, mode="fast").fabric.reservations < 60
