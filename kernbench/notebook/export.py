@@ -55,11 +55,10 @@ def code(entry: Entry) -> str:
         "import kernbench as kb",
         *([work.source[0]] if work.source[0] else []),
     ]
-    source = entry.source if ":" in entry.source else Path(entry.source).name
     changes = f", {list(entry.overrides)}" if entry.overrides else ""
     values = "".join(f", {name}={value!r}" for name, value in entry.values.items())
     run = f"kb.run(program, machine, data={options.data}, mode={options.mode!r}, log={options.log!r})"
-    lines = [f'machine = kb.load("{source}"{changes})', f"program = partial({work.source[1]}{values})", run]
+    lines = [f"machine = kb.load({entry.source!r}{changes})", f"program = partial({work.source[1]}{values})", run]
     return "\n".join([*imports, "", *lines]) + "\n"
 
 

@@ -36,8 +36,8 @@ def roofline_figure(entry: Entry, result: Result) -> Figure:
     from kernbench.viz.roofline import roofline  # matplotlib, which takes a while to import
 
     pes = max(1, len(result.records.pes()))
-    at = point(result.records, entry.title, pe_window(result.records))
-    row = {"name": entry.title, "intensity": at.intensity, "gflops": at.gflops}
+    at = point(result.records, entry.work.name, pe_window(result.records))
+    row = {"name": f"run {entry.number}", "series": entry.work.name, "intensity": at.intensity, "gflops": at.gflops}
     return roofline([row], roofs_of(entry, pes), machine=entry.machine.hash, title=f"Roofline of {pes} PEs")
 
 

@@ -62,6 +62,13 @@ def test_the_code_cell_reproduces_the_run(work):
     assert again.result.records.machine == result.records.machine
 
 
+def test_the_code_cell_names_the_users_own_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: small\ncube:\n  ucie: {port_ns: 4}\n")
+    entry, result = finished(Explorer(path, [programs.copies]))
+    assert execute(code(entry)).result.records.machine == result.records.machine
+
+
 def test_json_has_the_result_and_its_reasons(run):
     content = json.loads(export("result and why (JSON)", *run).content)
     assert content["latency_ns"] == run[1].latency_ns
