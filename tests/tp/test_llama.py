@@ -9,6 +9,7 @@ from kernbench.dtypes import float32
 from kernbench.errors import KernbenchError
 from kernbench.tp import ModelParallelConfig
 from kernbench.tp.llama import LlamaBlock, LlamaConfig
+from kernbench.tp.reference import attention, llama_block
 from tests.tp.test_layers import on, spawned
 
 SIZES = LlamaConfig(hidden=48, ffn=64, heads=16, kv_heads=8, head_dim=8)
@@ -17,27 +18,6 @@ WEIGHTS = {
     name: (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32) for name, shape in SIZES.shapes().items()
 }
 X = rng.standard_normal((3, 2, SIZES.hidden)).astype(np.float32)
-
-
-def norm(x, weight):
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + SIZES.eps) * weight
-
-
-def reference(x):
-    tokens, batch, _ = x.shape
-    kv, group, d, w = SIZES.kv_heads, SIZES.group, SIZES.head_dim, WEIGHTS
-    qkv = (norm(x, w["norm1"]) @ w["qkv"].T).reshape(tokens, batch, kv, group + 2, d)
-    z = (qkv[..., : d // 2] + 1j * qkv[..., d // 2 :]) * np.exp(1j * SIZES.angles(tokens))[:, None, None, None]
-    turned = np.concatenate([z.real, z.imag], -1)
-    q, k, v = turned[..., :group, :], turned[..., group, :], qkv[..., group + 1, :]
-    s = np.einsum("qbhgd,kbhd->bhgqk", q, k) / np.sqrt(d)
-    s = np.where(np.tri(tokens, dtype=bool), s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    mixed = np.einsum("bhgqk,kbhd->qbhgd", p / p.sum(-1, keepdims=True), v).reshape(tokens, batch, -1)
-    x = x + mixed @ w["o"].T
-    y = norm(x, w["norm2"])
-    gate = y @ w["gate"].T
-    return x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
 
 
 def run(torch, rank):
@@ -50,7 +30,7 @@ def run(torch, rank):
 def test_block_is_right_and_the_same_on_every_rank(ranks):
     got = spawned(run, ranks)
     for each in got:
-        np.testing.assert_allclose(each, reference(X), rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(each, llama_block(X, WEIGHTS, SIZES), rtol=2e-4, atol=2e-4)
         np.testing.assert_array_equal(each, got[0])
 
 
@@ -60,3 +40,23 @@ def test_ranks_have_to_divide_the_kv_heads():
             LlamaBlock(LlamaConfig(hidden=16, ffn=16, heads=2, kv_heads=1, head_dim=8), ModelParallelConfig())
 
     spawned(program, 2)
+
+
+def test_the_reference_is_the_sum_of_its_heads():
+    """Attention of one kv head at a time, token by token, in f64."""
+    qkv = rng.standard_normal((4, 1, 8 * 4 * 8))
+    heads = qkv.reshape(4, 8, 4, 8)
+    angle = SIZES.angles(4)
+
+    def turned(x, token):
+        low, high, cos, sin = x[..., :4], x[..., 4:], np.cos(angle[token]), np.sin(angle[token])
+        return np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
+
+    got = attention(qkv, SIZES).reshape(4, 8, 2, 8)
+    for token in range(4):
+        for head in range(8):
+            keys = np.stack([turned(heads[t, head, 2], t) for t in range(token + 1)])
+            for i in range(2):
+                weight = np.exp(keys @ turned(heads[token, head, i], token) / np.sqrt(8))
+                want = weight @ heads[: token + 1, head, 3] / weight.sum()
+                np.testing.assert_allclose(got[token, head, i], want, rtol=1e-10)
