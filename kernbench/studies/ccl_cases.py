@@ -86,9 +86,9 @@ def limits(system: System, machine: MachineConfig, sizes: Sequence[int], algorit
     halves: dict[str, dict[str, Any]] = {
         "nothing": {},
         "link between SIPs": {"system.sip_link.bw_gbs": sips.sip_link.bw_gbs / 2},
-        "its latency": {"system.sip_link.latency_ns": sips.sip_link.latency_ns * 2},
+        "latency between SIPs": {"system.sip_link.latency_ns": sips.sip_link.latency_ns * 2},
         "UCIe": {"cube.ucie.bw_gbs": cube.ucie.bw_gbs / 2},
-        "latency of its ports": {"cube.ucie.port_ns": cube.ucie.port_ns * 2},
+        "latency of UCIe ports": {"cube.ucie.port_ns": cube.ucie.port_ns * 2},
         "slots": {"cube.pe.pe_ipcq.n_slots": cube.pe.pe_ipcq.n_slots // 2},
         "HBM": {"cube.hbm.channel_bw_gbs": cube.hbm.channel_bw_gbs / 2},
         "vector engine": {"cube.pe.pe_math.clock_ghz": cube.pe.pe_math.clock_ghz / 2},

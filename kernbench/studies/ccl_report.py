@@ -85,9 +85,9 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
 
 def draw_topologies(chosen: Sequence[Case], machine: Machine, folder: Path) -> Path:
     """Write the numbers and shapes of SIPs that cases ran on."""
-    systems = {(case.n_sips, case.topology, case.w, case.h): case for case in chosen}
-    machines = {f"{case.n_sips} SIPs, {case.topology}": case.machine(machine) for case in systems.values()}
-    return save(by_size.topologies(machines), folder / "topology.png")
+    systems = {(case.n_sips, case.topology): case for case in chosen}
+    machines = {f"{n} SIPs, {shape}": systems[n, shape].machine(machine) for n, shape in sorted(systems)}
+    return save(by_size.topologies(machines, machine=machine.hash), folder / "topology.png")
 
 
 def draw_links(rows: Sequence[Row], chosen: Sequence[Case], machine: Machine, folder: Path) -> list[Path]:

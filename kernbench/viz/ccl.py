@@ -7,7 +7,7 @@ from itertools import cycle, pairwise
 from math import cos, dist, exp, log, pi, sin
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from kernbench.viz import palette
 from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
@@ -127,25 +127,24 @@ def crossovers(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, str, str]
     return found
 
 
-def topologies(machines: Mapping[str, Machine], *, note: str = "") -> Figure:
+def topologies(machines: Mapping[str, Machine], *, machine: str) -> Figure:
     """Draw the SIPs and links of machines, by title.
 
     Parameters
     ----------
     machines : mapping of str to Machine
-    note : str
-        What else to know.
+    machine : str
+        Hash of the machine whose SIPs were changed.
     """
     across = min(4, len(machines))
     down = -(-len(machines) // across)
     link = next(iter(machines.values())).config.system.sip_link
-    under = caption(
-        len(machines), "", f"a line: one link each way, {link.bw_gbs:g} GB/s, {link.latency_ns:g} ns   {note}"
-    )
+    note = f"a line: one link each way, {link.bw_gbs:g} GB/s, {link.latency_ns:g} ns"
+    under = caption(len(machines), machine, note)
     figure = new_figure(2.7 * across, 2.6 * down + 0.6, "How the SIPs are joined", under)
     panels = figure.subplots(down, across, squeeze=False).ravel()
-    for axes, (title, machine) in zip(panels, machines.items(), strict=False):
-        net = machine.graph.sips
+    for axes, (title, there) in zip(panels, machines.items(), strict=False):
+        net = there.graph.sips
         at = _stand(net)
         for sip, beside in enumerate(net.neighbours):
             for other in beside:
@@ -213,6 +212,14 @@ def size_axis(axes: Axes, sizes: Sequence[int], label: str = "bytes of a PE") ->
     axes.set_xlabel(label)
 
 
+def time_axis(axes: Axes) -> None:
+    """Give `axes` a logarithmic axis of times, with labels in every decade, and at least one."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0), numticks=9))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple[Axes, list[Row]]]]:
     """Return a figure and its panels, each with its rows: one for each number and shape of SIPs."""
     by_shape: dict[tuple[int, str], list[Row]] = {}
@@ -225,9 +232,7 @@ def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple
     panels = []
     for panel, (n, shape) in zip(axes, sorted(by_shape), strict=False):
         chosen = by_shape[n, shape]
-        panel.set_yscale("log")
-        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-        panel.yaxis.set_major_formatter("{x:,g}")
+        time_axis(panel)
         panel.set_title(f"{n} SIPs, {shape}", fontsize=8, loc="left")
         size_axis(panel, [row["bytes_per_pe"] for row in chosen])
         tidy(panel)

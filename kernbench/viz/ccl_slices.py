@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.viz import palette
-from kernbench.viz.ccl import Row, by, name_lines, short, size_axis, size_label, styles
+from kernbench.viz.ccl import Row, by, name_lines, short, size_axis, size_label, styles, time_axis
 from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def buffer_kinds(table: Table | pd.DataFrame, *, machine: str) -> Figure:
             upper.plot(x, y, "o-", ms=3.5, lw=1.2, color=_KINDS[kind], label=kind)
             upper.plot(*_xy(chosen, "bytes_per_pe", "closed_form_ns"), lw=0.6, color=_KINDS[kind])
             lower.plot(x, [t / tcm[size] for size, t in zip(x, y, strict=True)], "o-", ms=3, lw=1, color=_KINDS[kind])
-        upper.set(yscale="log", ylabel="latency [ns]")
+        time_axis(upper)
+        upper.set_ylabel("latency [ns]")
         upper.set_title(algorithm, fontsize=8, loc="left")
         lower.set(ylabel="latency / that in TCM")
         size_axis(lower, [row["bytes_per_pe"] for row in own])
@@ -108,7 +109,8 @@ def scaling(table: Table | pd.DataFrame, *, machine: str) -> Figure:
             upper.plot(*_xy(own, "n_sips", "latency_ns"), lw=1.2, label=algorithm, **looks[algorithm])
             lower.plot(*_xy(own, "n_sips", "busbw_gbs"), lw=1.2, **looks[algorithm])
         upper.set_title(f"{size_label(size)} of each", fontsize=8, loc="left")
-        upper.set(yscale="log", ylabel="latency [ns]")
+        time_axis(upper)
+        upper.set_ylabel("latency [ns]")
         lower.set(xscale="log", ylabel="busbw [GB/s]", xlabel="SIPs")
         counts = sorted({row["n_sips"] for row in chosen})
         lower.set_xticks(counts, [str(n) for n in counts])
@@ -141,7 +143,8 @@ def slots(table: Table | pd.DataFrame, *, machine: str) -> Figure:
         axes.plot(*_xy(own, "n_slots", "closed_form_ns"), lw=0.6, color=look["color"])
         axes.plot(*_xy(own, "n_slots", "bound_ns"), lw=0.8, color=look["color"], ls=(0, (1, 2)))
     axes.plot([], [], lw=0.8, color=palette.GREY, ls=(0, (1, 2)), label="lower bound")
-    axes.set(xscale="log", yscale="log", xlabel="slots of each ring", ylabel="latency [ns]")
+    axes.set(xscale="log", xlabel="slots of each ring", ylabel="latency [ns]")
+    time_axis(axes)
     counts = sorted({row["n_slots"] for row in rows})
     axes.set_xticks(counts, [str(n) for n in counts])
     axes.minorticks_off()
@@ -219,7 +222,8 @@ def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
         )
         x = [at[row["what"]] + aside for row in formed]
         axes.plot(x, [row["closed_form_ns"] / 1000 for row in formed], mfc="white", **mark)
-    axes.set(yscale="log", ylabel="latency [us]")
+    time_axis(axes)
+    axes.set_ylabel("latency [us]")
     axes.set_xticks(
         range(len(whats)), [f"{what}\n{size_label(nbytes)}" for what, nbytes in whats], rotation=35, ha="right"
     )
@@ -252,7 +256,8 @@ def published_marks(table: Table | pd.DataFrame, marks: Sequence[Row], *, machin
     x, y = _xy([row for row in rows if row["buffer_kind"] == "tcm"], "bytes_per_pe", "bound_ns")
     axes.plot(x, [t / 1000 for t in y], color=palette.GREY, lw=1.2, label="lower bound")
     _published(axes, marks)
-    axes.set(yscale="log", ylabel="latency [us]")
+    time_axis(axes)
+    axes.set_ylabel("latency [us]")
     size_axis(axes, [row["bytes_per_pe"] for row in rows])
     axes.legend(fontsize=7, frameon=False)
     tidy(axes)
