@@ -29,6 +29,7 @@ import kernbench as kb
 from kernbench import dtensor, tp
 from kernbench.analysis.overlap import overlap
 from kernbench.tp.llama import LlamaBlock, LlamaConfig
+from kernbench.tp.reference import llama_block
 
 rng = np.random.default_rng(0)
 
@@ -91,6 +92,7 @@ w1, w2 = (rng.standard_normal(shape).astype(np.float32) / 16 for shape in ((FFN,
 x = rng.standard_normal((TOKENS, 1, HIDDEN)).astype(np.float32)
 
 
+# %%
 def on_ranks(ranks, program):
     """Run program(torch, rank) on ranks that have their groups; return what each returns, and the result."""
     found = {}
@@ -106,6 +108,7 @@ def on_ranks(ranks, program):
     return [found[rank] for rank in range(ranks)], torch.result
 
 
+# %%
 def mlp(torch, rank):
     config = tp.ModelParallelConfig(params_dtype=torch.float32)
     first = tp.ColumnParallelLinear(HIDDEN, FFN, config=config, bias=False)
@@ -121,6 +124,7 @@ def mlp(torch, rank):
     return out.numpy(), (began, torch.engine.now_ns)
 
 
+# %%
 def split(results, result):
     """The time from the first rank's start to the last one's end, and how messages and work overlap in it."""
     began, ended = min(b for _, (b, _) in results), max(e for _, (_, e) in results)
@@ -131,6 +135,7 @@ def split(results, result):
     }  # fmt: skip
 
 
+# %%
 want = (x @ w1.T) @ w2.T
 rows = []
 for ranks in (1, 2, 4, 8):
@@ -160,28 +165,6 @@ WEIGHTS = {
 }
 
 
-def norm(x, weight):
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + SIZES.eps) * weight
-
-
-def reference(x, w):
-    """The same block in numpy, in f32."""
-    tokens, batch, _ = x.shape
-    kv, group, d = SIZES.kv_heads, SIZES.group, SIZES.head_dim
-    qkv = (norm(x, w["norm1"]) @ w["qkv"].T).reshape(tokens, batch, kv, group + 2, d)
-    turn = np.exp(1j * SIZES.angles(tokens))[:, None, None, None]
-    z = (qkv[..., : d // 2] + 1j * qkv[..., d // 2 :]) * turn
-    q, k = np.split(np.concatenate([z.real, z.imag], -1)[..., : group + 1, :], [group], axis=3)
-    s = np.einsum("qbhgd,kbhd->bhgqk", q, k[..., 0, :]) / np.sqrt(d)
-    s = np.where(np.tri(tokens, dtype=bool), s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    mixed = np.einsum("bhgqk,kbhd->qbhgd", p / p.sum(-1, keepdims=True), qkv[..., group + 1, :])
-    x = x + mixed.reshape(tokens, batch, -1) @ w["o"].T
-    y = norm(x, w["norm2"])
-    gate = y @ w["gate"].T
-    return x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
-
-
 # %%
 def llama(torch, rank):
     block = LlamaBlock(SIZES, tp.ModelParallelConfig(params_dtype=torch.float32))
@@ -194,7 +177,8 @@ def llama(torch, rank):
     return out.numpy(), (began, torch.engine.now_ns)
 
 
-want = reference(x[:16], WEIGHTS)
+# %%
+want = llama_block(x[:16], WEIGHTS, SIZES)
 rows = []
 for ranks in (1, 2, 4, 8):
     results, result = on_ranks(ranks, llama)
