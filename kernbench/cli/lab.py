@@ -27,7 +27,7 @@ def lab(port: int | None, no_browser: bool) -> None:
 @port_option
 @browser_option
 @click.option("--token", help="What a visitor has to know. Default: drawn anew.")
-@click.option("--theme", type=click.Choice(["light", "dark"]), default="light")
+@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
 def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
     """Serve the explorer alone, on loopback and behind a token; visitors run no code of their own. Needs [web]."""
     from kernbench.notebook.serve import make_page, web_arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from kernbench.notebook.frames import Film, Frame
 from kernbench.notebook.job import Job, Options, Outcome
 from kernbench.notebook.machine import MachineForm
 from kernbench.notebook.parameters import Value
-from kernbench.notebook.works import Work, works
+from kernbench.notebook.state import CANCELLED, DONE, FAILED, RUNNING, STOPPING, Entry, State
+from kernbench.notebook.works import works
 from kernbench.registry import hint
 
 if TYPE_CHECKING:
@@ -22,98 +23,13 @@ if TYPE_CHECKING:
     from kernbench.analysis.why import Why
     from kernbench.topology.builder import Machine
 
-IDLE, RUNNING, STOPPING, DONE, FAILED, CANCELLED = "idle", "running", "stopping", "done", "failed", "cancelled"
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "data": (True, False),
     "mode": ("auto", "exact", "fast"),
     "log": ("tile", "operation", "off"),
 }
 AUTO_RUN_S = 0.5
-REPLAY_S = 2.0
-KEPT_ROWS = 2_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A run of the history.
-
-    Attributes
-    ----------
-    number : int
-        From 1 on.
-    work : Work
-    values : dict
-        Its parameters.
-    machine : Machine
-    source : str
-        Its file or preset.
-    overrides : tuple of str
-        Changes to that, as `kb.load` takes them.
-    options : Options
-    latency_ns, seconds : float
-        Simulated time, and the host's.
-    """
-
-    number: int
-    work: Work
-    values: dict[str, Value]
-    machine: Machine = field(repr=False)
-    source: str
-    overrides: tuple[str, ...]
-    options: Options
-    latency_ns: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def title(self) -> str:
-        """What ran: the work and its parameters."""
-        return " ".join([self.work.name, *(f"{name}={value}" for name, value in self.values.items())])
-
-    @property
-    def name(self) -> str:
-        """What the result is called."""
-        return f"#{self.number} {self.title}"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is to be seen of the present run.
-
-    Attributes
-    ----------
-    status : str
-        "idle", "running", "stopping", "done", "failed" or "cancelled".
-    message : str
-        What to tell the user beside it.
-    frame : Frame or None
-        Where the run stands, or ended.
-    entry : Entry or None
-        The run.
-    outcome : Outcome or None
-        What came of it.
-    film : Film or None
-        Its log, to be looked at again.
-    why : Why or str or None
-        Its critical path, or why there is none; None while that is being looked for.
-    """
-
-    status: str = IDLE
-    message: str = ""
-    frame: Frame | None = None
-    entry: Entry | None = None
-    outcome: Outcome | None = None
-    film: Film | None = None
-    why: Why | str | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run is under way."""
-        return self.status in (RUNNING, STOPPING)
-
-    @property
-    def replays(self) -> bool:
-        """Whether the run was too short to be watched, and is to be shown again."""
-        return self.status == DONE and self.outcome is not None and self.outcome.seconds < REPLAY_S
+KEPT_ROWS = 1_000_000
 
 
 class Explorer:

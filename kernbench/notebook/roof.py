@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kernbench.analysis.result import Result
-    from kernbench.notebook.model import Entry
+    from kernbench.notebook.state import Entry
 
 
 def roofs_of(entry: Entry, n_pes: int) -> Roofs:

@@ -11,7 +11,8 @@ from kernbench.errors import KernbenchError
 from kernbench.notebook.style import button, row, told
 
 if TYPE_CHECKING:
-    from kernbench.notebook.model import Entry, Explorer
+    from kernbench.notebook.model import Explorer
+    from kernbench.notebook.state import Entry
 
 
 class HistoryTab:

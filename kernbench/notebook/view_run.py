@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 
 from kernbench.notebook.live import frame_html
-from kernbench.notebook.model import RUNNING, Explorer
+from kernbench.notebook.model import Explorer
+from kernbench.notebook.state import RUNNING
 from kernbench.notebook.style import button, row
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import model
-from kernbench.notebook.model import CANCELLED, DONE, FAILED, IDLE, RUNNING, STOPPING, Explorer
+from kernbench.notebook.model import Explorer
+from kernbench.notebook.state import CANCELLED, DONE, FAILED, IDLE, RUNNING, STOPPING
 from kernbench.studies import gemm
 from tests.notebook import programs
 

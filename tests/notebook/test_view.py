@@ -7,7 +7,7 @@ import re
 import ipywidgets as widgets
 import pytest
 
-from kernbench.notebook import LiveRun, TopologyPicker, explore, model
+from kernbench.notebook import LiveRun, TopologyPicker, explore, state
 from kernbench.notebook.export import EXPORTS
 from kernbench.notebook.serve import PAGE
 from kernbench.notebook.view_run import STEPS
@@ -64,7 +64,7 @@ def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
 
 
 def test_a_long_run_is_not_replayed(view, monkeypatch):
-    monkeypatch.setattr(model, "REPLAY_S", 0)
+    monkeypatch.setattr(state, "REPLAY_S", 0)
     view.run_panel.run.click()
     assert view.explorer.wait(LONG_S)
     assert not view.run_panel.play.playing

@@ -1,0 +1,100 @@
+"""A run of the explorer: what was asked for, and how it stands. Plain values, replaced as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernbench.analysis.why import Why
+    from kernbench.notebook.frames import Film, Frame
+    from kernbench.notebook.job import Options, Outcome
+    from kernbench.notebook.parameters import Value
+    from kernbench.notebook.works import Work
+    from kernbench.topology.builder import Machine
+
+IDLE, RUNNING, STOPPING, DONE, FAILED, CANCELLED = "idle", "running", "stopping", "done", "failed", "cancelled"
+REPLAY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run of the history.
+
+    Attributes
+    ----------
+    number : int
+        From 1 on.
+    work : Work
+    values : dict
+        Its parameters.
+    machine : Machine
+    source : str
+        Its file or preset.
+    overrides : tuple of str
+        Changes to that, as `kb.load` takes them.
+    options : Options
+    latency_ns, seconds : float
+        Simulated time, and the host's.
+    """
+
+    number: int
+    work: Work
+    values: dict[str, Value]
+    machine: Machine = field(repr=False)
+    source: str
+    overrides: tuple[str, ...]
+    options: Options
+    latency_ns: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """What ran: the work and its parameters."""
+        return " ".join([self.work.name, *(f"{name}={value}" for name, value in self.values.items())])
+
+    @property
+    def name(self) -> str:
+        """What the result is called."""
+        return f"#{self.number} {self.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is to be seen of the present run.
+
+    Attributes
+    ----------
+    status : str
+        "idle", "running", "stopping", "done", "failed" or "cancelled".
+    message : str
+        What to tell the user beside it.
+    frame : Frame or None
+        Where the run stands, or ended.
+    entry : Entry or None
+        The run.
+    outcome : Outcome or None
+        What came of it.
+    film : Film or None
+        Its log, to be looked at again.
+    why : Why or str or None
+        Its critical path, or why there is none; None while that is being looked for.
+    """
+
+    status: str = IDLE
+    message: str = ""
+    frame: Frame | None = None
+    entry: Entry | None = None
+    outcome: Outcome | None = None
+    film: Film | None = None
+    why: Why | str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return self.status in (RUNNING, STOPPING)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the run was too short to be watched, and is to be shown again."""
+        return self.status == DONE and self.outcome is not None and self.outcome.seconds < REPLAY_S
