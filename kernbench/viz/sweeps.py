@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,11 +75,12 @@ def pareto_front(
     axes.plot([row[x] for row in rows], [row[y] for row in rows], "o", color=palette.GREY, markersize=4, alpha=0.6)
     axes.step([row[x] for row in best], [row[y] for row in best], where="post", color=palette.BLUE, linewidth=1)
     axes.plot([row[x] for row in best], [row[y] for row in best], "o", color=palette.BLUE, markersize=6)
-    for i, row in enumerate(best, 1):
+    for i, row in _apart(best, rows, metrics):
         axes.annotate(str(i), (row[x], row[y]), (4, 4), textcoords="offset points", fontsize=7)
-    names = [f"{i}  {', '.join(f'{_short(c)} {_value(row[c])}' for c in label)}" for i, row in enumerate(best, 1)]
+    names = [f"{i}  {', '.join(_value(row[column]) for column in label)}" for i, row in enumerate(best, 1)]
     if label:
-        axes.text(1.02, 1, "\n".join(names), transform=axes.transAxes, fontsize=6.5, va="top")
+        head = f"front: {', '.join(_short(column) for column in label)}"
+        axes.text(1.02, 1, "\n".join([head, *names]), transform=axes.transAxes, fontsize=6.5, va="top")
     for values, scale in (([row[x] for row in rows], axes.set_xscale), ([row[y] for row in rows], axes.set_yscale)):
         if min(values) > 0 and max(values) > 20 * min(values):
             scale("log")
@@ -131,6 +132,21 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     canvas.tick_params(labelsize=8)
     figure.colorbar(image, ax=canvas).ax.tick_params(labelsize=7)
     return figure
+
+
+def _apart(
+    best: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], metrics: tuple[str, str]
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return the points of a front that can be numbered without one number on top of another."""
+    spans = [max(row[m] for row in rows) - min(row[m] for row in rows) or 1.0 for m in metrics]
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for i, row in enumerate(best, 1):
+        if all(
+            max(abs(row[m] - other[m]) / span for m, span in zip(metrics, spans, strict=True)) > 0.03
+            for _, other in kept
+        ):
+            kept.append((i, row))
+    return kept
 
 
 def _width(value: float | None) -> float:
