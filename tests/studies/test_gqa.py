@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from kernbench.errors import KernbenchError
+from kernbench.runtime_api.context import session
 from kernbench.studies import gqa, gqa_limits
 from kernbench.studies import gqa_report as report
+from kernbench.studies.explore import explorations
+from kernbench.studies.gqa_explore import explore
 from kernbench.studies.gqa_work import need, work
 from kernbench.topology.builder import resolve_topology
 
@@ -111,3 +114,12 @@ def test_points_that_cannot_be_dealt_out_are_refused(point, message):
 def test_halving_needs_a_point_of_the_study():
     with pytest.raises(KernbenchError, match="no point of decode with 7 tokens"):
         gqa_limits.chosen(POINTS, [["decode", 7]])
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_the_explorer_runs_it(phase):
+    with session("preset:default", data=True) as torch:
+        said = explore(torch, phase=phase, tokens=16, head_dim=32, group=2)
+        assert said.startswith("1 x 8 ranks; no run is faster than: HBM")
+        assert torch.checks == 1
+    assert "gqa" in explorations()
