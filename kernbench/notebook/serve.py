@@ -49,7 +49,7 @@ def lab_arguments(port: int | None = None, browser: bool = True) -> list[str]:
     _needs("jupyterlab", "notebook")
     path = notebook()
     arguments = [
-        str(path),
+        f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",
         f"--ServerApp.root_dir={path.parents[1]}",
         "--ServerApp.ip=127.0.0.1",
         f"--LabApp.app_settings_dir={_SHARE / 'lab'}",

@@ -42,6 +42,13 @@ def test_both_stay_on_this_machine():
     assert {"--Voila.ip=127.0.0.1", "--Voila.token=secret", "--port=1234", "--no-browser"} <= set(arguments)
 
 
+def test_the_lab_opens_on_the_explorer(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    arguments = serve.lab_arguments()
+    assert "--LabApp.default_url=/lab/tree/notebooks/explorer.ipynb" in arguments
+    assert f"--ServerApp.root_dir={ROOT}" in arguments
+
+
 def test_the_labs_settings_stand_where_it_is_told():
     folder = next(x.partition("=")[2] for x in serve.lab_arguments() if x.startswith("--LabApp.app_settings_dir="))
     assert "commsOverSubshells" in (ROOT / folder / "overrides.json").read_text()
