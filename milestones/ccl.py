@@ -39,9 +39,11 @@ ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are comp
 sizes: list = [16, 4096, 65536]  # bytes of a PE
 systems: list = [[2, "ring_1d"], [4, "torus_2d", 2, 2]]  # number and shape of SIPs, w and h of a grid
 programs: int = 16  # algorithms that take more PEs are left out of a system
-wide_sizes: list = [2048]  # the same for algorithms by cube and by PE
+wide_sizes: list = [2048]  # the same for algorithms by cube
 wide_systems: list = [[2, "ring_1d"]]
 wide_programs: int = 32
+pe_sizes: list = []  # the same for algorithms by PE
+pe_systems: list = [[2, "ring_1d"]]
 other_systems: list = [[4, "ring_1d"]]  # for collectives that are no all-reduce
 kind_sizes: list = [256, 4096]  # with rings in TCM, SRAM and HBM
 root_bytes: int = 0  # with each cube as root; 0: not
@@ -95,7 +97,9 @@ machine
 six = [6, "torus_2d", 3, 2]
 cases = ccl_cases.by_size(config, machine.config, systems, sizes, programs=programs)
 wide = ccl_cases.by_size(config, machine.config, wide_systems, wide_sizes, programs=wide_programs)
-cases += [case for case in wide if config.algorithms[case.algorithm].contribution != "rank"]
+cases += [case for case in wide if config.algorithms[case.algorithm].contribution == "cube"]
+wide = ccl_cases.by_size(config, machine.config, pe_systems, pe_sizes)
+cases += [case for case in wide if config.algorithms[case.algorithm].contribution == "pe"]
 cases += ccl_cases.by_size(config, machine.config, other_systems, sizes, programs=programs, others=True)
 cases += ccl_cases.buffer_kinds(six, kind_sizes) if kind_sizes else []
 cases += ccl_cases.roots(wide_systems[0], machine.config, root_bytes) if root_bytes else []
