@@ -234,9 +234,9 @@ class Estimate:
         slots = Slots(algorithm.buffer_kind, algorithm.n_slots, algorithm.slot_size, algorithm.credit_bytes)
         pairs = _pairs(self._plan, part)
         hops = Counter(self._hops.hop(src, dst, slots, itemsize=self._itemsize) for src, dst in pairs)
-        rate = min(hop.rate_gbs for hop in hops)
+        rate = min(hop.bw_gbs for hop in hops)  # of many queues of one PE, whose windows add up
         if part.shared:
-            rate = min(rate, self._hops.shared_gbs(pairs, slots))
+            rate = min(self._hops.shared_gbs(pairs, slots), *(hop.window_gbs for hop in hops))
         net = Queues(hops, rate, self._itemsize)
         return cost.Ring(part.n, net) if part.n else cost.Tree(part.depth, net)
 
