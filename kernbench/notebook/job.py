@@ -166,9 +166,9 @@ class Job:
         with _heard() as printed:
             outcome = self._outcome(printed)
         seconds = time.perf_counter() - begin
+        self.on_end(replace(outcome, printed=printed.text.getvalue(), seconds=seconds))
         # An engine is full of cycles, and what it holds is large. That of a short run is all young still.
         gc.collect(2 if seconds > 1 else 1)
-        self.on_end(replace(outcome, printed=printed.text.getvalue(), seconds=seconds))
 
     def _outcome(self, printed: _Printed) -> Outcome:
         try:
