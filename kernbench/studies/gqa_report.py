@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.roofline import Roofs
 from kernbench.studies.gqa_limits import binding
-from kernbench.studies.gqa_work import LAYERS, WEIGHTS, slice_gbs
+from kernbench.studies.gqa_work import GROUP, LAYERS, WEIGHTS, slice_gbs
 from kernbench.studies.points import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import gqa as figures
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TITLE = "# Attention of Llama-3 70B"
 PAGE = "README.md"
+CLOSE = 0.1  # slowdowns that are no further apart are told together
 
 
 def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
@@ -36,7 +37,9 @@ def label(row: Row) -> str:
         return f"{row['queries']} queries on {row['context']:,}, {way(row)}"
     if row["phase"] == "prefill":
         return f"{name} {row['order']} {'ring' if row['ring'] else 'chain'}"
-    return f"{name} batch {row['batch']}, {row['ranks']} ranks" + (f", {row['sips']} SIPs" if row["sips"] > 1 else "")
+    heads = "" if row["query_heads"] == GROUP else f", {row['query_heads']} heads"
+    sips = f", {row['sips']} SIPs" if row["sips"] > 1 else ""
+    return f"{name} batch {row['batch']}, {row['ranks']} ranks{heads}{sips}"
 
 
 def way(row: Row) -> str:
@@ -123,7 +126,7 @@ def _span(row: Row) -> str:
 
 
 def _heads(row: Row) -> str:
-    return f"{row['sips']} SIPs: {row['query_heads']} heads, tokens over {row['ranks']} PEs"
+    return f"SIPs: {row['sips']}, query heads: {row['query_heads']}, tokens over {row['ranks']} PEs"
 
 
 def _roofline(rows: Sequence[Row], machine: Machine) -> Figure:
@@ -182,16 +185,14 @@ def findings(rows: Sequence[Row], limits: Sequence[Row]) -> list[str]:
     """Return what the rows say, one sentence each."""
     said = []
     for phase, context in dict.fromkeys((row["phase"], row["context"]) for row in limits):
-        part, factor = binding(limits, phase, context)
-        others = ", ".join(
-            f"{row['part']} {row['slowdown']:.2f}"
-            for row in sorted(limits, key=lambda row: -row["slowdown"])
-            if (row["phase"], row["context"]) == (phase, context) and row["part"] != part
-        )
-        verdict = f"is limited by the {part}" if factor > 1.5 else f"has no single limit; the {part} comes first"
+        own = [row for row in limits if (row["phase"], row["context"]) == (phase, context)]
+        _, factor = binding(limits, phase, context)
+        first = " and the ".join(row["part"] for row in own if row["slowdown"] > factor - CLOSE)
+        verdict = f"is limited by the {first}" if factor > 1.5 else f"has no single limit; first comes the {first}"
+        told = ", ".join(f"{r['part']} {r['slowdown']:.2f}" for r in sorted(own, key=lambda r: -r["slowdown"]))
         said.append(
-            f"{phase.capitalize()} at {context:,} tokens {verdict}: at half its speed the run takes {factor:.2f} times "
-            f"as long ({others})."
+            f"{phase.capitalize()} at {context:,} tokens {verdict}. At half the speed of one part, a run takes so many "
+            f"times as long: {told}."
         )
     said += _context(rows) + _prefill(rows) + _chunks(rows) + _merges(rows) + _heads_found(rows) + _scaling(rows)
     left_out = [row for row in rows if row["left_out"]]
@@ -283,7 +284,8 @@ def _heads_found(rows: Sequence[Row]) -> list[str]:
         if len(own) == 2 and max(own) == 8:
             few = min(own)
             said.append(
-                f"On {sips} SIPs with {few} query heads per cube, keys and values are read {8 // few} times: "
+                f"On {sips} SIP{'s' * (sips > 1)} with {few} query head{'s' * (few > 1)} per cube, keys and values are "
+                f"read {8 // few} times: "
                 f"{_us(own[few])}, against {_us(own[8])} with whole groups whose tokens are spread over "
                 f"{own[8]['ranks']} PEs."
             )

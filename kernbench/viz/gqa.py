@@ -46,7 +46,7 @@ def op_counts(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xticks(range(len(rows)), [f"{row['panel']}\n{row['n_ranks']} ranks" for row in rows], fontsize=7)
     tidy(axes)
-    figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=7, frameon=False)
+    figure.legend(loc="outside right upper", fontsize=7, frameon=False)
     return figure
 
 
@@ -101,7 +101,7 @@ def overlap(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     axes.set_xlabel("share of the makespan")
     _rows_axis(axes, rows)
     tidy(axes)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=7, frameon=False)
+    figure.legend(loc="outside right upper", fontsize=7, frameon=False)
     return figure
 
 
@@ -190,7 +190,7 @@ def halving(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     axes.set_ylabel("makespan / makespan of the machine as it is")
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
     tidy(axes)
-    figure.legend(loc="outside lower center", ncols=len(parts), fontsize=7, frameon=False)
+    figure.legend(loc="outside right upper", fontsize=7, frameon=False)
     return figure
 
 
