@@ -34,30 +34,21 @@
 
 # %% tags=["parameters"]
 topology: str = "preset:default"  # machine file, or preset:NAME; the SIPs are changed to those of each system
-overrides: list = []  # changes to it, path and value joined by an equals sign
+overrides: list = ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2"]  # changes to it, path and value joined by an equals sign
 ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are compared, yours as well
-sizes: list = [16, 4096, 65536]  # bytes of a PE
-systems: list = [[2, "ring_1d"], [4, "torus_2d", 2, 2]]  # number and shape of SIPs, w and h of a grid
-programs: int = 16  # algorithms that take more PEs are left out of a system
-wide_sizes: list = [2048]  # the same for algorithms by cube
-wide_systems: list = [[2, "ring_1d"]]
-wide_programs: int = 32
-pe_sizes: list = []  # the same for algorithms by PE
-pe_systems: list = [[2, "ring_1d"]]
-other_systems: list = [[4, "ring_1d"]]  # for collectives that are no all-reduce
-kind_sizes: list = [256, 4096]  # with rings in TCM, SRAM and HBM
-root_bytes: int = 0  # with each cube as root; 0: not
-scaling_counts: list = [2, 4, 8]  # SIPs
-scaling_topology: str = "ring_1d"
-scaling_sizes: list = [4096]
-slot_counts: list = [2, 4, 8]  # slots of each ring
-slot_bytes: int = 65536
-limit_sizes: list = [4096]  # with one thing halved after the other
-lists: list = []  # of all-reduce sizes: deepbench, llama3-70b
-list_system: list = [4, "ring_1d"]
-mark_sizes: list = []  # of published figures
+by_rank: dict = {"systems": [[2, "ring_1d"], [4, "torus_2d", 2, 2]], "sizes": [16, 4096, 65536]}  # of one PE a SIP
+by_cube: dict = {"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}  # number and shape of SIPs, bytes of a PE
+by_pe: dict = {"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}  # for all-reduces over every PE
+others: dict = {"systems": [[4, "ring_1d"]], "sizes": [64, 4096]}  # for collectives that are no all-reduce
+kinds: list = [256, 4096]  # sizes with rings in TCM, SRAM and HBM
+root_bytes: int = 2048  # size with each cube as root
+more_sips: dict = {"counts": [2, 4, 8], "topology": "ring_1d", "sizes": [4096]}  # ever more SIPs
+more_slots: dict = {"counts": [2, 4, 8], "nbytes": 65536}  # ever more slots
+halved: list = [4096]  # sizes with one thing halved after the other
+real: dict = {"lists": ["llama3-70b"], "system": [4, "ring_1d"]}  # all-reduces of real programs
+marks: list = [2048]  # sizes of published figures
 exact_flits: int = 2000  # a case with more is simulated message by message, and not certified
-max_flits: int = 100000  # a case with more has its closed form and bound only
+max_flits: int = 20000  # a case with more has its closed form and bound only
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -94,48 +85,31 @@ machine
 # | published | the all-reduces that the reference design published |
 
 # %%
-six = [6, "torus_2d", 3, 2]
-cases = ccl_cases.by_size(config, machine.config, systems, sizes, programs=programs)
-wide = ccl_cases.by_size(config, machine.config, wide_systems, wide_sizes, programs=wide_programs)
-cases += [case for case in wide if config.algorithms[case.algorithm].contribution == "cube"]
-wide = ccl_cases.by_size(config, machine.config, pe_systems, pe_sizes)
-cases += [case for case in wide if config.algorithms[case.algorithm].contribution == "pe"]
-cases += ccl_cases.by_size(config, machine.config, other_systems, sizes, programs=programs, others=True)
-cases += ccl_cases.buffer_kinds(six, kind_sizes) if kind_sizes else []
-cases += ccl_cases.roots(wide_systems[0], machine.config, root_bytes) if root_bytes else []
-cases += ccl_cases.scaling(scaling_counts, scaling_topology, scaling_sizes)
-cases += ccl_cases.slots(six, slot_counts, slot_bytes)
-cases += ccl_cases.limits(six, machine.config, limit_sizes, [ccl_cases.RING, "tree_allreduce"])
-cases += ccl_cases.lists(list_system, machine.config, lists, ccl_cases.LISTED)
-cases += ccl_cases.published(six, mark_sizes, 65536) if mark_sizes else []
-cases += ccl_cases.with_links(wide_systems[-1], wide_sizes[-1])
+cases = ccl_cases.study(
+    config, machine.config, by_rank=by_rank, by_cube=by_cube, by_pe=by_pe, others=others, kinds=kinds,
+    root_bytes=root_bytes, more_sips=more_sips, more_slots=more_slots, halved=halved, programs=real, marks=marks,
+)  # fmt: skip
 if rerender:
     content = ccl.read(folder)
     rows, refused = content["rows"], content["refused"]
 else:
-    rows, refused = ccl.sweep(
-        machine,
-        cases,
-        config=config,
-        exact_flits=exact_flits,
-        max_flits=max_flits,
-        workers=workers,
-        folder=folder if output else None,
-    )
+    kept = folder if output else None
+    limits = {"exact_flits": exact_flits, "max_flits": max_flits}
+    rows, refused = ccl.sweep(machine, cases, config=config, **limits, workers=workers, folder=kept)
     ccl.write(rows, refused, folder)
+print(
+    f"{len(rows)} rows, {sum(row['certified'] for row in rows)} certified, {len(ccl_findings.broken(rows))} below bound"
+)
+
+# %%
 ccl_report.draw(rows, machine, folder)
 ccl_report.draw_topologies(cases, machine, folder)
 heatmaps = ccl_report.draw_links(rows, cases, machine, folder)
 
 
 def show(name: str) -> None:
-    if (folder / name).is_file():
-        display(Image(folder / name))
+    display(Image(folder / name))
 
-
-print(
-    f"{len(rows)} rows, {sum(row['certified'] for row in rows)} certified, {len(ccl_findings.broken(rows))} below bound"
-)
 
 # %%
 ccl_report.table(rows)

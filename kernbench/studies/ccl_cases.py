@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
@@ -14,6 +14,9 @@ from kernbench.studies.ccl_lists import sizes as list_sizes
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
 System = Sequence[Any]
+Grid = Mapping[str, Sequence[Any]]
+
+SIX = (6, "torus_2d", 3, 2)
 
 INTERCUBE = "intercube_allreduce"
 RING = "ring_allreduce_tcm"
@@ -24,13 +27,67 @@ SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
 )  # fmt: skip
 
 
+def study(
+    config: CclConfig,
+    machine: MachineConfig,
+    *,
+    by_rank: Grid,
+    by_cube: Grid,
+    by_pe: Grid,
+    others: Grid,
+    kinds: Sequence[int],
+    root_bytes: int,
+    more_sips: Mapping[str, Any],
+    more_slots: Mapping[str, Any],
+    halved: Sequence[int],
+    programs: Mapping[str, Any],
+    marks: Sequence[int],
+) -> list[Case]:
+    """Return the cases of the whole study.
+
+    Parameters
+    ----------
+    config : CclConfig
+        The ccl.yaml.
+    machine : MachineConfig
+        The machine; its SIPs are changed.
+    by_rank, by_cube, by_pe, others : mapping
+        `systems` and `sizes` of every all-reduce with that contribution, and of other collectives.
+    kinds : sequence of int
+        Sizes with rings in TCM, SRAM and HBM.
+    root_bytes : int
+        Size with each cube as root.
+    more_sips : mapping
+        `counts`, `topology` and `sizes`.
+    more_slots : mapping
+        `counts` and `nbytes`.
+    halved : sequence of int
+        Sizes with one thing halved after the other.
+    programs : mapping
+        `lists` of all-reduces of real programs, and the `system` they run on.
+    marks : sequence of int
+        Sizes of published figures.
+    """
+    cases = []
+    for contribution, grid in (("rank", by_rank), ("cube", by_cube), ("pe", by_pe)):
+        found = by_size(config, machine, grid["systems"], grid["sizes"])
+        cases += [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
+    cases += by_size(config, machine, others["systems"], others["sizes"], others=True)
+    cases += buffer_kinds(SIX, kinds) + roots(by_cube["systems"][0], machine, root_bytes)
+    cases += scaling(more_sips["counts"], more_sips["topology"], more_sips["sizes"])
+    cases += slots(SIX, more_slots["counts"], more_slots["nbytes"])
+    cases += limits(SIX, machine, halved, (RING, "tree_allreduce"))
+    cases += lists(programs["system"], machine, programs["lists"])
+    return cases + published(SIX, marks) + with_links(by_cube["systems"][-1], by_cube["sizes"][-1])
+
+
 def by_size(
     config: CclConfig,
     machine: MachineConfig,
     systems: Iterable[System],
     sizes: Sequence[int],
     *,
-    programs: int = 800,
+    programs: int = 10**6,
     others: bool = False,
 ) -> list[Case]:
     """Return every all-reduce (with `others`, every other collective) at every size on every system.
@@ -129,10 +186,13 @@ def with_links(system: System, nbytes: int) -> list[Case]:
     return [_case(SIZES, system, INTERCUBE, nbytes, links=True)]
 
 
-def published(system: System, sizes: Sequence[int], others: int) -> list[Case]:
+def published(system: System, sizes: Sequence[int], others: int = 65536) -> list[Case]:
     """Return the all-reduces that the reference design's figures are of: by cube, and at one size in other memories."""
     cases = [_case(MARKS, system, INTERCUBE, nbytes) for nbytes in sizes]
-    return cases + [_case(MARKS, system, INTERCUBE, others, changes={"buffer_kind": kind}) for kind in ("sram", "hbm")]
+    if others in sizes:
+        kinds = ("sram", "hbm")
+        cases += [_case(MARKS, system, INTERCUBE, others, changes={"buffer_kind": kind}) for kind in kinds]
+    return cases
 
 
 def _system(n: int, topology: str) -> System:
