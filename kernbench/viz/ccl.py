@@ -62,6 +62,7 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
             formed = [row for row in own if row["closed_form_ns"]]
             form = [row["closed_form_ns"] for row in formed]
             axes.plot([row["bytes_per_pe"] for row in formed], form, color=look["color"], lw=0.5, alpha=0.8)
+        time_axis(axes)
         axes.set_ylabel("latency [ns]")
     name_lines(figure, (axes for axes, _ in panels))
     return figure
@@ -213,9 +214,13 @@ def size_axis(axes: Axes, sizes: Sequence[int], label: str = "bytes of a PE") ->
 
 
 def time_axis(axes: Axes) -> None:
-    """Give `axes` a logarithmic axis of times, with labels in every decade, and at least one."""
+    """Give `axes`, once all is drawn, a logarithmic axis of times: labels as close as its span allows."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0), numticks=9))
+    low, high = axes.get_ylim()
+    few = (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+    axes.yaxis.set_major_locator(
+        LogLocator(subs=few if high > 12 * low else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), numticks=12)
+    )
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.yaxis.set_minor_locator(NullLocator())
 
@@ -232,7 +237,7 @@ def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple
     panels = []
     for panel, (n, shape) in zip(axes, sorted(by_shape), strict=False):
         chosen = by_shape[n, shape]
-        time_axis(panel)
+        panel.set_yscale("log")
         panel.set_title(f"{n} SIPs, {shape}", fontsize=8, loc="left")
         size_axis(panel, [row["bytes_per_pe"] for row in chosen])
         tidy(panel)
