@@ -33,8 +33,8 @@
 #   slots. Nothing in it is fitted.
 
 # %% tags=["parameters"]
-topology: str = "preset:default"  # machine file, or preset:NAME; the SIPs are changed to those of each system
-overrides: list = ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2"]  # changes to it, path and value joined by an equals sign
+topology: str = "preset:small"  # machine file, or preset:NAME; the SIPs are changed to those of each system
+overrides: list = []  # changes to it, path and value joined by an equals sign
 ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are compared, yours as well
 by_rank: dict = {"systems": [[2, "ring_1d"], [4, "torus_2d", 2, 2]], "sizes": [16, 4096, 65536]}  # of one PE a SIP
 by_cube: dict = {"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}  # number and shape of SIPs, bytes of a PE
