@@ -27,6 +27,7 @@ class Reference:
         self.env: Any = simpy.Environment(0)
         self._router = Router(self.graph)
         self._counts: dict[str, int] = {}
+        self._left: dict[tuple[str, str], int] = {}
         self._servers: dict[object, Any] = {}
         self._direction: dict[object, str] = {}
 
@@ -90,12 +91,12 @@ class Reference:
             self._servers[name] = simpy.Resource(self.env, 1)
         return self._servers[name]
 
-    def _arrive(self, delay: int, rank: int, key: Key, fn: Done) -> None:
-        """Call `fn` in `delay`, after all else of that instant, in the order of rank, source and count (M4.4)."""
+    def _arrive(self, delay: int, rank: int, order: Key, fn: Done) -> None:
+        """Call `fn` in `delay`, after all else of that instant, in the order of `rank`, then `order` (M4.4)."""
         event = simpy.Event(self.env)
         event._ok, event._value = True, None
         event.callbacks.append(lambda _: fn())
-        self.env.schedule(event, 2 + (rank << 128 | key[0] << 64 | key[1]), delay)
+        self.env.schedule(event, 2 + (rank << 128 | order[0] << 64 | order[1]), delay)
 
     def _message(self, path: Path, nbytes: int, key: Key, arrived: Done) -> None:
         for _ in range(flits(nbytes)):
@@ -114,7 +115,9 @@ class Reference:
             else:
                 self.env.process(self._hop(path, k + 1, size, key, arrived))
 
-        self._arrive(edge.latency_ps, edge.rank, key, on)
+        left = self._left[edge.src, edge.dst] = self._left.get((edge.src, edge.dst), 0) + 1
+        # A memory's own steps have no rank: they come before what arrives over links.
+        self._arrive(edge.latency_ps, 1 + edge.rank, (self.graph.index(edge.dst), left), on)
 
     def _bursts(self, memory: str, back: Path, key: Key, offset: int, nbytes: int, landed: Done) -> None:
         """Serve a read at its memory: flit j leaves once its share of the bursts is done (M4.5)."""
