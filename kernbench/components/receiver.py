@@ -51,31 +51,37 @@ class Receiver:
             self.look(job)
 
     def look(self, _: object) -> None:
-        """Match receives and messages, in the order of the receives."""
+        """Match receives and messages; of one queue, in the order of the receives."""
         now = self.clock._now
+        passed: set[Queue] = set()
         for job in list(self.waiting):
-            if job.waiting or job.ready > now:
-                continue
-            if job.queue is None and len(job.queues) > 1:
-                if self._looking != now:
-                    self._looking = now
-                    self.clock.call_last(now, self._look_at_any, None)
-                continue
-            queue = job.queue or job.queues[0]
-            if queue.inbox:
-                self._claim(job, queue)
+            queues = job.queues if job.queue is None else (job.queue,)
+            if passed.isdisjoint(queues) and not job.waiting and job.ready <= now:
+                if len(queues) > 1:
+                    if any(q.inbox for q in queues) and self._looking != now:
+                        self._looking = now
+                        self.clock.call_last(now, self._look_at_any, None)
+                elif queues[0].inbox:
+                    self._claim(job, queues[0])
+                    continue
+            passed.update(queues)
 
     def _look_at_any(self, _: object) -> None:
         """Match receives from any direction, when all arrivals of this instant are known."""
         self._looking = -1
+        now = self.clock._now
+        passed: set[Queue] = set()
         for job in list(self.waiting):
-            if job.queue is not None or job.waiting or job.ready > self.clock._now:
+            queues = job.queues if job.queue is None else (job.queue,)
+            if not passed.isdisjoint(queues) or job.waiting or job.ready > now:
+                passed.update(queues)
                 continue
-            queues = job.queues
             after = queues.index(self._served) + 1 if self._served in queues else 0
             in_turn = [queue for queue in queues[after:] + queues[:after] if queue.inbox]
-            if in_turn:
-                self._claim(job, min(in_turn, key=lambda queue: queue.inbox[0].slots[0].since_ps))
+            if not in_turn:
+                passed.update(queues)
+                continue
+            self._claim(job, min(in_turn, key=lambda queue: queue.inbox[0].slots[0].since_ps))
 
     def _claim(self, job: RecvJob, queue: Queue) -> None:
         """Give a receive the first message of a queue."""

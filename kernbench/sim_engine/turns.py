@@ -45,6 +45,7 @@ class Turns:
 
     def __init__(self, fabric: Fabric, link: Link, chunk_bytes: int) -> None:
         self.fabric, self.clock, self.link = fabric, fabric.clock, link
+        self.nbytes = chunk_bytes
         self.chunk = max(1, chunk_bytes // FLIT_BYTES)
         self._whole = fabric.whole and link.name not in fabric.hot
         self._busy_until = [0, 0]

@@ -16,6 +16,7 @@ from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
 from kernbench.sim_engine.transfer import Transaction
+from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (
     FAR,
     NEAR,
@@ -342,3 +343,47 @@ def test_a_tile_that_is_held_keeps_its_slot():
     run({A: send(4, 2), B: recv(4, 2)}, n_slots=1)
     with pytest.raises(IpcqDeadlock, match="1 of 1 slots hold data"):
         run({A: send(4, 2), B: holder}, n_slots=1)
+
+
+def test_receives_of_one_direction_take_its_messages_in_their_order():
+    from_memory: list[float] = []
+    tiles: list[float] = []
+
+    def sender(tl: Any) -> None:
+        for x in (1.0, 2.0):
+            tl.send("E", value_of(tl, 8, x))
+
+    def receiver(tl: Any) -> None:
+        p = pointer()
+        tl.store(p, value_of(tl, 8, 9.0))
+        first = tl.recv_async("W", shape=(8,), dst=p)  # comes after the store to the same bytes
+        tiles.append(float(tl.recv("W", shape=(8,)).numpy()[0]))
+        tl.wait(first)
+        from_memory.append(float(tl.load(p, shape=(8,)).numpy()[0]))
+
+    for mode in ("exact", "fast"):
+        run({A: sender, B: receiver}, data=True, mode=mode)
+    assert (from_memory, tiles) == ([1.0, 1.0], [2.0, 2.0])
+
+
+def test_a_receive_from_any_direction_keeps_its_turn():
+    got: list[float] = []
+
+    def sender(tl: Any) -> None:
+        for x in (1.0, 2.0):
+            tl.send("E", value_of(tl, 8, x))
+
+    def receiver(tl: Any) -> None:
+        first = tl.recv_async(shape=(8,))
+        second = tl.recv_async("W", shape=(8,))
+        got.extend(float(tl.wait(x).numpy()[0]) for x in (first, second))
+
+    run({A: sender, B: receiver}, [NEAR, ((B, "N"), ((0, 5, 0), "S"))], data=True)
+    assert got == [1.0, 2.0]
+
+
+def test_a_pe_s_turns_have_one_chunk():
+    engine = GraphEngine(machine_of())
+    install(engine, specs(engine, [NEAR], chunk_bytes=256), "one")
+    with pytest.raises(AllocationError, match="takes turns of 256 B already"):
+        install(engine, specs(engine, [NEAR], chunk_bytes=4096), "two")

@@ -76,12 +76,23 @@ class PeIpcq:
             queue = queues[spec.direction] = Queue(self, spec)
             self._rings.append((start, end, queue))
             self._by_peer_ring[spec.peer_pa] = queue
-        if self.pe.dma.turns is None and specs:
-            first = self.fabric.route(self.pe.dma.node_id, naming.pe_dma(*specs[0].peer)).links[0]
+        for size in {spec.chunk_bytes for spec in specs}:
+            self._take_turns(specs[0], size, key)
+        self.sets[key] = queues
+
+    def _take_turns(self, spec: QueueSpec, chunk_bytes: int, key: str) -> None:
+        """Share the PE's link between queue and other traffic, by turns of one size."""
+        turns = self.pe.dma.turns
+        if turns is None:
+            first = self.fabric.route(self.pe.dma.node_id, naming.pe_dma(*spec.peer)).links[0]
             if first.free >= HELD:
                 first.held((self.clock._now, 0, 0))
-            self.pe.dma.turns = Turns(self.fabric, first, specs[0].chunk_bytes)
-        self.sets[key] = queues
+            self.pe.dma.turns = Turns(self.fabric, first, chunk_bytes)
+        elif turns.nbytes != chunk_bytes:
+            raise AllocationError(
+                f"{self.name}: {key!r} asks for turns of {chunk_bytes} B (vc_chunk_size), but this PE's link takes "
+                f"turns of {turns.nbytes} B already; give all algorithms of a session one size"
+            )
 
     def direction(self, key: str | None, name: str | None) -> Queue | None:
         """Return the queue that a program means; None for any.
