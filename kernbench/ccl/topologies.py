@@ -51,6 +51,23 @@ def mesh_2d_no_wrap(lane: Lane) -> Neighbours:
     return _grid(Grid(grid.w, grid.h))
 
 
+def mesh_cycle(lane: Lane) -> Neighbours:
+    """Return what `mesh_2d_no_wrap` does, where a cycle leads through all of it, or nobody else takes part.
+
+    Raises
+    ------
+    ConfigError
+        If there is none: both sides have to be at least 2, and one of them even.
+    """
+    grid = lane.flat_grid()
+    if lane.world_size > 1 and (min(grid.w, grid.h) < 2 or grid.w * grid.h % 2):
+        raise ConfigError(
+            f"a {grid.w} x {grid.h} mesh has no cycle through all participants; both sides have to be at least 2 and "
+            "one of them even: choose ring or mesh_2d instead"
+        )
+    return mesh_2d_no_wrap(lane)
+
+
 def tree_binary(lane: Lane) -> Neighbours:
     """Return the binary heap: `parent` of r is (r - 1) // 2, `child_left` 2 r + 1, `child_right` 2 r + 2."""
     graph = none(lane)

@@ -104,11 +104,13 @@ class Decision:
     def reason(self) -> str:
         """Why, in a sentence."""
         best, how = self.best, "by closed form" if self.best.simulated_ns is None else "simulated"
-        said = f"{best.ns:,.0f} ns {how}, {best.ns / self.bound_ns:.1f} x the lower bound ({self.bound_by})"
+        said = f"{best.ns:,.0f} ns {how}"
+        if self.bound_ns:
+            said += f", {best.ns / self.bound_ns:.1f} x the lower bound ({self.bound_by})"
         if best.start_up_ns is not None and best.estimate_ns:
             share = best.start_up_ns / best.estimate_ns
             said += f"; start-up is {share:.0%} of its closed form"
-        if len(self.candidates) > 1:
+        if len(self.candidates) > 1 and best.ns:
             second = self.candidates[1]
             said += f"; next is {second.algorithm}, {second.ns / best.ns - 1:+.0%}"
             if best.start_up_ns and second.start_up_ns:

@@ -113,7 +113,9 @@ def run(
         _check(engine, plan, shards, values, kind)
     start, end = pe_window(result.records)
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(engine).items()}
-    return Ran((end - start) / 1000, result, {link: ps / (end - start) for link, ps in busy.items() if ps})
+    # One participant alone has nothing to do.
+    shares = {link: ps / (end - start) for link, ps in busy.items() if ps and end > start}
+    return Ran((end - start) / 1000, result, shares)
 
 
 def simulator(machine: Machine, mode: str = AUTO) -> Simulate:

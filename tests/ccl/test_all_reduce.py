@@ -147,4 +147,4 @@ def test_what_a_call_may_not_ask_for(call, message):
 
 def test_a_mesh_without_a_cycle_is_refused():
     with pytest.raises(ConfigError, match="3 x 3 mesh has no cycle"):
-        check(built("ring_mesh", "mesh_2d_no_wrap"), grid(3, 3), 9, 4)
+        check(built("ring_mesh", "mesh_cycle"), grid(3, 3), 9, 4)

@@ -13,6 +13,7 @@ from kernbench.registry import TOPOLOGIES
 
 FLAT = ("none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "tree_binary", "double_tree",
         "hypercube", "all_to_all")  # fmt: skip
+GRIDS = ("mesh_cycle",)
 LEVELS = ("intercube", "local_ring", "hierarchical_3level")
 
 
@@ -45,7 +46,7 @@ def reached(graph: topologies.Neighbours) -> set[int]:
 
 
 def test_every_name_is_tested():
-    assert sorted((*FLAT, *LEVELS)) == TOPOLOGIES.names
+    assert sorted((*FLAT, *GRIDS, *LEVELS)) == TOPOLOGIES.names
 
 
 @pytest.mark.parametrize("name", FLAT)
@@ -101,6 +102,13 @@ def test_a_mesh_has_ends_and_a_torus_has_none():
     assert corner == {"E": (1, "W"), "S": (3, "N")}
     assert topologies.torus_2d(flat(6, grid))[0] == {"E": (1, "W"), "W": (2, "E"), "S": (3, "N"), "N": (3, "S")}
     assert topologies.mesh_2d(flat(6, grid)) == topologies.torus_2d(flat(6, grid))
+
+
+def test_a_cycle_needs_two_sides_one_of_them_even():
+    assert topologies.mesh_cycle(flat(6, Grid(3, 2))) == topologies.mesh_2d_no_wrap(flat(6, Grid(3, 2)))
+    assert topologies.mesh_cycle(flat(1)) == [{}]
+    with pytest.raises(ConfigError, match="3 x 3 mesh has no cycle"):
+        topologies.mesh_cycle(flat(9, Grid(3, 3)))
 
 
 def test_a_grid_that_does_not_hold_everybody_is_refused():

