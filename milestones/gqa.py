@@ -186,5 +186,5 @@ Image(folder / "gqa_query_heads.png")
 
 # %%
 found = gqa_report.findings(rows, limits)
-gqa_report.write_page(found, rows, drawn, folder)
+gqa_report.write_page(found, rows, drawn, machine, folder)
 Markdown("\n".join(f"- {sentence}" for sentence in found))

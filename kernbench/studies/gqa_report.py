@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 TITLE = "# Attention of Llama-3 70B"
 PAGE = "README.md"
+TOKENS = "gqa_tokens.csv"
+COLUMNS = {  # of the table of tokens, and what they are called in its file
+    "context": "context_tokens",
+    "batch": "batch_sequences",
+    "bound: tokens/s/SIP": "bound_tokens_per_s_per_sip",
+    "bound with weights": "bound_with_weights_tokens_per_s_per_sip",
+    "attention: tokens/s/SIP": "attention_tokens_per_s_per_sip",
+    "with weights at HBM speed": "attention_with_weights_tokens_per_s_per_sip",
+    "of the bound": "attention_of_bound_ratio",
+    "note": "note",
+}
 CLOSE = 0.1  # slowdowns that are no further apart are told together
 
 
@@ -132,17 +144,18 @@ def _heads(row: Row) -> str:
 def _roofline(rows: Sequence[Row], machine: Machine) -> Figure:
     config = machine.config
     roofs = Roofs(2 * macs_per_ns(config, "f16"), {"HBM slice": slice_gbs(config)})
-    table = []
+    table: dict[str, dict[str, Any]] = {}  # a point that two series share is drawn once
     for row in simulated(rows, "decode context", "decode batch", "prefill"):
         per_pe = row["flops"] / row["pes"]
         nbytes = row["dma_bytes"] / row["pes"]
-        table.append(
+        table.setdefault(
+            label(row),
             {
                 "name": label(row), "series": row["phase"], "intensity": per_pe / nbytes,
                 "gflops": per_pe / row["makespan_ns"],
-            }
+            },
         )  # fmt: skip
-    return roofline(table, roofs, machine=machine.hash, title="Attention: roofline of a PE")
+    return roofline(list(table.values()), roofs, machine=machine.hash, title="Attention: roofline of a PE")
 
 
 def tokens_table(rows: Sequence[Row], machine: Machine) -> pd.DataFrame:
@@ -158,7 +171,7 @@ def tokens_table(rows: Sequence[Row], machine: Machine) -> pd.DataFrame:
         if row["phase"] != "decode" or row["queries"] or row["series"] not in ("decode context", "decode batch"):
             continue
         gbs = slice_gbs(config) * config.pes_per_sip * row["sips"]
-        bound = LAYERS * row["bound_ns"]
+        bound = LAYERS * row["hbm_ns"]
         weights = WEIGHTS * 2 / gbs
         line = {"context": row["context"], "batch": row["batch"], "bound: tokens/s/SIP": _rate(row, bound)}
         line["bound with weights"] = _rate(row, bound + weights)
@@ -302,9 +315,19 @@ def _scaling(rows: Sequence[Row]) -> list[str]:
     return [f"One decode step at {runs[0]['context']:,} tokens by SIPs and cubes: {text}."]
 
 
-def write_page(said: Sequence[str], rows: Sequence[Row], drawn: Sequence[Path], folder: Path) -> Path:
-    """Write the findings and figures as a page; return its path."""
-    lines = [TITLE, "", *(f"- {sentence}" for sentence in said), ""]
+def write_page(said: Sequence[str], rows: Sequence[Row], drawn: Sequence[Path], machine: Machine, folder: Path) -> Path:
+    """Write findings, tokens per second and figures as a page, and `gqa_tokens.csv`; return the page's path."""
+    tokens = tokens_table(rows, machine)
+    tokens.rename(columns=COLUMNS).to_csv(folder / TOKENS, index=False, lineterminator="\n")
+    lines = [TITLE, "", *(f"- {sentence}" for sentence in said), "", "## Tokens per second and SIP of decode", ""]
+    lines += [
+        "The bound reads the keys and values of all layers at the full bandwidth of HBM. *With weights* adds the",
+        "linear layers, which are not simulated: their weights at the full bandwidth of HBM.",
+        f"The same numbers are in [{TOKENS}]({TOKENS}).",
+        "",
+        *_table(tokens),
+        "",
+    ]
     lines += [f"![{path.stem}]({path.name})" for path in drawn]
     lines += [
         "",
@@ -314,3 +337,20 @@ def write_page(said: Sequence[str], rows: Sequence[Row], drawn: Sequence[Path], 
     path = folder / PAGE
     path.write_text("\n".join(lines), encoding="utf-8", newline="\n")
     return path
+
+
+def _table(frame: pd.DataFrame) -> list[str]:
+    """Return a frame as the lines of a markdown table; what is missing is a dash."""
+    lines = [list(frame.columns), ["---" if name == "note" else "---:" for name in frame.columns]]
+    lines += [list(map(_cell, frame.columns, row)) for row in frame.itertuples(index=False)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isnan(value):  # not simulated
+        return "-"
+    if name == "of the bound":
+        return f"{value:.3f}"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

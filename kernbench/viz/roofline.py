@@ -30,7 +30,8 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     title : str
     """
     rows = [row for row in rows_of(table) if np.isfinite(row["intensity"])]
-    under = caption(len(rows), machine, "filled: measured; hollow: model; dotted: ridge of each memory level")
+    hollow = "filled: measured; hollow: model; " if any(row.get("model_gflops") for row in rows) else ""
+    under = caption(len(rows), machine, f"{hollow}dotted: ridge of each memory level")
     figure = new_figure(8, 5.4, title, under)
     axes = figure.subplots()
     axes.set_xscale("log", base=2)

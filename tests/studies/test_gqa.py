@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from kernbench.errors import KernbenchError
@@ -73,9 +74,15 @@ def test_the_report_is_written_from_the_rows(study, tmp_path):
     assert any(sentence.startswith("Prefill at 32 tokens") for sentence in said)
     assert any("One decode step takes" in sentence for sentence in said)
     assert any(sentence.startswith("Not simulated: decode 131,072 batch 64") for sentence in said)
-    page = report.write_page(said, rows, drawn, tmp_path).read_text()
-    assert page == report.write_page(said, rows, drawn, tmp_path).read_text()
+    page = report.write_page(said, rows, drawn, MACHINE, tmp_path).read_text()
+    assert page == report.write_page(said, rows, drawn, MACHINE, tmp_path).read_text()
     table = report.tokens_table(rows, MACHINE)
+    kept = pd.read_csv(tmp_path / "gqa_tokens.csv")
+    assert list(kept.columns) == list(report.COLUMNS.values())
+    assert list(kept["attention_tokens_per_s_per_sip"].dropna()) == list(table["attention: tokens/s/SIP"].dropna())
+    assert sum(line.startswith(("| 64 |", "| 128 |", "| 131,072 |")) for line in page.splitlines()) == len(table) == 4
+    assert "| 131,072 | 64 |" in page
+    assert page.count("| - | - | - | infeasible |") == 1
     assert (table["of the bound"].dropna() < 1).all()
     assert table["note"].str.startswith("infeasible").sum() == 1
     assert list(report.counts(PANELS)["gemm_count"]) == [16]

@@ -116,6 +116,14 @@ def test_a_point_without_bytes_has_no_place_on_a_roofline():
     assert any(text.startswith("n = 2") for text in texts(FIGURES["roofline"]()))
 
 
+@pytest.mark.parametrize("model", [True, False])
+def test_a_roofline_tells_of_hollow_marks_where_it_draws_them(model):
+    rows = points() if model else [{**row, "model_gflops": None} for row in points()]
+    figure = roofline(rows, Roofs(8192, {"hbm": 256}), machine=MACHINE)
+    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert bool(hollow) == any("hollow: model" in text for text in texts(figure)) == model
+
+
 def test_points_that_lie_on_each_other_share_a_label_that_the_key_explains():
     near = [{"name": name, "intensity": at, "gflops": 100.0} for name, at in (("a", 4.0), ("b", 4.1), ("c", 64.0))]
     found = texts(roofline(near, Roofs(8192, {"hbm": 256}), machine=MACHINE))
