@@ -19,8 +19,10 @@ from tests.sweeps import studies
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
 
+# A process that a shell put into the background ignores interrupts, and so do its children, unless told otherwise.
 SCRIPT = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import kernbench as kb
 from tests.sweeps import studies
 notes, folder, xs = sys.argv[1:4]
