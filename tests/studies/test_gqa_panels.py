@@ -66,7 +66,11 @@ def test_ranks_over_cubes_and_sips(phase, dtype):
 
 @pytest.mark.parametrize("phase", study.PHASES)
 def test_chunks_of_a_prompt(phase):
-    study.run(MACHINE, replace(SMALL, phase=phase, items=1, pes=4, q_tokens=20 if phase == "decode" else 5, tokens=80), data=True)
+    study.run(
+        MACHINE,
+        replace(SMALL, phase=phase, items=1, pes=4, q_tokens=20 if phase == "decode" else 5, tokens=80),
+        data=True,
+    )
 
 
 def test_times_do_not_depend_on_data():
