@@ -167,7 +167,7 @@ def limits(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["algorithm"], row["bytes_per_pe"]), []).append(row)
-    whats = [what for what in dict.fromkeys(row["what"] for row in rows) if what != "nothing"]
+    texts = [what for what in dict.fromkeys(row["what"] for row in rows) if what != "nothing"]
     title = f"What limits: {rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}"
     note = "latency with the thing halved (a latency: doubled) over latency of the machine as it is"
     figure = new_figure(9.0, 4.0, title, caption(len(rows), machine, note))
@@ -175,11 +175,11 @@ def limits(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     width = 0.84 / len(groups)
     for i, ((algorithm, size), own) in enumerate(groups.items()):
         times = {row["what"]: row["latency_ns"] for row in own}
-        at = [x + (i - (len(groups) - 1) / 2) * width for x in range(len(whats))]
-        growth = [times[what] / times["nothing"] - 1 for what in whats]
+        at = [x + (i - (len(groups) - 1) / 2) * width for x in range(len(texts))]
+        growth = [times[what] / times["nothing"] - 1 for what in texts]
         label = f"{short(algorithm)}, {size_label(size)}"
         axes.bar(at, growth, 0.9 * width, color=palette.SERIES[i % len(palette.SERIES)], label=label)
-    axes.set_xticks(range(len(whats)), whats, rotation=20, ha="right")
+    axes.set_xticks(range(len(texts)), texts, rotation=20, ha="right")
     axes.set_ylabel("latency grows by")
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.axhline(0, color=palette.GREY, lw=0.6)
@@ -201,8 +201,8 @@ def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     """
     rows = sorted(rows_of(table), key=lambda row: row["bytes_per_sip"])
     looks = styles(row["algorithm"] for row in rows)
-    whats = list(dict.fromkeys((row["what"], row["bytes_per_sip"]) for row in rows))
-    at = {what: i for i, (what, _) in enumerate(whats)}
+    texts = list(dict.fromkeys((row["what"], row["bytes_per_sip"]) for row in rows))
+    at = {what: i for i, (what, _) in enumerate(texts)}
     note = f"{rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}   open: closed form only   bar: lower bound"
     title = "All-reduces of DeepBench (f32) and Llama-3 70B (bf16, tensor parallel)"
     figure = new_figure(9.5, 4.6, title, caption(len(rows), machine, note))
@@ -225,7 +225,7 @@ def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     time_axis(axes)
     axes.set_ylabel("latency [us]")
     axes.set_xticks(
-        range(len(whats)), [f"{what}\n{size_label(nbytes)}" for what, nbytes in whats], rotation=35, ha="right"
+        range(len(texts)), [f"{what}\n{size_label(nbytes)}" for what, nbytes in texts], rotation=35, ha="right"
     )
     axes.legend(fontsize=7, frameon=False)
     tidy(axes)

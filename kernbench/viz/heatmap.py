@@ -185,4 +185,5 @@ def busiest_sips(share: Mapping[str, float]) -> list[int]:
 
 
 def sips_of(link: str) -> set[int]:
+    """Return the SIPs at the two ends of a link."""
     return {at.sip for at in map(naming.parse, link.split("->")) if at.sip is not None}
