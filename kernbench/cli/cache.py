@@ -19,7 +19,9 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
     """Show what the cache holds, by study and version of the code.
 
     Milestones, sweeps and the explorer keep each finished point here, found again by its machine, study, parameters and
-    the version of the code, so that no point is ever out of date. KERNBENCH_CACHE names another folder, or says "off".
+    the version of the code: kernbench itself and, for a study of your own, the file that it stands in. Modules that
+    such a study imports are not looked at: after a change in one, take its points away: --prune --all --study NAME.
+    KERNBENCH_CACHE names another folder, or says "off".
     """
     from kernbench.sweeps.cache import default_cache
     from kernbench.sweeps.keys import code_version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import ConfigError
+from kernbench.sweeps.checks import is_number, mapping
 
 Settings = Mapping[str, Any]  # machine fields (with dots) and study parameters (without), with their values
 
@@ -25,7 +27,7 @@ class Span:
     log : bool
         Spread evenly over the logarithm.
     step : float or None
-        Values are whole multiples of this.
+        Values are whole multiples of this, of which one at least lies within.
     """
 
     low: float
@@ -38,8 +40,15 @@ class Span:
         ratio, width = self.high / self.low if self.log else 1.0, self.high - self.low
         value = self.low * ratio**share if self.log else self.low + width * share
         if self.step is not None:
-            value = min(max(round(value / self.step) * self.step, self.low), self.high)
+            first, last = self.multiples()
+            # The ends again: a multiple may be off by a rounding.
+            value = min(max(min(max(round(value / self.step), first), last) * self.step, self.low), self.high)
         return int(value) if float(value).is_integer() else value
+
+    def multiples(self) -> tuple[int, int]:
+        """Return the first and the last multiple of the step within: how many steps each is."""
+        step = self.step or 1
+        return math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +82,15 @@ class Axis:
             If it is none of these.
         """
         if isinstance(given, Span):
-            return cls(name, span=given)
+            return cls(name, span=_checked(name, given))
         if isinstance(given, Mapping) and {"low", "high"} <= set(given):
             return cls(name, span=_span(name, given))
         if isinstance(given, Mapping) and given:
             wrong = [label for label, settings in given.items() if not isinstance(settings, Mapping)]
             if wrong:
                 raise ConfigError(f"axis {name}: {wrong[0]!r} must hold settings, as in {{sip.cube_mesh.w: 2}}")
+            for label, settings in given.items():
+                mapping(f"axis {name}: {label}", settings, "fields and parameters to values")
             return cls(name, tuple(given), tuple(dict(settings) for settings in given.values()))
         if isinstance(given, Sequence) and not isinstance(given, str) and given:
             return cls(name, tuple(given), tuple({name: value} for value in given))
@@ -100,9 +111,24 @@ def _span(name: str, given: Mapping[str, Any]) -> Span:
     unknown = set(given) - {"low", "high", "log", "step"}
     if unknown:
         raise ConfigError(f"axis {name}: {min(unknown)} is unknown; known: low, high, log, step")
-    span = Span(given["low"], given["high"], bool(given.get("log", False)), given.get("step"))
+    return _checked(name, Span(given["low"], given["high"], given.get("log", False), given.get("step")))
+
+
+def _checked(name: str, span: Span) -> Span:
+    for end, value in (("low", span.low), ("high", span.high)):
+        if not is_number(value):
+            raise ConfigError(f"axis {name}: {end} = {value!r} must be a number")
+    if not isinstance(span.log, bool):
+        raise ConfigError(f"axis {name}: log = {span.log!r} must be true or false")
+    if span.step is not None and not (is_number(span.step) and span.step > 0):
+        raise ConfigError(f"axis {name}: step = {span.step!r} must be a number > 0; leave it out for any value")
     if not span.low < span.high or (span.log and span.low <= 0):
         raise ConfigError(f"axis {name}: low = {span.low} must be < high = {span.high}, and > 0 with log")
+    first, last = span.multiples()
+    if span.step is not None and first > last:
+        raise ConfigError(
+            f"axis {name}: step = {span.step} has no multiple from low = {span.low} to high = {span.high}"
+        )
     return span
 
 
@@ -131,8 +157,6 @@ def latin_hypercube(axes: Sequence[Axis], samples: int, seed: int) -> list[Choic
     -----
     McKay, Beckman, Conover (1979). A part of a list of values is one of them, so each is used equally often, to one.
     """
-    if samples < 1:
-        raise ConfigError(f"samples = {samples} must be >= 1")
     rng = np.random.default_rng(seed)
     shares = [(rng.permutation(samples) + rng.random(samples)) / samples for _ in axes]
     return [

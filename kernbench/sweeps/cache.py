@@ -45,9 +45,9 @@ class Group:
 class Cache:
     """Finished rows by key: what a point is (machine, study, parameters) and the code that computed it.
 
-    A row is found only under the key that it was put under, so a changed source, machine or parameter finds nothing,
-    and nothing is ever out of date. It is a convenience: a cache that cannot be read or written is passed over with a
-    warning.
+    A row is found only under the key that it was put under, so a changed package, machine, parameter or file of a study
+    finds nothing. What a user's own study imports in turn is not looked at: after a change there, prune. It is a
+    convenience: a cache that cannot be read or written is passed over with a warning.
 
     Parameters
     ----------

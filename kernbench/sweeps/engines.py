@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ConfigError, KernbenchError
+from kernbench.sweeps import checks
 from kernbench.sweeps.child import Child
 from kernbench.sweeps.keys import Row, code_version
 from kernbench.sweeps.outcome import DIED, ERROR, Limits, Outcome, attempt
@@ -26,13 +27,15 @@ def check_limits(limits: Limits) -> None:
 
     Raises
     ------
+    ConfigError
+        If one is no number, or not positive.
     KernbenchError
-        If one is not positive, or the system cannot hold a process to an amount of memory.
+        If the system cannot hold a process to an amount of memory.
     """
-    if limits.seconds is not None and limits.seconds <= 0:
-        raise KernbenchError(f"time limit = {limits.seconds:g} must be > 0 [s]")
-    if limits.mib is not None and limits.mib <= 0:
-        raise KernbenchError(f"memory limit = {limits.mib} must be > 0 [MiB]")
+    if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
+        raise ConfigError(f"time_limit_s = {limits.seconds!r} must be a number > 0 [s]")
+    if limits.mib is not None:
+        checks.whole("memory_limit_mib", limits.mib, 1, " [MiB]")
     if limits.mib is not None and sys.platform != "linux":
         raise KernbenchError("a memory limit needs Linux, which holds a process to it; leave it out")
 

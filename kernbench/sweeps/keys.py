@@ -63,6 +63,12 @@ def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def sweep_key(study: str, version: str, machine: Machine, parameters: Mapping[str, Any]) -> str:
+    """Return the key of a sweep's point: with the machine's costs, which its hash leaves out but a study may read."""
+    costs = machine.config.cost.model_dump(mode="json")
+    return key_of(study, version, machine.hash, {"parameters": parameters, "cost": costs})
+
+
 def machine_of(spec: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Machine:
     """Return the machine of a point, made once per process: its points share the graph."""
     return _machine(json.dumps(dict(spec), sort_keys=True), json.dumps(overrides or {}, sort_keys=True))

@@ -10,14 +10,16 @@ from typing import Any
 
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
+from kernbench.sweeps import checks
 from kernbench.sweeps.axes import Axis, grid, latin_hypercube
 from kernbench.sweeps.cost import machine_columns
-from kernbench.sweeps.keys import Row, Study, key_of, machine_of, study_name, study_version
+from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.runner import Job
 from kernbench.sweeps.studies import parameters_of, resolve_study
 from kernbench.topology.builder import Machine, resolve_topology
 
 Constraint = str | Callable[[Row], bool]
+RESERVED = ("status", "error")  # columns that the table has for every point
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         name, version = study_name(self.study), study_version(self.study)
-        keys = (key_of(name, version, point.machine.hash, point.parameters) for point in self.points)
+        keys = (sweep_key(name, version, point.machine, point.parameters) for point in self.points)
         object.__setattr__(self, "keys", tuple(keys))
 
     def job(self) -> Job:
@@ -101,7 +103,12 @@ class Plan:
 
 def run_study(study: Study, spec: Row, point: Row) -> Row:
     """Run one point: the study, on the machine of `spec` with the point's settings."""
-    return study(machine_of(spec, point["set"]), **point["parameters"])
+    row: Any = study(machine_of(spec, point["set"]), **point["parameters"])
+    taken = [name for name in RESERVED if isinstance(row, dict) and name in row]
+    if taken:
+        raise ConfigError(f"{study_name(study)} returns {taken[0]!r}, a column of the table itself: name it otherwise")
+    made: Row = row
+    return made
 
 
 def make_plan(
@@ -143,6 +150,12 @@ def make_plan(
     ConfigError
         If the plan itself is wrong; points that are wrong are listed in the plan.
     """
+    checks.mapping("axes", axes, "names to a list of values, settings by label, or low and high")
+    checks.mapping("parameters", parameters or {}, "fields and parameters to values")
+    checks.listed("points", points)
+    if samples is not None:
+        checks.whole("samples", samples, 1)
+    checks.whole("seed", seed, 0)
     base, fn = resolve_topology(machine), resolve_study(study)
     made = [Axis.of(name, given) for name, given in axes.items()]
     choices = (grid(made) if samples is None else latin_hypercube(made, samples, seed)) if made else []
@@ -152,6 +165,9 @@ def make_plan(
     common = dict(parameters or {})
     names = [name for _, settings in choices for name in settings]
     _check_names(fn, {*names, *common})
+    _check_columns({*axes, *names, *common})
+    for settings in (common, *(settings for _, settings in choices)):
+        checks.plain(settings)
     machines: dict[str, Machine | str] = {}
     valid: list[Point] = []
     invalid: list[Invalid] = []
@@ -180,6 +196,15 @@ def _check_names(fn: Study, names: set[str]) -> None:
         raise ConfigError(faults)
 
 
+def _check_columns(names: set[str]) -> None:
+    """Refuse what would stand in a column that the table has for every point."""
+    taken = sorted(names & set(RESERVED))
+    if taken:
+        raise ConfigError(
+            [f"{name} is a column of the table itself: name the axis or parameter otherwise" for name in taken]
+        )
+
+
 def _point(base: Machine, machines: dict[str, Machine | str], shown: Row, settings: Row) -> Point | Invalid:
     overrides = {name: value for name, value in settings.items() if "." in name}
     parameters = {name: value for name, value in settings.items() if "." not in name}
@@ -198,7 +223,9 @@ def _point(base: Machine, machines: dict[str, Machine | str], shown: Row, settin
 def _constrained(points: list[Point], where: Constraint | Sequence[Constraint]) -> tuple[list[Point], list[Invalid]]:
     import pandas as pd
 
-    rules = [where] if isinstance(where, str) or callable(where) else list(where)
+    rules: Any = [where] if isinstance(where, str) or callable(where) else where
+    if not isinstance(rules, Sequence) or not all(isinstance(rule, str) or callable(rule) for rule in rules):
+        raise ConfigError(f"where = {where!r} must be an expression, as pes <= 256, a function, or a list of them")
     if not rules or not points:
         return points, []
     rows = [{**p.parameters, **p.overrides, **p.shown, **machine_columns(p.machine.config)} for p in points]

@@ -9,6 +9,7 @@ from typing import Any
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
+from kernbench.sweeps.engines import check_limits
 from kernbench.sweeps.outcome import Limits
 from kernbench.sweeps.plan import Plan, make_plan
 from kernbench.topology.builder import PRESET
@@ -53,4 +54,6 @@ def read_plan(path: str | Path) -> PlanFile:
         machine = str(path.parent / machine)
     rest = {key: content[key] for key in _PLAN[3:] if content.get(key) is not None}
     plan = make_plan(machine, content["study"], content.get("axes") or {}, **rest)
-    return PlanFile(plan, Limits(*(content.get(key) for key in _LIMITS)))
+    limits = Limits(*(content.get(key) for key in _LIMITS))
+    check_limits(limits)
+    return PlanFile(plan, limits)

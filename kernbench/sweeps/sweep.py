@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError
 from kernbench.sweeps.cache import Cache, default_cache
+from kernbench.sweeps.checks import folder_of, whole
+from kernbench.sweeps.engines import check_limits
 from kernbench.sweeps.keys import Study
 from kernbench.sweeps.outcome import OK, Limits, Outcome
 from kernbench.sweeps.plan import Constraint, Plan, make_plan
@@ -79,10 +81,16 @@ def sweep(
     KernbenchError
         If the folder is in use, or finished points cannot be written to it.
     """
-    if folder is not None:
-        folder = Path(folder)
+    folder = folder_of(folder)
     plan = make_plan(
-        machine, study, axes or {}, parameters=parameters, points=points, where=where, samples=samples, seed=seed
+        machine,
+        study,
+        {} if axes is None else axes,
+        parameters=parameters,
+        points=points,
+        where=where,
+        samples=samples,
+        seed=seed,
     )
     done = run_plan(
         plan,
@@ -121,7 +129,16 @@ def run_plan(
         Of each point.
     cache, progress
         As for `sweep`.
+
+    Raises
+    ------
+    ConfigError
+        If one of these is wrong; nothing has been run then.
     """
+    folder = folder_of(folder)
+    check_limits(limits or Limits())
+    if workers is not None:
+        whole("workers", workers, 1)
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None
     client, close = _client(scheduler)
     job = plan.job()

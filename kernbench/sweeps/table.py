@@ -63,7 +63,8 @@ class Sweep:
                 | {"status": outcome.status, "error": outcome.error}
             )  # fmt: skip
             names += [*found, *costs]
-        table = pd.DataFrame(rows)
+        empty = [*plan.axes, "machine", *machine_columns(plan.machine.config), "status", "error"]
+        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(dict.fromkeys(empty)))
         metrics = [
             name for name in dict.fromkeys(names)
             if name not in plan.axes and pd.api.types.is_numeric_dtype(table[name])
@@ -103,6 +104,8 @@ class Sweep:
         return len(self.table)
 
     def __repr__(self) -> str:
+        if not len(self):
+            return f"{self._none()}\n{self.invalid.to_string(max_rows=20, index=False)}"
         counts = self.table["status"].value_counts()
         parts = [f"{n} {status}" for status, n in counts.items()]
         parts += [f"{len(self.invalid)} that cannot be"] if len(self.invalid) else []
@@ -110,9 +113,21 @@ class Sweep:
         return f"{head}\n{self.table[self._first()].to_string(max_rows=20)}"
 
     def _repr_html_(self) -> str:
+        import pandas as pd
+
         head = repr(self).splitlines()[0]
-        html: str = self.table[self._first()].to_html(max_rows=20, border=0)
+        html: str
+        if len(self):
+            html = self.table[self._first()].to_html(max_rows=20, border=0)
+        else:
+            with pd.option_context("display.max_colwidth", None):
+                html = self.invalid.to_html(max_rows=20, border=0)
         return f"<p>{head}</p>{html}"
+
+    def _none(self) -> str:
+        """Return what there is to say of a sweep without points."""
+        cannot = f"{len(self.invalid)} that cannot be"
+        return f"no points of {self.about['study']} over {', '.join(self.axes)}: {cannot}"
 
     def _first(self) -> list[str]:
         """Return the columns to show: what was varied, what the study says first, costs, and what failed."""

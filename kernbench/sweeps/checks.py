@@ -1,0 +1,94 @@
+"""What a caller gives, checked before anything runs: each fault names the field, what was given, what is expected."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import ConfigError
+
+
+def whole(name: str, value: object, least: int, unit: str = "") -> None:
+    """Refuse all but a whole number of at least so much.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} = {value!r} must be >= {least}{unit}, a whole number")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a finite number, which True is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def mapping(name: str, value: object, holds: str) -> None:
+    """Refuse all but a mapping whose keys are texts.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is something else; `holds` says of what to what it is a mapping.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} = {value!r} must be a mapping of {holds}")
+    for key in value:
+        if not isinstance(key, str):
+            raise ConfigError(f"{name}: the name {key!r} must be a text")
+
+
+def listed(name: str, value: object) -> None:
+    """Refuse all but a list of settings.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is something else.
+    """
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} = {value!r} must be a list of settings, as in [{{k: 64}}, {{k: 128}}]")
+    for i, one in enumerate(value):
+        mapping(f"{name}[{i}]", one, "fields and parameters to values")
+
+
+def plain(settings: Mapping[str, Any]) -> None:
+    """Refuse values that JSON cannot hold: a point has to be written down.
+
+    Raises
+    ------
+    ConfigError
+        With the first such value.
+    """
+    for name, value in settings.items():
+        try:
+            json.dumps(value, sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{name} = {value!r} must be a plain value (number, text, true, null, or lists and mappings of them; "
+                f"of a numpy value its .tolist()), since a point is written as JSON: {error}"
+            ) from error
+
+
+def folder_of(given: object) -> Path | None:
+    """Return the folder of a run, which need not be there yet.
+
+    Raises
+    ------
+    ConfigError
+        If it is no path, or a file stands where a folder has to.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, (str, Path)):
+        raise ConfigError(f"folder = {given!r} must be the path of a folder")
+    folder = Path(given)
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"folder = {str(given)!r} must be a folder, or a new one; {there} is a file")
+    return folder
