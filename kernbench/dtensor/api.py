@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.dtensor import ops
 from kernbench.dtensor.device_mesh import DeviceMesh
-from kernbench.dtensor.local import COLUMNS, cut
+from kernbench.dtensor.local import COLUMNS, cut, policy_of
 from kernbench.dtensor.local import empty as empty_part
 from kernbench.dtensor.placements import Placement, Replicate, Shard, local_part, normalized
 from kernbench.dtensor.redistribute import redistribute
@@ -22,6 +22,8 @@ from kernbench.runtime_api.tensor import Size, Tensor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
+
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 class DTensor:
@@ -37,8 +39,12 @@ class DTensor:
     dtype : DType
     """
 
-    def __init__(self, local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int]) -> None:
+    def __init__(
+        self, local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int],
+        dp: DPPolicy | None = None,
+    ) -> None:  # fmt: skip
         self._local, self.device_mesh = local, mesh
+        self._dp = dp  # a part without elements does not tell where the others lie
         self.shape, self.dtype = Size(shape), local.dtype
         self.placements = normalized(placements, mesh.ndim, len(self.shape))
 
@@ -98,8 +104,18 @@ class DTensor:
                 f"redistribute: from {self.device_mesh} to {device_mesh}; the mesh has to stay the same"
             )
         target = self.placements if placements is None else normalized(placements, self.device_mesh.ndim, self.dim())
-        local = redistribute(self._local, self.shape, self.device_mesh, self.placements, target)
-        return DTensor(local, self.device_mesh, target, self.shape)
+        dp = self._policy()
+        local = redistribute(self._local, self.shape, self.device_mesh, self.placements, target, dp)
+        return DTensor(local, self.device_mesh, target, self.shape, dp)
+
+    def _policy(self) -> DPPolicy | None:
+        """Return how the parts lie on their devices; None if no policy names it."""
+        if self._dp is None and isinstance(self._local, DeviceTensor):
+            try:
+                self._dp = policy_of(self._local)
+            except PlacementError:  # tiles: collectives take them, only cutting does not
+                return None
+        return self._dp
 
     def dim(self) -> int:
         """Return the number of dims."""
@@ -116,15 +132,19 @@ class DTensor:
 
     def __matmul__(self, other: DTensor) -> DTensor:
         """Return the product of two matrices; operands are redistributed where least is moved."""
-        return ops.matmul(self, other)
+        return ops.matmul(self, _operand("@", other))
 
-    def __add__(self, other: DTensor) -> DTensor:
-        """Return the sum, element by element."""
-        return ops.add(self, other)
+    def __add__(self, other: DTensor | float) -> DTensor:
+        """Return the sum, element by element; a summand is reduced before a number is added."""
+        return ops.add_scalar(self, other) if isinstance(other, _NUMBERS) else ops.add(self, _operand("+", other))
 
-    def __mul__(self, other: DTensor) -> DTensor:
-        """Return the product, element by element."""
-        return ops.mul(self, other)
+    __radd__ = __add__
+
+    def __mul__(self, other: DTensor | float) -> DTensor:
+        """Return the product, element by element; a number leaves the placements as they are."""
+        return ops.mul_scalar(self, other) if isinstance(other, _NUMBERS) else ops.mul(self, _operand("*", other))
+
+    __rmul__ = __mul__
 
     def relu(self) -> DTensor:
         """Return max(x, 0)."""
@@ -167,6 +187,10 @@ def distribute_tensor(
     found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, tensor.dim())
     if src_data_rank not in (0, None):
         raise PlacementError(f"distribute_tensor: src_data_rank = {src_data_rank}; expected 0 or None")
+    policy: DPPolicy | None = dp
+    if isinstance(tensor, DeviceTensor):
+        sharded = any(isinstance(p, Shard) and n > 1 for p, n in zip(found, device_mesh.shape, strict=True))
+        policy = policy_of(tensor) if sharded else None
     local = tensor if isinstance(tensor, DeviceTensor) else tensor.to("ahbm", dp=dp)
     for axis, placement in enumerate(found):
         group = device_mesh.get_group(axis)
@@ -175,22 +199,22 @@ def distribute_tensor(
             dim = placement.dim
             parts = [chunk(local.shape[dim], n, i) for i in range(n)]
             if src_data_rank is None or n == 1:
-                local = cut(local, dim, *parts[rank])
+                local = cut(local, dim, *parts[rank], dp=policy)
                 continue
             most = parts[0][1]
-            given = [cut(local, dim, *part, most) for part in parts] if rank == 0 else None
+            given = [cut(local, dim, *part, most, policy) for part in parts] if rank == 0 else None
             shape = [*local.shape]
             shape[dim] = most
-            out = empty_part(_device(local), shape)
+            out = empty_part(_device(local), shape, policy)
             device_mesh.torch.distributed.scatter(out, given, group=group, group_src=0)
-            local = out if parts[rank][1] == most else cut(out, dim, 0, parts[rank][1])
+            local = out if parts[rank][1] == most else cut(out, dim, 0, parts[rank][1], dp=policy)
         elif isinstance(placement, Replicate):
             if src_data_rank is not None and n > 1:
                 local = local.clone() if local is tensor else local
                 device_mesh.torch.distributed.broadcast(local, group=group, group_src=0)
         else:
             raise PlacementError(f"distribute_tensor: {placement} is made by operations; expected Shard or Replicate")
-    return DTensor(local, device_mesh, found, tensor.shape)
+    return DTensor(local, device_mesh, found, tensor.shape, policy)
 
 
 def zeros(*size: Any, **options: Any) -> DTensor:
@@ -242,7 +266,18 @@ def _created(
     else:
         box = tuple(slice(a, a + n) for a, n in zip(first, part, strict=True))
         local = torch.tensor(values(shape)[box], dtype=dtype, device="ahbm", dp=dp)
-    return DTensor(local, device_mesh, found, shape)
+    return DTensor(local, device_mesh, found, shape, dp)
+
+
+def _operand(sign: str, other: object) -> DTensor:
+    if isinstance(other, Tensor):
+        raise TypeError(
+            f"DTensor {sign} a plain tensor of shape {tuple(other.shape)}: distribute it first: "
+            "distribute_tensor(tensor, mesh, placements)"
+        )
+    if not isinstance(other, DTensor):
+        raise TypeError(f"DTensor {sign} {other!r}: expected a DTensor{'' if sign == '@' else ' or a number'}")
+    return other
 
 
 def _coordinate(mesh: DeviceMesh) -> list[int]:

@@ -60,23 +60,33 @@ def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) 
     return like._host.deploy(shape, like.dtype, like.device, dp or policy_of(like), None)
 
 
-def cut(tensor: Tensor, dim: int, start: int, size: int, room: int | None = None) -> DeviceTensor:
-    """Return indices start..start+size-1 along `dim`, at the front of a tensor with `room` of them (default: size)."""
+def cut(
+    tensor: Tensor, dim: int, start: int, size: int, room: int | None = None, dp: DPPolicy | None = None
+) -> DeviceTensor:
+    """Return indices start..start+size-1 along `dim`, at the front of a tensor with `room` of them (default: size).
+
+    It is placed by `dp`, or as `tensor` is; a tensor without elements lies nowhere, so say `dp` where it may be one.
+    """
     whole = on_device(tensor)
     shape = [*whole.shape]
     shape[dim] = size if room is None else room
-    part = empty(whole, shape)
+    part = empty(whole, shape, dp)
     copy([Copy(whole, start, part, 0, size)], dim, "cut")
     return part
 
 
-def join(tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None) -> DeviceTensor:
-    """Return tensors one after the other along `dim`; `sizes` says how much of each counts, from the front."""
+def join(
+    tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None, dp: DPPolicy | None = None
+) -> DeviceTensor:
+    """Return tensors one after the other along `dim`; `sizes` says how much of each counts, from the front.
+
+    The result is placed by `dp`, or as the first of them is.
+    """
     parts = [on_device(t) for t in tensors]
     counts = [p.shape[dim] for p in parts] if sizes is None else list(sizes)
     shape = [*parts[0].shape]
     shape[dim] = sum(counts)
-    out = empty(parts[0], shape)
+    out = empty(parts[0], shape, dp)
     starts = [sum(counts[:i]) for i in range(len(parts))]
     copy([Copy(p, 0, out, at, n) for p, at, n in zip(parts, starts, counts, strict=True)], dim, "join")
     return out

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, SupportsFloat
 
 from kernbench.dtensor import rules
 from kernbench.dtensor.local import COLUMNS, empty, on_device, places_of, policy_of, relaid
-from kernbench.dtensor.placements import Placement
+from kernbench.dtensor.placements import Partial, Placement, Replicate
+from kernbench.dtensor.scalar import scalar
 from kernbench.errors import PlacementError
 from kernbench.kernels import parts as kernels
 from kernbench.kernels.linear import linear
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ def matmul(a: DTensor, b: DTensor) -> DTensor:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
     (x, y), result = _aligned([a, b], rules.MATMUL)
-    return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]))
+    return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]), COLUMNS)
 
 
 def add(a: DTensor, b: DTensor) -> DTensor:
@@ -38,14 +41,39 @@ def mul(a: DTensor, b: DTensor) -> DTensor:
 def unary(name: str, a: DTensor) -> DTensor:
     """Return a function of each element: "relu", "silu" or "gelu"."""
     (x,), result = _aligned([a], rules.elementwise(a.dim(), 1, linear=False))
-    return _wrapped(_each(name, [x]), a, result, a.shape)
+    dp = a._policy() or policy_of(x)
+    return _wrapped(_each(name, [x], dp), a, result, a.shape, dp)
+
+
+def add_scalar(a: DTensor, value: SupportsFloat) -> DTensor:
+    """Return a + value; where `a` is a summand it is reduced first, as each rank would add `value` again."""
+    whole = a.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in a.placements])
+    return _scalar("add", whole, value)
+
+
+def mul_scalar(a: DTensor, value: SupportsFloat) -> DTensor:
+    """Return a * value; the product of summands is a summand of the product."""
+    return _scalar("mul", a, value)
+
+
+def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
+    if not a.dtype.is_floating_point and not isinstance(value, Integral):
+        raise TypeError(f"{name}: {value!r} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
+    x = on_device(a.to_local())
+    dp = a._policy() or policy_of(x)
+    out = empty(x, x.shape, dp)
+    if out.shards:
+        args = (name, x.pointer, float(value), out.pointer, out._parts())
+        out._host.launch(out.sip, out.pes, scalar, args, f"{name} scalar", [x._handle, out._handle])
+    return _wrapped(out, a, a.placements, a.shape, dp)
 
 
 def _binary(name: str, a: DTensor, b: DTensor, allowed: Sequence[rules.Rule]) -> DTensor:
     if a.shape != b.shape:
         raise PlacementError(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ; they have to be equal")
     (x, y), result = _aligned([a, b], allowed)
-    return _wrapped(_each(name, [x, relaid(y, policy_of(x))]), a, result, a.shape)
+    dp = a._policy() or policy_of(x)
+    return _wrapped(_each(name, [x, y], dp), a, result, a.shape, dp)
 
 
 def _aligned(
@@ -71,8 +99,10 @@ def _count(shape: Sequence[int]) -> int:
     return n
 
 
-def _wrapped(local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
-    return type(like)(local, like.device_mesh, placements, shape)
+def _wrapped(
+    local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int], dp: DPPolicy
+) -> DTensor:
+    return type(like)(local, like.device_mesh, placements, shape, dp)
 
 
 def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
@@ -87,9 +117,10 @@ def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
     return out
 
 
-def _each(name: str, operands: Sequence[DeviceTensor]) -> DeviceTensor:
-    """Return a function of each element, every PE on its own parts."""
-    out = empty(operands[0], operands[0].shape)
+def _each(name: str, tensors: Sequence[DeviceTensor], dp: DPPolicy) -> DeviceTensor:
+    """Return a function of each element, placed by `dp`, every PE on its own parts."""
+    operands = [relaid(t, dp) for t in tensors]
+    out = empty(operands[0], operands[0].shape, dp)
     if out.shards:
         handles = [t._handle for t in (*operands, out)]
         args = (name, tuple(t.pointer for t in operands), out.pointer, out._parts())

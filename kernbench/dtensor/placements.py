@@ -79,6 +79,10 @@ def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[P
     PlacementError
         If there is not one for each of the `axes`, or a dim does not exist.
     """
+    if isinstance(placements, Replicate | Shard | Partial):
+        raise PlacementError(
+            f"placements = {placements}: expected a list with one placement for each axis of the mesh: [{placements}]"
+        )
     if len(placements) != axes:
         raise PlacementError(f"placements = {list(placements)}: a mesh of {axes} axes takes one for each")
     found: list[Placement] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -56,12 +57,21 @@ def initialize_model_parallel(
     Raises
     ------
     KernbenchError
-        If the rank has groups already, or the sizes do not divide the world, or the order does not fit them.
+        If the rank has groups already, or a size is no int, or the sizes do not divide the world, or the order does
+        not fit them.
     """
     if getcurrent() in _states:
         raise KernbenchError(
             "initialize_model_parallel: this rank has its groups already; call destroy_model_parallel() first"
         )
+    given: dict[str, object] = {
+        "tensor_model_parallel_size": tensor_model_parallel_size,
+        "pipeline_model_parallel_size": pipeline_model_parallel_size,
+        "context_parallel_size": context_parallel_size,
+    }
+    for name, size in given.items():
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise KernbenchError(f"initialize_model_parallel: {name} = {size!r}; expected an int >= 1")
     dist = torch.distributed
     if not dist.is_initialized():
         raise KernbenchError("initialize_model_parallel: torch.distributed.init_process_group() has to come first")

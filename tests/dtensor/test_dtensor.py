@@ -20,7 +20,7 @@ ROWS = kb.DPPolicy("row_wise", "row_wise")
 COLUMNS = kb.DPPolicy("column_wise", "column_wise")
 
 
-def spawned(fn, ranks, shape=None):
+def spawned(fn, ranks, shape=None, config=None):
     """Run `fn(torch, mesh)` on the ranks of a mesh; return what each returns, and the session's result."""
     found = {}
 
@@ -28,7 +28,7 @@ def spawned(fn, ranks, shape=None):
         mesh = dt.init_device_mesh("ahbm", shape or (ranks,), torch=torch)
         found[rank] = fn(torch, mesh)
 
-    with kb.session(machine(ranks), data=True) as torch:
+    with kb.session(config or machine(ranks), data=True) as torch:
         torch.multiprocessing.spawn(program, args=(torch,), nprocs=ranks)
     return [found[rank] for rank in range(ranks)], torch.result
 
@@ -95,6 +95,35 @@ def test_parts_may_be_empty():
         np.testing.assert_array_equal(other, np.arange(6).reshape(2, 3))
 
 
+@pytest.mark.parametrize(("rows", "ranks", "preset"), [(1, 2, "small"), (8, 6, "six_sip_torus")])
+@pytest.mark.parametrize("src_data_rank", [0, None])
+def test_an_empty_part_of_a_device_tensor_lies_as_the_others(rows, ranks, preset, src_data_rank):
+    x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+
+    def program(torch, mesh):
+        parts = dt.distribute_tensor(torch.tensor(x, device="ahbm"), mesh, [Shard(0)], src_data_rank=src_data_rank)
+        wholes = [y.full_tensor() for y in (parts, parts.redistribute(placements=[Shard(1)]), parts + parts, parts * 2)]
+        return parts.to_local().shape[0], [(len(y.pes), y.numpy()) for y in wholes]
+
+    config = machine(ranks) if preset == "small" else kb.load(f"preset:{preset}")
+    got, _ = spawned(program, ranks, config=config)
+    assert 0 in [n for n, _ in got]
+    assert sum(n for n, _ in got) == rows
+    for _, wholes in got:
+        for (pes, values), factor in zip(wholes, (1, 1, 2, 2), strict=True):
+            assert pes == 1  # where the tensor lay
+            np.testing.assert_array_equal(values, factor * x)
+
+
+def test_parts_of_one_row_lie_as_larger_ones():
+    def program(torch, mesh):
+        x = torch.tensor(WHOLE[:3], device="ahbm", dp=ROWS)
+        return dt.distribute_tensor(x, mesh, [Shard(0)]).full_tensor().numpy()
+
+    for whole in spawned(program, 2)[0]:
+        np.testing.assert_array_equal(whole, WHOLE[:3])
+
+
 @pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate()])
 @pytest.mark.parametrize("src_data_rank", [0, None])
 def test_distribute(placement, src_data_rank):
@@ -152,6 +181,40 @@ def test_elementwise():
             np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dp", [ROWS, COLUMNS])
+@pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate(), Partial()])
+def test_numbers(placement, dp):
+    def program(torch, mesh):
+        d = spread(torch, mesh, [placement], dp)
+        made = [d + 1, 1 + d, d * 2, 2 * d, d * np.float32(0.5), d + True]
+        return [y.placements[0] for y in made], [y.full_tensor().numpy() for y in made]
+
+    wanted = [WHOLE + 1, WHOLE + 1, WHOLE * 2, WHOLE * 2, WHOLE / 2, WHOLE + 1]
+    added = Replicate() if placement == Partial() else placement
+    for kinds, values in spawned(program, 2)[0]:
+        assert kinds == [added, added, placement, placement, placement, added]
+        for got, want in zip(values, wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_operands_that_are_no_dtensor_are_refused():
+    def program(torch, mesh):
+        d, plain = spread(torch, mesh, [Shard(0)]), torch.zeros(7, 5, device="ahbm")
+        for mixed in (lambda: d + plain, lambda: plain * d, lambda: d @ plain, lambda: d + plain.cpu()):
+            with pytest.raises(TypeError, match=r"a plain tensor of shape \(7, 5\): distribute it first"):
+                mixed()
+        with pytest.raises(TypeError, match=r"DTensor @ 2: expected a DTensor$"):
+            d @ 2
+        with pytest.raises(TypeError, match="expected a DTensor or a number"):
+            d + "1"
+        whole = dt.ones(2, 2, device_mesh=mesh, dtype=torch.int32)
+        with pytest.raises(TypeError, match=r"mul: 0.5 with a DTensor of torch.int32; expected an int"):
+            whole * 0.5
+        assert (whole * 3).full_tensor().tolist() == [[3, 3], [3, 3]]
+
+    spawned(program, 2)
+
+
 def test_creation_does_not_depend_on_placements():
     def program(torch, mesh):
         made = [f(3, 4, device_mesh=mesh, placements=[Shard(1)]) for f in (dt.zeros, dt.ones, dt.rand, dt.randn)]
@@ -198,6 +261,10 @@ def test_what_does_not_fit_is_refused():
             dt.DTensor.from_local(torch.zeros(2, 2, device="ahbm"), mesh, [Shard(0)], shape=(7, 2))
         with pytest.raises(PlacementError, match="a part is no summand"):
             spread(torch, mesh, [Shard(0)]).redistribute(placements=[Partial()])
+        with pytest.raises(PlacementError, match=r"expected a list .* of the mesh: \[Shard\(dim=0\)\]"):
+            dt.distribute_tensor(torch.zeros(2, 2), mesh, Shard(0))
+        with pytest.raises(PlacementError, match="expected a list"):
+            spread(torch, mesh, [Shard(0)]).redistribute(placements=Replicate())
         with pytest.raises(PlacementError, match="do not fit"):
             spread(torch, mesh, [Shard(0)]) @ spread(torch, mesh, [Shard(0)])
         with pytest.raises(KernbenchError, match="does not hold 2 ranks"):
