@@ -79,11 +79,11 @@ def test_sweeps_share_it_by_what_a_point_is(tmp_path):
     again = run([1, 2, 3], folder=tmp_path / "other")
     assert studies.calls(notes) == [1, 2, 3]
     assert again.table["y"].tolist() == [*first.table["y"].tolist(), 3]
-    # Another cost is no other machine; another number of cubes is.
+    # A study may read a cost, so another cost is another point, as another number of cubes is.
     run([1], parameters={"notes": str(notes), "cost.area.io_mm2": 1})
-    assert studies.calls(notes) == [1, 2, 3]
-    run([1], parameters={"notes": str(notes), "sip.cube_mesh.w": 1})
     assert studies.calls(notes) == [1, 1, 2, 3]
+    run([1], parameters={"notes": str(notes), "sip.cube_mesh.w": 1})
+    assert studies.calls(notes) == [1, 1, 1, 2, 3]
 
 
 def test_a_row_is_computed_once(tmp_path):
