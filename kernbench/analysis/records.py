@@ -195,11 +195,6 @@ class Records:
         """Return the rows of commands that this PE issued."""
         return self.where((self.location == (sip, cube, pe)).all(axis=1))
 
-    def of_command(self, name: str) -> Records:
-        """Return the rows of commands of this name."""
-        ids = [i for i, command in enumerate(self.commands) if command.name == name]
-        return self.where(np.isin(self.command, ids))
-
     def within(self, start_ps: int, end_ps: int) -> Records:
         """Return the rows that overlap [start_ps, end_ps), uncut."""
         return self.where((self.start_ps < end_ps) & (self.end_ps > start_ps))

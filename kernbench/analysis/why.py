@@ -99,6 +99,14 @@ class Why:
         """Return why steps began, how many did for it, and the fields behind it, most frequent first."""
         return [(why, n, _LIMITS.get(why, ())) for why, n in self.path.because().most_common()]
 
+    def limits(self) -> list[str]:
+        """Return, in words, what several steps waited for that is no work of anything: a limit, and its fields."""
+        return [
+            f"{n:,} steps began only with {why}: {', '.join(fields)}"
+            for why, n, fields in self.starts()
+            if fields and n > 1
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the reasons as plain values."""
         return {
@@ -122,8 +130,7 @@ class Why:
         if rest:
             name, ns = f"{len(rest)} more", sum(x.ns for x in rest)
             lines.append(f"     {name:<{width}}{ns:>14,.2f} ns {ns / total:>6.1%}")
-        limits = [(why, n, fields) for why, n, fields in self.starts() if fields and n > 1]
-        lines += [f"     {n:,} steps began only with {why}: {', '.join(fields)}" for why, n, fields in limits]
+        lines += [f"     {limit}" for limit in self.limits()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

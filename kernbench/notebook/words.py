@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 SHOWN = 4
 _VERBS = {
     "memory": "reading and writing", "serialization": "bytes over bandwidth", "queueing": "waiting for others",
-    "wire": "the length of the wire", "nodes": "passing through", "matrix": "products", "vector": "vector work",
+    "slot": "slots of queues", "wire": "the length of the wire",
+    "nodes": "passing through", "matrix": "products", "vector": "vector work",
 }  # fmt: skip
 
 
@@ -27,6 +28,7 @@ def sentence(reason: Reason) -> str:
 
 
 def why_html(why: Why) -> str:
-    """Return the first reasons in words, then all of them as a table."""
-    items = "".join(f"<li>{escape(sentence(reason))}</li>" for reason in why.reasons[:SHOWN])
+    """Return the first reasons, and the limits that steps waited for, in words; then all of them as a table."""
+    told = [*(sentence(reason) for reason in why.reasons[:SHOWN]), *(f"{limit}." for limit in why.limits())]
+    items = "".join(f"<li>{escape(text)}</li>" for text in told)
     return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'

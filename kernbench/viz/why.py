@@ -40,11 +40,7 @@ def why_html(why: Why) -> str:
         f'<tr><td style="{_LEFT}"><b>sum</b></td><td style="{_NUMBER}"><b>{total:,.2f}</b></td>'
         f'<td style="{_NUMBER}">100.0%</td><td></td><td></td></tr>'
     )
-    limits = [
-        f"<li>{n:,} steps began only with {escape(reason)}: <code>{escape(', '.join(fields))}</code></li>"
-        for reason, n, fields in why.starts()
-        if fields and n > 1
-    ]
+    limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
     title = (
         f"<div><b>{escape(why.name)}</b>: <b>{total:,.2f} ns</b>, a chain of {len(why.path.steps):,} steps without "
         f'gaps <span style="opacity:.7">machine {escape(why.machine)}</span></div>'

@@ -184,3 +184,14 @@ def test_composites_without_tiles_ask_for_a_finer_log():
     first = gemm.run(MACHINE, SHAPE, "ref_ref", log="operation").why()[0]
     assert (first.kind, first.fields) == ("composite", ())
     assert 'log="tile"' in first.advice()
+
+
+def test_credits_that_a_run_waits_for_are_named_and_more_slots_shorten_it():
+    few = all_reduce(MACHINE, RING, 1 << 18)
+    (limit,) = few.why().limits()
+    assert limit.endswith("a credit: cube.pe.pe_ipcq.n_slots, cube.pe.pe_ipcq.slot_bytes")
+    assert limit in str(few.why())
+    assert limit in few.why()._repr_html_()
+    many = all_reduce(MACHINE.with_({"cube.pe.pe_ipcq.n_slots": 32}), RING, 1 << 18)
+    assert many.latency_ns < 0.9 * few.latency_ns
+    assert many.why().path.because()["a credit"] < few.why().path.because()["a credit"]

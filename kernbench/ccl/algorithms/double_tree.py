@@ -11,20 +11,15 @@ from functools import lru_cache
 from heapq import merge
 
 from kernbench.ccl.algorithms.moves import Cut, Move, Span, blocks, perform
-from kernbench.ccl.algorithms.reduction import Operator, Reduction, reduction
+from kernbench.ccl.algorithms.reduction import Reduction, kernel_args
 from kernbench.ccl.topologies import in_order_parent
 from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
+__all__ = ["kernel", "kernel_args"]
+
 # Chunks that an edge of the trees is thought to take: both trees' moves are put in one order by it.
 EDGE = 4
-
-
-def kernel_args(
-    *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None
-) -> tuple[object, ...]:
-    """Return the kernel's arguments after its pointer."""
-    return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes
 
 
 def kernel(t_ptr: Pointer, n_elem: int, work: Reduction, chunk_bytes: int | None, *, tl: TLContext) -> None:

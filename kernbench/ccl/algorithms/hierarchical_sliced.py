@@ -8,41 +8,14 @@ cube.
 
 from __future__ import annotations
 
+from kernbench.ccl.algorithms.hierarchical import kernel_args
 from kernbench.ccl.algorithms.in_place import reduce_in_place
 from kernbench.ccl.algorithms.levels import Level, Ring, cycle, mesh_tree, sip_levels
-from kernbench.ccl.algorithms.reduction import Operator, Reduction, reduction
+from kernbench.ccl.algorithms.reduction import Reduction
 from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
-
-def kernel_args(
-    *,
-    n_elem: int,
-    world_size: int,
-    n_pes: int,
-    cube_w: int,
-    cube_h: int,
-    root_cube: int,
-    sip_w: int,
-    sip_h: int,
-    sip_wraps: bool,
-    op: str | Operator = "sum",
-    row: int = 1,
-    chunk_bytes: int | None = None,
-) -> tuple[object, ...]:
-    """Return the kernel's arguments after its pointer."""
-    return (
-        n_elem,
-        reduction(n_elem, world_size, op, row),
-        chunk_bytes,
-        n_pes,
-        cube_w,
-        cube_h,
-        root_cube,
-        sip_w,
-        sip_h,
-        sip_wraps,
-    )
+__all__ = ["kernel", "kernel_args"]
 
 
 def kernel(

@@ -9,21 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.ccl.algorithms.moves import Cut, Move, perform
-from kernbench.ccl.algorithms.reduction import Operator, Reduction, reduction
+from kernbench.ccl.algorithms.reduction import Reduction, kernel_args
 from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
-
-def kernel_args(
-    *,
-    n_elem: int,
-    world_size: int,
-    op: str | Operator = "sum",
-    row: int = 1,
-    chunk_bytes: int | None = None,
-) -> tuple[object, ...]:
-    """Return the kernel's arguments after its pointer."""
-    return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes
+__all__ = ["kernel", "kernel_args"]
 
 
 def kernel(t_ptr: Pointer, n_elem: int, work: Reduction, chunk_bytes: int | None, *, tl: TLContext) -> None:

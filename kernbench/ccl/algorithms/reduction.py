@@ -88,6 +88,13 @@ def reduction(n_elem: int, count: int, op: str | Operator, row: int) -> Reductio
     return Reduction(op, count, row)
 
 
+def kernel_args(
+    *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None
+) -> tuple[object, ...]:
+    """Return the arguments after its pointer of a kernel that asks for nothing of its own."""
+    return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes
+
+
 def _wide(tl: TLContext, tile: Tile) -> Tile:
     dtype: DType = tile.dtype
     return tl.cast(tile, float32) if dtype.is_floating_point and dtype.itemsize < 4 else tile
