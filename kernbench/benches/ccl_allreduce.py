@@ -28,7 +28,7 @@ def run(torch: RuntimeContext) -> None:
     ones.
     """
     config = torch.engine.machine.config
-    ccl, name = load_ccl_config(), os.environ.get("CCL_ALGORITHM", ALGORITHM)
+    ccl, name = load_ccl_config(machine=config), os.environ.get("CCL_ALGORITHM", ALGORITHM)
     # The best one is chosen when the tensors are there, among those of torch's meaning.
     algorithm = None if name == AUTO else resolve_algorithm_config(name, ccl, config)
     if algorithm is not None and algorithm.collective != "all_reduce":

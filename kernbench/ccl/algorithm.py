@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench.ccl.lane import Group, Lane
+from kernbench.config.ccl import FACTS, GRID
 from kernbench.errors import ConfigError
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 
@@ -19,12 +20,6 @@ Neighbours = list[dict[str, tuple[int, str]]]
 Topology = Callable[[Lane], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
 Validator = Callable[[Group], None]
-
-CONTRIBUTIONS = ("rank", "cube", "pe")
-# What `kernel_args` gets of its lane when it names it.
-FACTS = (
-    "n_sips", "n_cubes", "n_pes", "sip_w", "sip_h", "sip_wraps", "cube_w", "cube_h", "root_cube", "grid_w", "grid_h",
-)  # fmt: skip
 
 
 def element_count(*, n_elem: int, world_size: int) -> tuple[int, int]:
@@ -115,19 +110,25 @@ class Algorithm:
         Raises
         ------
         ConfigError
-            If `kernel_args` does not take an option.
+            If `kernel_args` does not take an option, or asks for one that nobody gives.
         """
         names = signature(self.kernel_args).parameters
         takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in names.values())
-        given = {**self.options, **call}
-        refused = [name for name in given if name not in names and name not in FACTS and not takes_all]
+        theirs = ("n_elem", "world_size", *FACTS)
+        known = [name for name, p in names.items() if name not in theirs and p.kind is not Parameter.VAR_KEYWORD]
+        options = {**{name: value for name, value in self.options.items() if name not in GRID}, **call}
+        refused = [name for name in options if name not in known and (name in theirs or not takes_all)]
         if refused:
-            known = [name for name in names if name not in ("n_elem", "world_size")]
             raise ConfigError(
                 f"algorithm {self.name!r} takes no option {refused[0]!r}; {hint(refused[0], known or ['none'])}"
             )
+        missing = [name for name in known if names[name].default is Parameter.empty and name not in options]
+        if missing:
+            raise ConfigError(
+                f"algorithm {self.name!r}: its kernel_args asks for {missing[0]!r}, which nobody gives; state it in "
+                "the call or in options, or give it a default"
+            )
         facts = {name: getattr(lane, name) for name in FACTS if name in names}
-        options = {name: value for name, value in given.items() if name not in FACTS}
         return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **facts, **options))
 
 

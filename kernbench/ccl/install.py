@@ -22,22 +22,22 @@ AlgorithmLike = str | Algorithm | ModuleType | Callable[..., object]
 _SETTINGS = ("buffer_kind", "n_slots", "slot_size", "vc_chunk_size", "n_elem", "root_cube", "world_size")
 
 
-def load_ccl_config(path: CclLike | None = None) -> CclConfig:
+def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None = None) -> CclConfig:
     """Return the content of a ccl.yaml.
 
     Parameters
     ----------
     path : path, mapping or CclConfig, optional
         By default the nearest ccl.yaml, upward from the working directory, else the packaged one.
+    machine : MachineConfig, optional
+        What it has to fit.
 
     Raises
     ------
     ConfigError
         With every fault of the file.
     """
-    if isinstance(path, CclConfig):
-        return path
-    return read_ccl(find("ccl.yaml") if path is None else path)
+    return read_ccl(find("ccl.yaml") if path is None else path, machine)
 
 
 def resolve_algorithm_config(
@@ -53,7 +53,7 @@ def resolve_algorithm_config(
     config : CclConfig, path or mapping, optional
         As for `load_ccl_config`; read only where a name needs it.
     machine : MachineConfig, optional
-        Gives the rings' sizes that ccl.yaml leaves to it.
+        What ccl.yaml has to fit; gives the rings' sizes that it leaves to the machine.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def resolve_algorithm_config(
     >>> resolve_algorithm_config("ring_allreduce_hbm", default_ccl_path()).buffer_kind
     'hbm'
     """
-    found = _named(name, config) if name is None or isinstance(name, str) else _own(name)
+    found = _named(name, config, machine) if name is None or isinstance(name, str) else _own(name)
     return found if machine is None else found.on(machine)
 
 
@@ -79,10 +79,10 @@ def names(config: CclConfig, collective: str | None = None, contribution: str | 
     ]
 
 
-def _named(name: str | None, config: CclLike | None) -> Algorithm:
+def _named(name: str | None, config: CclLike | None, machine: MachineConfig | None) -> Algorithm:
     if name is not None and ":" in name:
         return _own(_attribute(name))
-    ccl = load_ccl_config(config)
+    ccl = load_ccl_config(config, machine)
     name = ccl.defaults.algorithm if name is None else name
     if name == AUTO:
         raise ConfigError(

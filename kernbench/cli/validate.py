@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernbench.cli.options import echo_json, json_option
 from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
 
 
 @click.command(short_help="Check machine and ccl files: every fault at once.")
@@ -18,7 +21,7 @@ from kernbench.errors import ConfigError
 def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
     """Check machine and ccl files; print one line for each fault of each FILE.
 
-    Exit status 2 if any file has a fault.
+    ccl files have to fit every machine among FILES. Exit status 2 if any file has a fault.
     """
     from kernbench import config
 
@@ -27,7 +30,10 @@ def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
         return 0
     if not files:
         raise click.UsageError("give at least one FILE, or --schema")
-    reports = [_check(path) for path in files]
+    machines: list[MachineConfig] = []
+    # Machines first: ccl files are held to them.
+    found = {path: _check(path, machines) for path in sorted(files, key=_is_ccl)}
+    reports = [found[path] for path in files]
     if as_json:
         echo_json(reports)
     else:
@@ -39,16 +45,24 @@ def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
     return 2 if any(report["faults"] for report in reports) else 0
 
 
-def _check(path: Path) -> dict[str, Any]:
+def _is_ccl(path: Path) -> bool:
+    return path.name.startswith("ccl")
+
+
+def _check(path: Path, machines: list[MachineConfig]) -> dict[str, Any]:
+    """Return what is wrong with a file, or what it holds; a machine joins `machines`."""
     from kernbench import config
 
     report: dict[str, Any] = {"file": str(path), "faults": [], "summary": ""}
     try:
-        if path.name.startswith("ccl"):
+        if _is_ccl(path):
             ccl = config.read_ccl(path)
             report["summary"] = f"{len(ccl.algorithms)} algorithms, by default {ccl.defaults.algorithm}"
+            for machine in machines:
+                config.read_ccl(path, machine)
         else:
             machine = config.read_machine(path)
+            machines.append(machine)
             report["summary"] = f"{machine.n_sips} SIPs, {machine.n_pes} PEs, machine {machine.hash[:12]}"
     except ConfigError as error:
         report["faults"] = error.faults

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from kernbench.config.faults import Fault
-from kernbench.config.files import default_ccl_path, load_yaml
-from kernbench.config.read import Draft
 from kernbench.config.values import Bytes, Count, Model, expected
-from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, Registry, hint
+from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, Registry
 
 AUTO = "auto"
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier",
 )  # fmt: skip
 ROOTS = ("corner", "centre")
+# What `kernel_args` gets of its participants when it names it; options may state the grid.
+FACTS = (
+    "n_sips", "n_cubes", "n_pes", "sip_w", "sip_h", "sip_wraps", "cube_w", "cube_h", "root_cube", "grid_w", "grid_h",
+)  # fmt: skip
+GRID = ("grid_w", "grid_h")
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -99,37 +100,3 @@ class CclConfig(Model):
         """Return what `key` is for the algorithm `name`: its entry's value, else the default; None if unsaid."""
         value = getattr(self.algorithms[name], key)
         return getattr(self.defaults, key) if value is None else value
-
-
-def read_ccl(source: str | Path | Mapping[str, Any]) -> CclConfig:
-    """Return the validated content of a ccl.yaml, or of a mapping with its content.
-
-    Raises
-    ------
-    ConfigError
-        With every fault, one a line.
-    """
-    draft = Draft.of(source, "ccl")
-
-    def example() -> dict[str, Any]:
-        """Return the packaged file, with something right under every name that `source` has."""
-        right: dict[str, Any] = load_yaml(default_ccl_path())
-        known = right["algorithms"]
-        given = draft.content.get("algorithms")
-        if isinstance(given, dict):
-            known.update({name: next(iter(known.values())) for name in given if name not in known})
-        return right
-
-    return draft.validated(CclConfig, example, _broken)
-
-
-def _broken(config: CclConfig) -> Iterator[Fault]:
-    names = [AUTO, *config.algorithms]
-    chosen = config.defaults.algorithm
-    if chosen not in names:
-        yield Fault(
-            f"defaults.algorithm = {chosen!r} names no algorithm; {hint(chosen, names)}", (("defaults", "algorithm"),)
-        )
-    if AUTO in config.algorithms:
-        yield Fault(f"algorithms.{AUTO}: the name is taken, it means the best for each call; choose another",
-                    (("algorithms", AUTO),))  # fmt: skip

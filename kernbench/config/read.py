@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from kernbench.config.ccl import CclConfig
+from kernbench.config.ccl_rules import broken as broken_ccl
+from kernbench.config.ccl_rules import misfits
 from kernbench.config.faults import Fault, dotted, found, key, model_at, unknown
-from kernbench.config.files import load_yaml, preset_path, presets, read_yaml
+from kernbench.config.files import default_ccl_path, load_yaml, preset_path, presets, read_yaml
 from kernbench.config.parse import parse_yaml, problem
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
@@ -46,6 +49,45 @@ def read_machine(
     draft.rest_on_base()
     draft.override(overrides)
     return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), broken)
+
+
+def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
+    """Return the validated content of a ccl.yaml.
+
+    Parameters
+    ----------
+    source : str, Path, mapping or CclConfig
+        A file, a mapping with a file's content, or what was read before.
+    machine : MachineConfig, optional
+        What it has to fit.
+
+    Raises
+    ------
+    ConfigError
+        With every fault, one a line: file, key, value, what was expected.
+    """
+    if isinstance(source, CclConfig):
+        faults = [f"ccl: {fault.text}" for fault in (misfits(source, machine) if machine is not None else ())]
+        if faults:
+            raise ConfigError(faults)
+        return source
+    draft = Draft.of(source, "ccl")
+
+    def example() -> dict[str, Any]:
+        """Return the packaged file, with something right under every name that `source` has."""
+        right: dict[str, Any] = load_yaml(default_ccl_path())
+        known = right["algorithms"]
+        given = draft.content.get("algorithms")
+        if isinstance(given, dict):
+            known.update({name: next(iter(known.values())) for name in given if name not in known})
+        return right
+
+    def rules(config: CclConfig) -> Iterator[Fault]:
+        yield from broken_ccl(config)
+        if machine is not None:
+            yield from misfits(config, machine)
+
+    return draft.validated(CclConfig, example, rules)
 
 
 @dataclass

@@ -91,13 +91,14 @@ def _planned(
     places: dict[int, list[Target]],
 ) -> Plan:
     if algorithm is None:
-        config = load_ccl_config(config)
+        config = load_ccl_config(config, host.config)
         algorithm = config.defaults.algorithm
     if algorithm != AUTO:
-        return plan(resolve_algorithm_config(algorithm, config), host.config, sips, places)
+        return plan(resolve_algorithm_config(algorithm, config, host.config), host.config, sips, places)
     first = tensors[0]
     n_elem = max(_shard(first, *target)[1] for target in first.pes)
-    return host.collectives.chosen(load_ccl_config(config), "all_reduce", n_elem, first.dtype.itemsize, sips, first.pes)
+    known = load_ccl_config(config, host.config)
+    return host.collectives.chosen(known, "all_reduce", n_elem, first.dtype.itemsize, sips, first.pes)
 
 
 def _shard(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

@@ -46,15 +46,15 @@ class Transport:
         Raises
         ------
         ConfigError
-            If one is unknown, or does something else.
+            If one is unknown, or does something else; or if ccl.yaml is at fault, whatever is asked for.
         """
-        found = {}
+        found, config = {}, self._config
         for collective, name in algorithms.items():
             if collective not in COLLECTIVES:
                 raise ConfigError(f"pg_options: {collective!r} is no collective; {hint(collective, COLLECTIVES)}")
             if collective == "all_to_all":
                 raise ConfigError("pg_options: all_to_all goes straight from rank to rank here; leave it out")
-            found[collective] = own = resolve_algorithm_config(name)
+            found[collective] = own = resolve_algorithm_config(name, config)
             if own.collective != collective:
                 raise ConfigError(f"pg_options: {collective}: algorithm {own.name!r} does {own.collective}")
         return found
@@ -113,7 +113,7 @@ class Transport:
 
     @cached_property
     def _config(self) -> CclConfig:
-        return load_ccl_config()
+        return load_ccl_config(machine=self._host.config)
 
     def _lanes(
         self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],

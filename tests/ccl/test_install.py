@@ -80,15 +80,24 @@ def test_a_module_of_ones_own(monkeypatch):
     assert install.resolve_algorithm_config("star", content).kernel is my_kernel
     assert install.resolve_algorithm_config(mine).name == "my_star"
     del mine.kernel_args
-    with pytest.raises(ConfigError, match="algorithm 'star': module my_star has no 'kernel_args'"):
+    with pytest.raises(ConfigError, match=r"algorithms.star.module = 'my_star': the module has no kernel_args"):
         install.resolve_algorithm_config("star", content)
 
 
 def test_a_module_that_is_not_there():
     content = copy.deepcopy(CONTENT)
     content["algorithms"]["star"] = content["algorithms"]["tree_allreduce"] | {"module": "no_such.star"}
-    with pytest.raises(ConfigError, match=r"module 'no_such.star' cannot be imported.*Python path"):
+    with pytest.raises(ConfigError, match=r"module = 'no_such.star' cannot be imported.*Python path"):
         install.resolve_algorithm_config("star", content)
+
+
+def test_the_file_has_to_fit_the_machine(two_sips):
+    content = copy.deepcopy(CONTENT)
+    content["algorithms"]["intercube_allreduce"]["root_cube"] = 16
+    for read in (content, install.load_ccl_config(content)):
+        assert install.resolve_algorithm_config("intercube_allreduce", read).root_cube == 16
+        with pytest.raises(ConfigError, match=r"algorithms.intercube_allreduce.root_cube = 16 must be < 16"):
+            install.resolve_algorithm_config("ring_allreduce_tcm", read, two_sips)
 
 
 def test_a_kernel_an_algorithm_and_a_path():

@@ -145,6 +145,18 @@ def test_validate_reads_ccl_files(tmp_path, capsys):
     assert "algorithms.intercube_allreduce.mapper = 'by_cubes' is no mapper; did you mean by_cube?" in err
 
 
+def test_validate_holds_ccl_files_to_the_machines_beside_them(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "lab")]) == 0
+    machine, ccl = tmp_path / "lab" / "topology.yaml", tmp_path / "lab" / "ccl.yaml"
+    ccl.write_text(ccl.read_text(encoding="utf-8").replace("root_cube: corner", "root_cube: 99"), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["validate", str(ccl)]) == 0
+    assert main(["validate", str(ccl), str(machine)]) == 2
+    out, err = capsys.readouterr()
+    assert f"{machine}: valid" in out
+    assert err.startswith("error: ccl.yaml: algorithms.intercube_allreduce_corner.root_cube = 99 must be < 16")
+
+
 def test_validate_as_json(bad_file, capsys):
     capsys.readouterr()
     assert main(["validate", str(bad_file), "--json"]) == 2

@@ -111,8 +111,88 @@ def test_faults_of_several_entries_and_of_the_choice():
 
 
 def test_dotted_paths_stand_for_names():
-    mine = {"topology": "my.graphs:star", "mapper": "my.graphs:odd_cubes", "validator": "my.graphs:any"}
-    assert config.read_ccl(with_entry(**mine)).algorithms["mine"].topology == "my.graphs:star"
+    mine = {"topology": f"{__name__}:star", "mapper": f"{__name__}:star", "validator": f"{__name__}:star"}
+    assert config.read_ccl(with_entry(**mine)).algorithms["mine"].topology == f"{__name__}:star"
+
+
+def star(lane):
+    """Stand for a function of the user's own."""
+
+
+def test_what_is_named_in_python_has_to_be_there(tmp_path, monkeypatch):
+    (tmp_path / "my_broken.py").write_text("1 / 0\n")
+    (tmp_path / "my_empty.py").write_text("def kernel(t_ptr, *, tl): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    holds = "it has to define kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
+    cannot = "mend it, or put it on the Python path"
+    for key, value, said in [
+        ("module", "no_such.ring", f"cannot be imported: ModuleNotFoundError: No module named 'no_such'; {cannot}"),
+        ("module", "my_broken", f"cannot be imported: ZeroDivisionError: division by zero; {cannot}"),
+        ("topology", "no_such:star", f"cannot be imported: ModuleNotFoundError: No module named 'no_such'; {cannot}"),
+    ]:
+        assert faults(with_entry(**{key: value})) == [f"algorithms.mine.{key} = {value!r} {said}"]
+    assert faults(with_entry(module="my_empty", mapper=f"{__name__}:stars")) == [
+        f"algorithms.mine.module = 'my_empty': the module has no kernel_args; {holds}",
+        f"algorithms.mine.mapper = '{__name__}:stars': the module has no stars; it has to define a function stars",
+    ]
+
+
+TORUS = {"module": "kernbench.ccl.algorithms.torus_2d", "topology": "torus_2d"}
+
+
+def test_options_are_those_of_the_module():
+    right = with_entry(
+        **TORUS, options={"both_ways": False, "chunk_bytes": 512, "grid_w": 3, "grid_h": 2}, world_size=6
+    )
+    assert config.read_ccl(right).algorithms["mine"].options["grid_w"] == 3
+    module, known = TORUS["module"], "op, row, chunk_bytes, both_ways, grid_w, grid_h"
+    assert faults(with_entry(**TORUS, options={"both_way": True, "sip_w": 2, "root_cube": 1})) == [
+        f"algorithms.mine.options.both_way = True is no option of {module}; did you mean both_ways? known: {known}",
+        "algorithms.mine.options.sip_w = 2 is the machine's to say; leave it out",
+        "algorithms.mine.options.root_cube = 1 is a key of the entry; write it beside options, not in it",
+    ]
+    ring = "is no option of kernbench.ccl.algorithms.ring; known: op, row, chunk_bytes, both_ways"
+    assert faults(with_entry(options={"grid_w": 3, "grid_h": 2})) == [
+        f"algorithms.mine.options.grid_w = 3 {ring}",
+        f"algorithms.mine.options.grid_h = 2 {ring}",
+    ]
+
+
+def test_a_grid_has_two_sides_and_as_many_places_as_take_part():
+    for options, key, said in [
+        ({"grid_w": 3}, "options.grid_w", "= 3 says half of the grid of participants; add grid_h"),
+        ({"grid_h": 3}, "options.grid_h", "= 3 says half of the grid of participants; add grid_w"),
+        ({"grid_w": 3, "grid_h": 0}, "options.grid_h", "= 0 must be a whole number >= 1"),
+        ({"grid_w": "3", "grid_h": 1}, "options.grid_w", "= '3' must be a whole number >= 1"),
+        ({"grid_w": 2, "grid_h": 2}, "world_size",
+         "= 6, but options.grid_w x grid_h = 2 x 2; make them equal, or leave world_size out"),
+    ]:  # fmt: skip
+        assert faults(with_entry(**TORUS, options=options, world_size=6)) == [f"algorithms.mine.{key} {said}"]
+    assert config.read_ccl(with_entry(**TORUS, options={"grid_w": 2, "grid_h": 2}))
+
+
+def test_the_default_is_an_all_reduce():
+    [said] = faults(with_defaults(algorithm="ring_all_gather"))
+    assert said.startswith("defaults.algorithm = 'ring_all_gather' does all_gather, and the default is that of all_red")
+    assert "known: auto, intercube_allreduce, " in said
+    assert "tree_barrier" not in said
+    assert config.read_ccl(with_defaults(algorithm="intercube_allreduce"))
+
+
+def test_the_root_cube_is_one_of_the_machine(tmp_path):
+    machine = config.read_machine(config.preset_path("default"))
+    content = with_entry(root_cube=99)
+    content["defaults"]["root_cube"] = 16
+    assert config.read_ccl(content).algorithms["mine"].root_cube == 99  # some machine may have so many
+    for source in (content, config.read_ccl(content)):
+        with pytest.raises(ConfigError) as caught:
+            config.read_ccl(source, machine)
+        assert caught.value.faults == [
+            f"ccl: {key}.root_cube = {n} must be < 16, the cubes of a SIP of this machine; name another, or corner or "
+            "centre"
+            for key, n in (("defaults", 16), ("algorithms.mine", 99))
+        ]
+    assert config.read_ccl(with_entry(root_cube=15), machine)
 
 
 def test_faults_of_a_file_carry_its_name(tmp_path):
