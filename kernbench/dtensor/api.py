@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.dtensor import ops
 from kernbench.dtensor.device_mesh import DeviceMesh
-from kernbench.dtensor.local import COLUMNS, cut, policy_of
+from kernbench.dtensor.local import COLUMNS, cut, on_device
 from kernbench.dtensor.local import empty as empty_part
 from kernbench.dtensor.placements import Placement, Replicate, Shard, local_part, normalized
 from kernbench.dtensor.redistribute import redistribute
@@ -39,12 +39,8 @@ class DTensor:
     dtype : DType
     """
 
-    def __init__(
-        self, local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int],
-        dp: DPPolicy | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int]) -> None:
         self._local, self.device_mesh = local, mesh
-        self._dp = dp  # a part without elements does not tell where the others lie
         self.shape, self.dtype = Size(shape), local.dtype
         self.placements = normalized(placements, mesh.ndim, len(self.shape))
 
@@ -58,12 +54,14 @@ class DTensor:
         Parameters
         ----------
         local_tensor : Tensor
-            On the rank's device.
+            On the rank's device; the policy that it was placed by is that of whatever is made of the DTensor, so it
+            should be the same on every rank, whatever the sizes of their parts.
         device_mesh : DeviceMesh
         placements : sequence of Placement
         shape : sequence of int, optional
             Of the whole.
         """
+        on_device(local_tensor)
         found = normalized(placements, device_mesh.ndim, local_tensor.dim())
         whole = [*local_tensor.shape]
         for ranks, placement in zip(device_mesh.shape, found, strict=True):
@@ -104,18 +102,8 @@ class DTensor:
                 f"redistribute: from {self.device_mesh} to {device_mesh}; the mesh has to stay the same"
             )
         target = self.placements if placements is None else normalized(placements, self.device_mesh.ndim, self.dim())
-        dp = self._policy()
-        local = redistribute(self._local, self.shape, self.device_mesh, self.placements, target, dp)
-        return DTensor(local, self.device_mesh, target, self.shape, dp)
-
-    def _policy(self) -> DPPolicy | None:
-        """Return how the parts lie on their devices; None if no policy names it."""
-        if self._dp is None and isinstance(self._local, DeviceTensor):
-            try:
-                self._dp = policy_of(self._local)
-            except PlacementError:  # tiles: collectives take them, only cutting does not
-                return None
-        return self._dp
+        local = redistribute(self._local, self.shape, self.device_mesh, self.placements, target)
+        return DTensor(local, self.device_mesh, target, self.shape)
 
     def dim(self) -> int:
         """Return the number of dims."""
@@ -187,10 +175,6 @@ def distribute_tensor(
     found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, tensor.dim())
     if src_data_rank not in (0, None):
         raise PlacementError(f"distribute_tensor: src_data_rank = {src_data_rank}; expected 0 or None")
-    policy: DPPolicy | None = dp
-    if isinstance(tensor, DeviceTensor):
-        sharded = any(isinstance(p, Shard) and n > 1 for p, n in zip(found, device_mesh.shape, strict=True))
-        policy = policy_of(tensor) if sharded else None
     local = tensor if isinstance(tensor, DeviceTensor) else tensor.to("ahbm", dp=dp)
     for axis, placement in enumerate(found):
         group = device_mesh.get_group(axis)
@@ -199,22 +183,22 @@ def distribute_tensor(
             dim = placement.dim
             parts = [chunk(local.shape[dim], n, i) for i in range(n)]
             if src_data_rank is None or n == 1:
-                local = cut(local, dim, *parts[rank], dp=policy)
+                local = cut(local, dim, *parts[rank])
                 continue
             most = parts[0][1]
-            given = [cut(local, dim, *part, most, policy) for part in parts] if rank == 0 else None
+            given = [cut(local, dim, *part, most) for part in parts] if rank == 0 else None
             shape = [*local.shape]
             shape[dim] = most
-            out = empty_part(_device(local), shape, policy)
+            out = empty_part(on_device(local), shape)
             device_mesh.torch.distributed.scatter(out, given, group=group, group_src=0)
-            local = out if parts[rank][1] == most else cut(out, dim, 0, parts[rank][1], dp=policy)
+            local = out if parts[rank][1] == most else cut(out, dim, 0, parts[rank][1])
         elif isinstance(placement, Replicate):
             if src_data_rank is not None and n > 1:
                 local = local.clone() if local is tensor else local
                 device_mesh.torch.distributed.broadcast(local, group=group, group_src=0)
         else:
             raise PlacementError(f"distribute_tensor: {placement} is made by operations; expected Shard or Replicate")
-    return DTensor(local, device_mesh, found, tensor.shape, policy)
+    return DTensor(local, device_mesh, found, tensor.shape)
 
 
 def zeros(*size: Any, **options: Any) -> DTensor:
@@ -266,7 +250,7 @@ def _created(
     else:
         box = tuple(slice(a, a + n) for a, n in zip(first, part, strict=True))
         local = torch.tensor(values(shape)[box], dtype=dtype, device="ahbm", dp=dp)
-    return DTensor(local, device_mesh, found, shape, dp)
+    return DTensor(local, device_mesh, found, shape)
 
 
 def _operand(sign: str, other: object) -> DTensor:
@@ -285,8 +269,3 @@ def _coordinate(mesh: DeviceMesh) -> list[int]:
     if at is None:
         raise PlacementError(f"this rank is not in the mesh {mesh.mesh.tolist()}")
     return at
-
-
-def _device(tensor: Tensor) -> DeviceTensor:
-    assert isinstance(tensor, DeviceTensor), "a part is on a device"
-    return tensor

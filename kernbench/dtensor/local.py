@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from kernbench.errors import PlacementError
@@ -29,15 +29,16 @@ class Copy:
 
 
 def on_device(tensor: Tensor) -> DeviceTensor:
-    """Return `tensor`, refused if it is on the host or reshaped after it was placed."""
+    """Return `tensor`, refused if it is on the host, or reshaped or transposed after it was placed."""
     if not isinstance(tensor, DeviceTensor):
         raise PlacementError(
             f'a tensor of shape {tuple(tensor.shape)} on the host; expected one on a device: .to("ahbm")'
         )
-    if tuple(tensor.shape) != tensor.layout.shape:
+    if tuple(tensor.shape) != tensor.layout.shape or not tensor.is_contiguous():
+        transposed = "" if tensor.is_contiguous() else "transposed to "
         raise PlacementError(
-            f"{tensor.name}: shape {tuple(tensor.shape)}, placed as {tensor.layout.shape}; use the shape in which it "
-            "was placed"
+            f"{tensor.name}: {transposed}shape {tuple(tensor.shape)}, placed as {tensor.layout.shape}; use it as it "
+            "was placed, or copy it: .contiguous()"
         )
     return tensor
 
@@ -56,37 +57,33 @@ def copy(copies: Sequence[Copy], dim: int, name: str) -> None:
 
 
 def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) -> DeviceTensor:
-    """Return a new tensor of the type of `like` on its device, placed by `dp`, or as `like` is."""
+    """Return a new tensor of the type of `like` on its device, placed by `dp`, or by the policy of `like`."""
     return like._host.deploy(shape, like.dtype, like.device, dp or policy_of(like), None)
 
 
-def cut(
-    tensor: Tensor, dim: int, start: int, size: int, room: int | None = None, dp: DPPolicy | None = None
-) -> DeviceTensor:
+def cut(tensor: Tensor, dim: int, start: int, size: int, room: int | None = None) -> DeviceTensor:
     """Return indices start..start+size-1 along `dim`, at the front of a tensor with `room` of them (default: size).
 
-    It is placed by `dp`, or as `tensor` is; a tensor without elements lies nowhere, so say `dp` where it may be one.
+    It is placed by the policy of `tensor`.
     """
     whole = on_device(tensor)
     shape = [*whole.shape]
     shape[dim] = size if room is None else room
-    part = empty(whole, shape, dp)
+    part = empty(whole, shape)
     copy([Copy(whole, start, part, 0, size)], dim, "cut")
     return part
 
 
-def join(
-    tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None, dp: DPPolicy | None = None
-) -> DeviceTensor:
+def join(tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None) -> DeviceTensor:
     """Return tensors one after the other along `dim`; `sizes` says how much of each counts, from the front.
 
-    The result is placed by `dp`, or as the first of them is.
+    The result is placed by the policy of the first of them.
     """
     parts = [on_device(t) for t in tensors]
     counts = [p.shape[dim] for p in parts] if sizes is None else list(sizes)
     shape = [*parts[0].shape]
     shape[dim] = sum(counts)
-    out = empty(parts[0], shape, dp)
+    out = empty(parts[0], shape)
     starts = [sum(counts[:i]) for i in range(len(parts))]
     copy([Copy(p, 0, out, at, n) for p, at, n in zip(parts, starts, counts, strict=True)], dim, "join")
     return out
@@ -103,13 +100,15 @@ def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
 
 
 def policy_of(tensor: DeviceTensor) -> DPPolicy:
-    """Return a policy that places a tensor of its shape as it is.
+    """Return the policy that a tensor was placed by; of a part of one, a policy that places its shape as it lies.
 
     Raises
     ------
     PlacementError
-        If it was placed by tiles, or on PEs that no policy names.
+        If a part is tiles, or on PEs that no policy names.
     """
+    if tensor.layout.dp is not None:
+        return tensor.layout.dp
     config = tensor._host.config
     cubes, pes = {c for c, _ in tensor.pes}, {p for _, p in tensor.pes}
     counts = [(len(cubes), len(pes))]
@@ -121,7 +120,8 @@ def policy_of(tensor: DeviceTensor) -> DPPolicy:
         if _lies(tensor, dp):
             return dp
     raise PlacementError(
-        f"{tensor.name}: its parts are tiles, or on PEs that no policy names; use row_wise, column_wise or replicate"
+        f"{tensor.name}: a part of a tensor, as no policy places it; expected one placed by itself: "
+        '.cpu().to("ahbm", dp=...)'
     )
 
 
@@ -137,15 +137,14 @@ def places_of(tensor: Tensor) -> At:
     columns = whole.shape[-1]
     if whole.layout.is_row_major:
         return rows_at(columns)
-    dp = policy_of(whole)
-    if (dp.cube, dp.pe) != (COLUMNS.cube, COLUMNS.pe):
+    dp, config = policy_of(whole), whole._host.config
+    cubes, pes = dp.num_cubes or config.cubes_per_sip, dp.num_pes or config.pes_per_cube
+    if not _lies(whole, replace(COLUMNS, num_cubes=cubes, num_pes=pes)):
         raise PlacementError(
             f"{whole.name}: expected row-major order or column_wise over cubes and PEs, got cube={dp.cube!r}, "
             f"pe={dp.pe!r}"
         )
-    assert dp.num_pes is not None
-    assert dp.num_cubes is not None
-    return columns_at(whole.numel() // columns, columns, dp.num_pes, dp.num_cubes)
+    return columns_at(whole.numel() // columns, columns, pes, cubes)
 
 
 def _lies(tensor: DeviceTensor, dp: DPPolicy) -> bool:

@@ -13,7 +13,6 @@ from kernbench.dtensor.scalar import scalar
 from kernbench.errors import PlacementError
 from kernbench.kernels import parts as kernels
 from kernbench.kernels.linear import linear
-from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def matmul(a: DTensor, b: DTensor) -> DTensor:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
     (x, y), result = _aligned([a, b], rules.MATMUL)
-    return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]), COLUMNS)
+    return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]))
 
 
 def add(a: DTensor, b: DTensor) -> DTensor:
@@ -41,8 +40,7 @@ def mul(a: DTensor, b: DTensor) -> DTensor:
 def unary(name: str, a: DTensor) -> DTensor:
     """Return a function of each element: "relu", "silu" or "gelu"."""
     (x,), result = _aligned([a], rules.elementwise(a.dim(), 1, linear=False))
-    dp = a._policy() or policy_of(x)
-    return _wrapped(_each(name, [x], dp), a, result, a.shape, dp)
+    return _wrapped(_each(name, [x]), a, result, a.shape)
 
 
 def add_scalar(a: DTensor, value: SupportsFloat) -> DTensor:
@@ -60,20 +58,18 @@ def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
     if not a.dtype.is_floating_point and not isinstance(value, Integral):
         raise TypeError(f"{name}: {value!r} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
     x = on_device(a.to_local())
-    dp = a._policy() or policy_of(x)
-    out = empty(x, x.shape, dp)
+    out = empty(x, x.shape)
     if out.shards:
         args = (name, x.pointer, float(value), out.pointer, out._parts())
         out._host.launch(out.sip, out.pes, scalar, args, f"{name} scalar", [x._handle, out._handle])
-    return _wrapped(out, a, a.placements, a.shape, dp)
+    return _wrapped(out, a, a.placements, a.shape)
 
 
 def _binary(name: str, a: DTensor, b: DTensor, allowed: Sequence[rules.Rule]) -> DTensor:
     if a.shape != b.shape:
         raise PlacementError(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ; they have to be equal")
     (x, y), result = _aligned([a, b], allowed)
-    dp = a._policy() or policy_of(x)
-    return _wrapped(_each(name, [x, y], dp), a, result, a.shape, dp)
+    return _wrapped(_each(name, [x, y]), a, result, a.shape)
 
 
 def _aligned(
@@ -99,10 +95,8 @@ def _count(shape: Sequence[int]) -> int:
     return n
 
 
-def _wrapped(
-    local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int], dp: DPPolicy
-) -> DTensor:
-    return type(like)(local, like.device_mesh, placements, shape, dp)
+def _wrapped(local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
+    return type(like)(local, like.device_mesh, placements, shape)
 
 
 def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
@@ -117,8 +111,9 @@ def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
     return out
 
 
-def _each(name: str, tensors: Sequence[DeviceTensor], dp: DPPolicy) -> DeviceTensor:
-    """Return a function of each element, placed by `dp`, every PE on its own parts."""
+def _each(name: str, tensors: Sequence[DeviceTensor]) -> DeviceTensor:
+    """Return a function of each element, placed as the first of the tensors is, every PE on its own parts."""
+    dp = policy_of(tensors[0])
     operands = [relaid(t, dp) for t in tensors]
     out = empty(operands[0], operands[0].shape, dp)
     if out.shards:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from kernbench.dtypes import DType
+from kernbench.policy.placement.dp import DPPolicy
 
 Box = tuple[slice, ...]
 Piece = tuple[int, int]
@@ -42,11 +43,19 @@ class Layout:
     """Shards that together hold an array of `shape`, one run of bytes when taken in the order of their offsets.
 
     Where a part is replicated, the host reads the copy of the first PE and writes every copy.
+
+    Attributes
+    ----------
+    dp : DPPolicy or None
+        What the array was placed by; None for a part of one, or for dims in another order.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: DType, shards: Iterable[TensorShard]) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: DType, shards: Iterable[TensorShard], dp: DPPolicy | None = None
+    ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
+        self.dp = dp
         self.shards = tuple(sorted(shards, key=lambda s: (s.offset, s.cube, s.pe)))
 
     @cached_property
@@ -119,7 +128,8 @@ class Layout:
             )
         first = min((s.offset for s in found), default=0)
         shape = [b.stop - b.start for b in box]
-        layout = Layout(shape, self.dtype, (replace(s, offset=s.offset - first) for s in found))
+        dp = self.dp if prod(shape) in (0, prod(self.shape)) else None  # all or nothing of it
+        layout = Layout(shape, self.dtype, (replace(s, offset=s.offset - first) for s in found), dp)
         end = 0
         for part in layout.parts:
             if part.offset != end:
@@ -140,8 +150,7 @@ class Layout:
 
     def without(self, dims: set[int]) -> Layout:
         """Return the layout without `dims`, each of size 1."""
-        keep = [i for i in range(len(self.shape)) if i not in dims]
-        return self.permuted(keep)
+        return self.permuted([i for i in range(len(self.shape)) if i not in dims]) if dims else self
 
     def of(self, dtype: DType) -> Layout:
         """Return the same spread of elements for another type."""
@@ -150,6 +159,7 @@ class Layout:
             self.shape,
             dtype,
             (replace(s, offset=s.offset // old * new, nbytes=s.nbytes // old * new) for s in self.shards),
+            self.dp,
         )
 
     def permuted(self, dims: Sequence[int]) -> Layout:

@@ -99,15 +99,16 @@ class DeviceMemory:
             num_cubes=self._config.cubes_per_sip,
             target_sip=sip,
         )
-        return self._hold(name, sip, shape, dtype, specs)
+        return self._hold(name, sip, shape, dtype, specs, dp)
 
     def place_like(self, name: str, sip: int, layout: Layout) -> TensorHandle:
         """Return memory of its own for a tensor whose parts lie on the same PEs as those of `layout`."""
-        return self._hold(name, sip, layout.shape, layout.dtype, layout.shards)
+        return self._hold(name, sip, layout.shape, layout.dtype, layout.shards, layout.dp)
 
     def _hold(
-        self, name: str, sip: int, shape: Sequence[int], dtype: DType, parts: Sequence[ShardSpec | TensorShard]
-    ) -> TensorHandle:
+        self, name: str, sip: int, shape: Sequence[int], dtype: DType, parts: Sequence[ShardSpec | TensorShard],
+        dp: DPPolicy | None,
+    ) -> TensorHandle:  # fmt: skip
         held: list[tuple[int, int, int]] = []
         try:
             shards = self._shards(sip, parts, held)
@@ -127,7 +128,7 @@ class DeviceMemory:
             self._free(sip, held)
             self.allocated[sip] -= size
 
-        return TensorHandle(name, sip, va, Layout(shape, dtype, shards), release)
+        return TensorHandle(name, sip, va, Layout(shape, dtype, shards, dp), release)
 
     def _shards(
         self, sip: int, parts: Sequence[ShardSpec | TensorShard], held: list[tuple[int, int, int]]

@@ -10,6 +10,7 @@ import pytest
 import kernbench as kb
 from kernbench import dtensor as dt
 from kernbench.dtensor import Partial, Replicate, Shard
+from kernbench.dtensor.local import policy_of
 from kernbench.dtensor.placements import local_part
 from kernbench.dtypes import float32
 from kernbench.errors import KernbenchError, PlacementError
@@ -230,14 +231,59 @@ def test_creation_does_not_depend_on_placements():
     assert len(one) == 1
 
 
-def test_a_local_part_keeps_its_place_on_the_pes():
-    def program(torch, mesh):
-        moved = spread(torch, mesh, [Shard(0)], ROWS).redistribute(placements=[Replicate()])
-        return len(moved.to_local().pes), [s.index for s in moved.to_local().shards]
+POLICIES = [
+    ROWS, COLUMNS, kb.DPPolicy("row_wise", "column_wise", num_pes=1), kb.DPPolicy("replicate", "row_wise"),
+    kb.DPPolicy(num_cubes=1, num_pes=1), kb.DPPolicy("row_wise", "tiled_row_major", tile=(1, 2)),
+]  # fmt: skip
 
-    for pes, parts in spawned(program, 2)[0]:
-        assert pes == 4
-        assert all(part[1] == slice(0, 5) for part in parts)  # rows, as before
+
+@pytest.mark.parametrize("dp", POLICIES, ids=lambda dp: f"{dp.cube}-{dp.pe}")
+@pytest.mark.parametrize("shape", [(2, 5), (4, 1)])  # of 3 ranks the last has nothing: of rows, or of columns
+def test_a_local_part_keeps_its_policy_through_every_move(shape, dp):
+    whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+
+    def program(torch, mesh):
+        found = []
+        for source, target, _ in MOVES:
+            d = spread(torch, mesh, [source], dp, whole)
+            want = spread(torch, mesh, [target], dp, whole).to_local()
+            moved = d.redistribute(placements=[target])
+            made = [moved, moved + moved, moved * 2, moved.relu(), dt.distribute_tensor(d.full_tensor(), mesh, [target])
+                    ] if target != Partial() else [moved]  # fmt: skip
+            found += [(t.to_local(), want) for t in made]
+            np.testing.assert_allclose(moved.full_tensor().numpy(), whole, rtol=1e-6)
+            assert moved.full_tensor().layout.dp == dp
+        return [(got.layout.dp, got._lies_like(want)) for got, want in found]
+
+    for found in spawned(program, 3)[0]:
+        assert len(found) == 8 * 5 + 1
+        assert {policy for policy, _ in found} == {dp}
+        assert all(alike for _, alike in found)
+
+
+def test_parts_of_a_tensor_lie_by_what_they_look_like():
+    def program(torch, mesh):
+        x = torch.tensor(np.ones((4, 3), np.float32), device="ahbm", dp=ROWS)
+        assert policy_of(x[0:0]) == policy_of(x[:]) == policy_of(x.to(torch.float16)) == ROWS
+        assert policy_of(x[:2]) == kb.DPPolicy("column_wise", "row_wise", 1, 2)  # one cube: its policy is one of three
+        assert policy_of(x.t().contiguous()) == kb.DPPolicy("column_wise", "column_wise", 2, 2)
+        with pytest.raises(PlacementError, match=r"a part of a tensor, as no policy places it"):
+            policy_of(x[1:])
+
+    spawned(program, 1)
+
+
+def test_a_square_part_is_not_taken_for_its_transposed():
+    def program(torch, mesh):
+        x = torch.tensor(np.arange(4, dtype=np.float32).reshape(2, 2), device="ahbm")
+        with pytest.raises(PlacementError, match=r"transposed to shape \(2, 2\), placed as \(2, 2\)"):
+            dt.DTensor.from_local(x.t(), mesh, [Replicate()])
+        with pytest.raises(PlacementError, match="on the host"):
+            dt.DTensor.from_local(x.cpu(), mesh, [Replicate()])
+        same = dt.DTensor.from_local(x.t().contiguous(), mesh, [Replicate()]) @ dt.ones(2, 2, device_mesh=mesh)
+        np.testing.assert_array_equal(same.to_local().numpy(), [[2, 2], [4, 4]])
+
+    spawned(program, 1)
 
 
 def test_meshes():
