@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench.ccl.lane import Group, Lane
-from kernbench.config.ccl import FACTS, GRID
+from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
 from kernbench.errors import ConfigError
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 
@@ -84,6 +84,15 @@ class Algorithm:
     root_cube: int | str = "corner"
     world_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, known in (("buffer_kind", BUFFER_KINDS), ("contribution", CONTRIBUTIONS)):
+            if (value := getattr(self, key)) not in known:
+                raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} is unknown; {hint(value, known)}")
+        for key in ("n_slots", "slot_size", "credit_bytes", "vc_chunk_size", "world_size"):
+            value = getattr(self, key)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} must be a whole number >= 1")
 
     def on(self, machine: MachineConfig) -> Algorithm:
         """Return the algorithm with the machine file's values where it leaves the rings to it."""

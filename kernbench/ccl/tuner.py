@@ -159,7 +159,7 @@ class Tuner:
     refine : int
         How many algorithms are simulated.
     slots : sequence of int
-        Numbers of slots to try.
+        Numbers of slots to try, with algorithms that state none.
     folder : Path, optional
         Where the table is kept.
     version : str
@@ -214,20 +214,10 @@ class Tuner:
             If no algorithm runs there; the message says why not, for each.
         """
         group = tuple(range(self.machine.config.n_sips)) if sips is None else tuple(sips)
-        names = [
-            a.name for a in self.algorithms.values() if (a.collective, a.contribution) == (collective, contribution)
-        ]
+        doing = [a for a in self.algorithms.values() if (a.collective, a.contribution) == (collective, contribution)]
+        names = [a.name for a in doing]
         key = json.dumps(
-            [
-                collective,
-                contribution,
-                nbytes,
-                itemsize,
-                group,
-                sorted(places),
-                sorted(names),
-                self.simulate is not None,
-            ]
+            [collective, contribution, nbytes, itemsize, group, sorted(places), _settings(doing), bool(self.simulate)]
         )
         if key not in self.table:
             self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution)
@@ -275,9 +265,9 @@ class Tuner:
         return Decision(collective, nbytes, len(sips), self.machine.hash, tuple(found), refused, bound.ns, bound.by)
 
     def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
-        """Return the candidate with the fewest slots that are worth it."""
-        name, tried = planned.algorithm.name, []
-        for slots in self.slots:
+        """Return the candidate with the slots that it states, else with the fewest that are worth it."""
+        name, stated, tried = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots, []
+        for slots in self.slots if stated is None else (stated,):
             with_slots = replace(planned, algorithm=replace(planned.algorithm, n_slots=slots))
             form = Estimate(with_slots, self.machine, itemsize)
             if not form.known:
@@ -306,6 +296,14 @@ class Tuner:
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         part.replace(self.path)
+
+
+def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
+    """Return what a choice depends on beside the machine and the size, as JSON can hold it."""
+    return sorted(
+        (a.name, a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.world_size, a.root_cube, repr(a.options))
+        for a in algorithms
+    )
 
 
 def _read(path: Path | None) -> dict[str, Decision]:

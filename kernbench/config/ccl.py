@@ -15,6 +15,8 @@ AUTO = "auto"
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier",
 )  # fmt: skip
+CONTRIBUTIONS = ("rank", "cube", "pe")
+BUFFER_KINDS = ("tcm", "sram", "hbm")
 ROOTS = ("corner", "centre")
 # What `kernel_args` gets of its participants when it names it; options may state the grid.
 FACTS = (
@@ -46,7 +48,7 @@ def _root(value: object) -> object:
     raise expected(f"must be {', '.join(ROOTS)}, or the number of a cube")
 
 
-BufferKind = Literal["tcm", "sram", "hbm"]
+BufferKind = Literal[BUFFER_KINDS]  # type: ignore[valid-type]
 Backpressure = Literal["credit"]
 Root = Annotated[Any, BeforeValidator(_root)]
 
@@ -78,7 +80,7 @@ class CclEntry(_Sizes):
 
     module: Annotated[str, AfterValidator(_module)] = Field(description="Holds `kernel` and `kernel_args`")
     collective: Literal[COLLECTIVES] = Field("all_reduce", description="What it does")  # type: ignore[valid-type]
-    contribution: Literal["rank", "cube", "pe"] = Field("rank", description="Whose data are one term of a sum")
+    contribution: Literal[CONTRIBUTIONS] = Field("rank", description="Whose data are one term of a sum")  # type: ignore[valid-type]
     topology: Annotated[str, AfterValidator(_named(TOPOLOGIES))] = Field(description="Who talks to whom")
     mapper: Annotated[str, AfterValidator(_named(MAPPERS))] = Field(description="Who takes part")
     validator: Annotated[str, AfterValidator(_named(VALIDATORS))] = Field(description="What it asks of the shards")

@@ -105,6 +105,7 @@ class RuntimeContext(TypeNames, Creation):
         *,
         config: CclLike | None = None,
         name: str | None = None,
+        n_slots: int | None = None,
         **call: Any,
     ) -> Plan:
         """Queue a collective over several devices: by default an all-reduce of one tensor of each.
@@ -123,6 +124,9 @@ class RuntimeContext(TypeNames, Creation):
             The ccl.yaml; by default the nearest one.
         name : str, optional
             What the launches are called in the result.
+        n_slots : int, optional
+            Slots of each queue's ring; by default the algorithm's, or as ccl.yaml or the machine file has it. With
+            "auto" and none stated they are chosen with the algorithm.
         **call
             What the algorithm is asked for, such as `op="max"` or `root=1`.
 
@@ -131,7 +135,7 @@ class RuntimeContext(TypeNames, Creation):
         Plan
             The algorithm, and who takes part.
         """
-        return collective(self._host, tensors, algorithm, config, name, call)
+        return collective(self._host, tensors, algorithm, config, name, n_slots, call)
 
     @property
     def requests(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, resolve_algorithm_config
@@ -26,6 +27,7 @@ def collective(
     algorithm: AlgorithmLike | None,
     config: CclLike | None,
     name: str | None,
+    n_slots: int | None,
     call: dict[str, Any],
 ) -> Plan:
     """Queue a collective on the devices of `tensors`, and return what it came to.
@@ -42,7 +44,7 @@ def collective(
     sips = [_sip(tensor) for tensor in firsts]
     _check_alike(firsts)
     places = {_sip(tensor): tensor.pes for tensor in firsts}
-    planned = _planned(host, firsts, algorithm, config, sips, places)
+    planned = _planned(host, firsts, algorithm, config, n_slots, sips, places)
     chosen = planned.algorithm
     buffers: dict[Place, list[Pointer]] = {}
     n_elem: dict[Place, int] = {}
@@ -87,17 +89,22 @@ def _planned(
     tensors: Sequence[DeviceTensor],
     algorithm: AlgorithmLike | None,
     config: CclLike | None,
+    n_slots: int | None,
     sips: Sequence[int],
     places: dict[int, list[Target]],
 ) -> Plan:
     if algorithm is None:
         config = load_ccl_config(config, host.config)
         algorithm = config.defaults.algorithm
+    own: dict[str, Any] = {} if n_slots is None else {"n_slots": n_slots}
     if algorithm != AUTO:
-        return plan(resolve_algorithm_config(algorithm, config, host.config), host.config, sips, places)
-    first = tensors[0]
+        found = resolve_algorithm_config(algorithm, config, host.config)
+        return plan(replace(found, **own), host.config, sips, places)
+    first, known = tensors[0], load_ccl_config(config, host.config)
+    if own:
+        entries = {name: entry.model_copy(update=own) for name, entry in known.algorithms.items()}
+        known = known.model_copy(update={"algorithms": entries})
     n_elem = max(_shard(first, *target)[1] for target in first.pes)
-    known = load_ccl_config(config, host.config)
     return host.collectives.chosen(known, "all_reduce", n_elem, first.dtype.itemsize, sips, first.pes)
 
 

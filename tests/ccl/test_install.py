@@ -109,6 +109,18 @@ def test_a_kernel_an_algorithm_and_a_path():
         install.resolve_algorithm_config(3)
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [({"buffer_kind": "tmc"}, "buffer_kind = 'tmc' is unknown; did you mean tcm"),
+     ({"contribution": "sip"}, "contribution = 'sip' is unknown; known: rank, cube, pe"),
+     ({"slot_size": 0}, "slot_size = 0 must be a whole number >= 1"),
+     ({"world_size": 2.5}, "world_size = 2.5 must be a whole number >= 1")],
+)  # fmt: skip
+def test_an_algorithm_of_ones_own_is_checked_where_it_is_made(setting, said):
+    with pytest.raises(ConfigError, match=f"algorithm 'my_kernel': {said}"):
+        algorithm(my_kernel, **setting)
+
+
 def test_the_wiring_of_cubes_and_devices_is_that_of_the_plan(six_sips):
     cubes = [(cube, 0) for cube in range(16)]
     planned = plan(_over_cubes(), six_sips, range(6), cubes)

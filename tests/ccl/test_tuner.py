@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,18 @@ def test_slots_are_taken_where_they_are_worth_it(machine):
     assert tuner.choose("all_reduce", 64).n_slots == 2
     long = tuner.choose("all_reduce", 16 * MIB)
     assert long.n_slots == 8  # 4 do not fill the round trip between SIPs: 70 of 128 GB/s
+
+
+def test_stated_slots_are_kept(machine):
+    ring, tree = entries("ring_allreduce_tcm", "tree_allreduce")
+    chosen = Tuner(machine, [replace(ring, n_slots=3), tree]).choose("all_reduce", 16 * MIB)
+    assert (chosen.algorithm, chosen.n_slots) == ("ring_allreduce_tcm", 3)
+    assert {c.algorithm: c.n_slots for c in chosen.candidates}["tree_allreduce"] != 3
+    asked = []
+    Tuner(machine, [replace(ring, n_slots=3)], simulate=lambda plan, *_: asked.append(plan) or 9.0).choose(
+        "all_reduce", MIB
+    )
+    assert [plan.algorithm.n_slots for plan in asked] == [3]
 
 
 def test_what_the_machine_does_not_admit_is_refused_with_its_reason(machine):
@@ -97,6 +110,17 @@ def test_the_table_is_kept_by_machine_and_version(machine, tmp_path):
     tuner(of=machine.with_({"system.sip_link.latency_ns": 60})).choose("all_reduce", 64)
     assert len(calls) == 4
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_table_knows_what_algorithms_state(machine, tmp_path):
+    [ring] = entries("ring_allreduce_tcm")
+    found = [
+        Tuner(machine, [own], folder=tmp_path).choose("all_reduce", MIB)
+        for own in (ring, replace(ring, n_slots=3), replace(ring, n_slots=3, slot_size=512), ring)
+    ]
+    assert [d.n_slots for d in found] == [8, 3, 3, 8]
+    assert found[1].best.ns < found[2].best.ns
+    assert found[3] == found[0]
 
 
 def test_a_table_of_another_schema_is_not_read(machine, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import names, resolve_algorithm_config
-from kernbench.config import default_ccl_path, read_ccl
+from kernbench.config import default_ccl_path, load_yaml, read_ccl
 from kernbench.errors import CollectiveMismatchError, ConfigError, OutOfMemoryError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
@@ -220,6 +220,30 @@ def test_auto_chooses_by_size_and_says_what():
     assert {a.contribution for a in chosen} == {"rank"}
     launched = {c.name for c in torch.engine.log.commands}
     assert {f"all_reduce by {a.name}" for a in chosen} <= launched
+
+
+@pytest.mark.parametrize("where", ["entry", "defaults", "keyword"])
+def test_auto_keeps_slots_that_are_stated(where):
+    content = load_yaml(default_ccl_path())
+    content["algorithms"] = {"ring_allreduce_tcm": content["algorithms"]["ring_allreduce_tcm"]}
+    if where != "keyword":
+        (content["defaults"] if where == "defaults" else content["algorithms"]["ring_allreduce_tcm"])["n_slots"] = 3
+    call = {"n_slots": 3} if where == "keyword" else {}
+    with session(one_cube(3), data=True) as torch:
+        arrays, tensors = of_each_device(torch, 60_000)
+        assert torch.collective(tensors, config=content, **call).algorithm.n_slots == 3
+        np.testing.assert_array_equal(tensors[2].numpy(), sum(arrays))
+        assert installs(torch)[0] == "install direct: ring_allreduce_tcm, 3 x 4096 B in tcm (0)"
+
+
+def test_slots_of_one_call():
+    with session(one_cube(2)) as torch:
+        _, tensors = of_each_device(torch, 8)
+        assert torch.collective(tensors, "ring_allreduce_hbm", config=CCL, n_slots=7).algorithm.n_slots == 7
+        assert torch.collective(tensors, pass_east, n_slots=1).algorithm.n_slots == 1
+        for wrong in (0, 2.0, True):
+            with pytest.raises(ConfigError, match=f"n_slots = {wrong} must be a whole number >= 1"):
+                torch.collective(tensors, pass_east, n_slots=wrong)
 
 
 def test_auto_passes_over_what_does_not_take_every_shard():
