@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from kernbench.analysis.compare import Comparison, compare
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook.frames import Film, Frame
 from kernbench.notebook.job import Job, Options, Outcome
+from kernbench.notebook.kept import shared
 from kernbench.notebook.machine import MachineForm
 from kernbench.notebook.parameters import Value
 from kernbench.notebook.state import CANCELLED, DONE, FAILED, RUNNING, STOPPING, Entry, State
@@ -151,10 +153,22 @@ class Explorer:
         estimate = self.estimate_s()
         return self.auto and not self.obstacle and estimate is not None and estimate < AUTO_RUN_S
 
+    @property
+    def shown(self) -> bool:
+        """Whether what is to be seen is the result of what is chosen: a run of it would show the same."""
+        entry = self.state.entry
+        return self.state.status == DONE and entry is not None and self._chosen() == _chosen(entry)
+
     # -- running
 
-    def run(self) -> bool:
-        """Start a run; return False, and do nothing, where one is under way or a value is wrong."""
+    def run(self, *, again: bool = False) -> bool:
+        """Start a run; return False, and do nothing, where one is under way or a value is wrong.
+
+        Parameters
+        ----------
+        again : bool
+            Simulate what is in the cache, too.
+        """
         with self._lock:
             if self.obstacle:
                 return False
@@ -163,8 +177,9 @@ class Explorer:
             entry = Entry(
                 self._runs, self.work, values, form.machine, form.machine.source, tuple(form.overrides()), self.options
             )
+            before = (lambda: None) if again else self._found
             self._job = Job(
-                entry.machine, self.work.program(values), entry.name, self.options, self._framed, self._ended
+                entry.machine, self.work.program(values), entry.name, self.options, self._framed, self._ended, before
             )
             self.state = State(RUNNING, entry=entry)
         self._changed()
@@ -191,6 +206,22 @@ class Explorer:
         """Wait until the run has ended; return whether it has."""
         return self._job is None or self._job.wait(timeout_s)
 
+    def _chosen(self) -> tuple[object, ...]:
+        return self.work, self.values, self.form.machine.config, self.options
+
+    def _found(self) -> Outcome | None:
+        """Return what the cache has of the present run; of a point of a sweep, whose log is not kept, tell the time."""
+        assert self.state.entry is not None
+        place = shared(self.state.entry)
+        found = place.find() if place is not None else None
+        if isinstance(found, dict):
+            message = f"in the cache: {found['run_ns']:,.1f} ns; its log is not there, so it is simulated for that"
+            with self._lock:
+                self.state = replace(self.state, message=message)
+            self._changed()
+            return None
+        return found
+
     def _framed(self, frame: Frame) -> None:
         with self._lock:
             self.state = replace(self.state, frame=frame)
@@ -205,22 +236,25 @@ class Explorer:
                 self.state = replace(state, status=status, message=message, outcome=outcome)
             self._changed()
             return
-        film = Film(outcome.result.records)
-        entry = replace(state.entry, latency_ns=outcome.result.latency_ns, seconds=outcome.seconds)
-        done = State(DONE, "", film.frame(film.end_ps), entry, outcome, film)
+        film, found = Film(outcome.result.records), outcome.made > 0
+        entry = replace(state.entry, latency_ns=outcome.result.latency_ns, seconds=outcome.seconds, found=found)
+        done = State(DONE, _origin(outcome), film.frame(film.end_ps), entry, outcome, film)
         with self._lock:
             self.history.append(entry)
             self._keep(entry, outcome.result)
             self.state = done
         self._changed()
+        place = None if found else shared(entry)
+        if place is not None:
+            place.keep(outcome)
         try:
-            found: Why | str = outcome.result.why()
+            why: Why | str = outcome.result.why()
         except KernbenchError as error:
-            found = str(error)
+            why = str(error)
         with self._lock:
             if self.state is not done:  # another run has begun
                 return
-            self.state = replace(done, why=found)
+            self.state = replace(done, why=why)
         self._changed()
         if self._again:
             self.touched()
@@ -286,6 +320,7 @@ class Explorer:
                 "latency_ns": entry.latency_ns,
                 "against_baseline": entry.latency_ns / self.baseline.latency_ns if self.baseline else None,
                 "host_s": entry.seconds,
+                "found": entry.found,
                 **asdict(entry.options),
             }
             for entry in reversed(self.history)
@@ -299,3 +334,15 @@ class Explorer:
             rows += len(self._results[number].records)
             if rows > KEPT_ROWS and number != entry.number and (not self.baseline or number != self.baseline.number):
                 del self._results[number]
+
+
+def _chosen(entry: Entry) -> tuple[object, ...]:
+    return entry.work, entry.values, entry.machine.config, entry.options
+
+
+def _origin(outcome: Outcome) -> str:
+    """Return where a result is from, unless it is of this run."""
+    if not outcome.made:
+        return ""
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.made))
+    return f"from the cache: simulated {made} in {outcome.seconds:,.1f} s"

@@ -36,6 +36,8 @@ class Entry:
     options : Options
     latency_ns, seconds : float
         Simulated time, and the host's.
+    found : bool
+        Whether it was found in the cache; the host's time is that of the run that made it.
     """
 
     number: int
@@ -47,6 +49,7 @@ class Entry:
     options: Options
     latency_ns: float = 0.0
     seconds: float = 0.0
+    found: bool = False
 
     @property
     def title(self) -> str:
@@ -96,5 +99,6 @@ class State:
 
     @property
     def replays(self) -> bool:
-        """Whether the run was too short to be watched, and is to be shown again."""
-        return self.status == DONE and self.outcome is not None and self.outcome.seconds < REPLAY_S
+        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
+        outcome = self.outcome
+        return self.status == DONE and outcome is not None and (outcome.made > 0 or outcome.seconds < REPLAY_S)

@@ -111,7 +111,7 @@ class LiveRun:
         self.root = widgets.HBox([STYLE(), panel.root])
         self.root.add_class("kb-explorer")
         panel.root.add_class("kb-wide")
-        self.explorer.run()
+        self.explorer.run(again=True)
 
     @property
     def result(self) -> Result | None:

@@ -82,7 +82,7 @@ class HistoryTab:
             f"<tr><td>{x['run']}</td><td>{escape(x['work'])}</td><td>{escape(x['machine'])}</td>"
             f'<td style="text-align:right">{x["latency_ns"]:,.1f}</td>'
             f'<td style="text-align:right">{_ratio(x["against_baseline"])}</td>'
-            f'<td style="text-align:right">{x["host_s"]:.2f}</td></tr>'
+            f'<td style="text-align:right">{x["host_s"]:.2f}{" (cache)" * x["found"]}</td></tr>'
             for x in self._explorer.table()
         )
         head = "".join(f"<th>{x}</th>" for x in ("run", "work", "machine", "latency [ns]", "against A", "took [s]"))

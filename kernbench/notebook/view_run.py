@@ -30,7 +30,7 @@ class RunPanel:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._film: Film | None = None
-        self.run = button("Run", "Simulate this work on this machine", "play", explorer.run, "primary")
+        self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.shown), "primary")
         self.run.add_class("kb-run")
         self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
         self.cancel.add_class("kb-cancel")
@@ -62,6 +62,11 @@ class RunPanel:
         """Show the state as it is; may be called from any thread."""
         explorer, state = self._explorer, self._explorer.state
         self.run.disabled = bool(explorer.obstacle)
+        self.run.description, self.run.tooltip = (
+            ("Run again", "Simulate this once more, whatever is in the cache")
+            if explorer.shown
+            else ("Run", "Simulate this work on this machine, or show it at once if it is in the cache")
+        )
         self.cancel.disabled = state.status != RUNNING
         estimate = explorer.estimate_s()
         self.note.value = (

@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS points (
     row TEXT NOT NULL, seconds REAL NOT NULL, made REAL NOT NULL
 ) WITHOUT ROWID
 """
+# Whole logs are large, and only the explorer has use for them: apart from the rows.
+_LOGS = "CREATE TABLE IF NOT EXISTS logs (key TEXT PRIMARY KEY, notes TEXT NOT NULL, log BLOB)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,17 @@ class Group:
     nbytes: int
     seconds: float
     made: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a point: its row, the time it took, when it was made; its log and notes on it, if there are."""
+
+    row: Row
+    seconds: float
+    made: float
+    notes: Row
+    log: bytes | None
 
 
 class Cache:
@@ -70,10 +83,28 @@ class Cache:
                     found[key] = json.loads(hit[0])
         return found
 
+    def find(self, key: str) -> Kept | None:
+        """Return all that there is of one point."""
+        if not self.path.is_file():
+            return None
+        with _passed_over("read"), self._open() as database:
+            hit = database.execute(
+                "SELECT row, seconds, made, notes, log FROM points LEFT JOIN logs USING (key) WHERE key = ?", (key,)
+            ).fetchone()
+            if hit:
+                row, seconds, made, notes, log = hit
+                return Kept(json.loads(row), seconds, made, json.loads(notes or "{}"), log)
+        return None
+
     def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
         """Keep a row, and what it is of."""
         with self.writer() as put:
             put(key, row, study, machine, version, seconds)
+
+    def put_log(self, key: str, log: bytes, notes: Row) -> None:
+        """Keep the log of a point whose row is kept, and notes on it."""
+        with _passed_over("write"), self._open() as database:
+            database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (key, json.dumps(notes), log))
 
     @contextmanager
     def writer(self) -> Iterator[Put]:
@@ -97,8 +128,8 @@ class Cache:
             return []
         with self._open() as database:
             rows = database.execute(
-                "SELECT study, version, COUNT(*), SUM(LENGTH(row)), SUM(seconds), MAX(made) FROM points "
-                "GROUP BY study, version ORDER BY MAX(made) DESC"
+                "SELECT study, version, COUNT(*), SUM(LENGTH(row) + COALESCE(LENGTH(log), 0)), SUM(seconds), MAX(made) "
+                "FROM points LEFT JOIN logs USING (key) GROUP BY study, version ORDER BY MAX(made) DESC"
             )
             return [Group(*row) for row in rows]
 
@@ -127,6 +158,7 @@ class Cache:
                 values.append(value)
         with self._open() as database:
             gone = database.execute(f"DELETE FROM points WHERE {' AND '.join(conditions)}", values).rowcount  # noqa: S608
+            database.execute("DELETE FROM logs WHERE key NOT IN (SELECT key FROM points)")
         with self._open() as database:
             database.execute("VACUUM")
         return gone
@@ -148,6 +180,7 @@ class Cache:
             # Losing the last rows to a power cut is no loss: they are computed again.
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_TABLE)
+            database.execute(_LOGS)
             yield database
 
 

@@ -15,7 +15,7 @@ from kernbench.sweeps.axes import Axis, grid, latin_hypercube
 from kernbench.sweeps.cost import machine_columns
 from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.runner import Job
-from kernbench.sweeps.studies import parameters_of, resolve_study
+from kernbench.sweeps.studies import complete, parameters_of, resolve_study
 from kernbench.topology.builder import Machine, resolve_topology
 
 Constraint = str | Callable[[Row], bool]
@@ -65,7 +65,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         name, version = study_name(self.study), study_version(self.study)
-        keys = (sweep_key(name, version, point.machine, point.parameters) for point in self.points)
+        usual = complete(self.study, {})
+        keys = (sweep_key(name, version, point.machine, usual | point.parameters) for point in self.points)
         object.__setattr__(self, "keys", tuple(keys))
 
     def job(self) -> Job:
@@ -94,11 +95,14 @@ class Plan:
     def __repr__(self) -> str:
         lines = [f"{len(self.points)} points of {study_name(self.study)} over {', '.join(self.axes)}"]
         if self.invalid:
-            lines.append(f"{len(self.invalid)} more cannot be:")
-            lines += [f"  {', '.join(f'{k} = {v}' for k, v in x.shown.items())}: {x.reason}" for x in self.invalid[:10]]
-        if len(self.invalid) > 10:
-            lines.append(f"  ... and {len(self.invalid) - 10} more")
-        return "\n".join(lines)
+            lines.append(f"{len(self.invalid)} {'more ' if self.points else ''}cannot be:")
+        return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons())])
+
+    def reasons(self, first: int = 10) -> list[str]:
+        """Return in words why points cannot be: the first of them, and how many more there are."""
+        lines = [f"{', '.join(f'{k} = {v}' for k, v in x.shown.items())}: {x.reason}" for x in self.invalid[:first]]
+        more = len(self.invalid) - first
+        return lines + ([f"... and {more} more"] if more > 0 else [])
 
 
 def run_study(study: Study, spec: Row, point: Row) -> Row:

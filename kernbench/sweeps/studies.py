@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernbench.errors import ConfigError
 from kernbench.registry import STUDIES
 from kernbench.sweeps.activity import activity
-from kernbench.sweeps.keys import Row, Study
+from kernbench.sweeps.keys import Row, Study, study_name
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
     from kernbench.runtime_api.context import RuntimeContext
 
 PROGRAM = "torch"  # the first parameter of a program
+HOW = ("mode", "log", "data")  # parameters of the measurement
 
 
-def resolve_study(study: Study | str) -> Study:
+def resolve_study(study: Callable[..., Any] | str) -> Study:
     """Return the function of a machine that a study is.
 
     Parameters
@@ -26,30 +30,49 @@ def resolve_study(study: Study | str) -> Study:
     study : callable or str
         `study(machine, **parameters)`, returning a row; or `program(torch, **parameters)`, which is measured; or the
         name of either, or its dotted path.
+
+    Raises
+    ------
+    ConfigError
+        If a program has a parameter named as one of the measurement.
     """
     fn: Callable[..., Any] = STUDIES.resolve(study) if isinstance(study, str) else study
-    first = next(iter(inspect.signature(fn).parameters), "")
-    return partial(measured, fn) if first == PROGRAM else fn
+    names = list(inspect.signature(fn).parameters)
+    if names[:1] != [PROGRAM]:
+        return fn
+    taken = [name for name in HOW if name in names]
+    if taken:
+        raise ConfigError(f"parameter {taken[0]} of {study_name(fn)} is one of how it is run: name it otherwise")
+    return partial(measured, fn)
 
 
-def measured(program: Callable[..., Any], machine: Machine, *, mode: str = "auto", **parameters: Any) -> Row:
-    """Run a program on a fresh machine, without values, and return what it took.
+def measured(
+    program: Callable[..., Any],
+    machine: Machine,
+    *,
+    mode: str = "auto",
+    log: str = "operation",
+    data: bool = False,
+    **parameters: Any,
+) -> Row:
+    """Run a program on a fresh machine and return what it took.
 
     Parameters
     ----------
     program : callable
         `program(torch, **parameters)`; a dict that it returns is part of the row.
     machine : Machine
-    mode : str
-        Of the engine.
+    mode, log : str
+        Of the engine; "tile" looks into composites.
+    data : bool
+        Whether values are computed, and checked where the program does.
     **parameters
         The program's; `dtype`, if it has one, is the type of its products.
 
     Returns
     -------
     dict
-        `latency_ns` of the longest launch, or of the whole run if there is none; `run_ns` of the whole run; where the
-        time of PEs went (`exclusive_*_ns`); the counts of `activity`; `certified`.
+        As `row_of` has it.
     """
     from kernbench.runtime_api.auto import run_program  # only programs need it, and a process starts sooner without
 
@@ -58,10 +81,31 @@ def measured(program: Callable[..., Any], machine: Machine, *, mode: str = "auto
     def run(torch: RuntimeContext) -> None:
         returned[:] = [program(torch, **parameters)]
 
-    result = run_program(machine, run, mode=mode)
+    result = run_program(machine, run, mode=mode, log=log, data=data)
+    return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
+
+
+def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
+    """Return what a run took.
+
+    Parameters
+    ----------
+    result : Result
+    machine : Machine
+    returned : object
+        What the program returned; a dict is part of the row.
+    dtype : DType or name
+        Of the products.
+
+    Returns
+    -------
+    dict
+        `latency_ns` of the longest launch, or of the whole run if there is none; `run_ns` of the whole run; where the
+        time of PEs went (`exclusive_*_ns`); the counts of `activity`; `certified`.
+    """
     records = result.records
     longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
-    counts = activity(machine.config, records.links, records.busy_by_component(), parameters.get("dtype", "f16"))
+    counts = activity(machine.config, records.links, records.busy_by_component(), dtype)
     stages = {f"exclusive_{stage}_ns": ns for stage, ns in result.breakdown.exclusive_ns().items() if ns}
     return {
         "latency_ns": longest / 1000,
@@ -69,13 +113,27 @@ def measured(program: Callable[..., Any], machine: Machine, *, mode: str = "auto
         **stages,
         **counts,
         "certified": records.mode == "exact" or bool(records.certified),
-        **(returned[0] if isinstance(returned[0], dict) else {}),
+        **(returned if isinstance(returned, dict) else {}),
     }
 
 
+def complete(study: Study, parameters: Row) -> Row:
+    """Return parameters, and the study's own values for those that are left out: both ways it is the same point."""
+    usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
+    return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
+
+
 def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a study by name: those of its program, if it is one, and `mode`."""
+    """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
     if isinstance(study, partial) and study.func is measured:
         own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
-        return own | {"mode": inspect.signature(measured).parameters["mode"]}
+        return own | {name: inspect.signature(measured).parameters[name] for name in HOW}
     return dict(list(inspect.signature(study).parameters.items())[1:])
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

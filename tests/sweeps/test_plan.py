@@ -116,8 +116,42 @@ def test_a_hypercube_is_the_same_for_the_same_seed():
 
 def test_a_program_has_its_parameters_and_the_mode_of_the_engine():
     assert len(make_plan(SMALL, "gemm", {"mode": ["auto", "exact"], "k": [64]})) == 2
-    with pytest.raises(ConfigError, match=r"known: m, k, n, .*, mode"):
+    with pytest.raises(ConfigError, match=r"known: m, k, n, .*, mode, log, data"):
         make_plan(SMALL, "gemm", {"q": [1]})
+
+
+def test_what_is_left_out_is_the_point_that_its_own_value_gives():
+    left_out, given, other = (
+        plan({"x": [1]}, **more).keys for more in ({}, *({"parameters": {"y": y}} for y in (1, 2)))
+    )
+    assert left_out == given != other
+    (usual,) = make_plan(SMALL, "gemm", {"m": [64]}).keys
+    named = {
+        "k": 512,
+        "n": 512,
+        "staging": "ref_ref",
+        "dtype": "f16",
+        "mode": "auto",
+        "log": "operation",
+        "data": False,
+    }
+    assert make_plan(SMALL, "gemm", {"m": [64]}, parameters=named).keys == (usual,)
+    assert make_plan(SMALL, "gemm", {"m": [64]}, parameters=named | {"data": True}).keys != (usual,)
+
+
+def test_a_default_that_is_no_plain_value_is_left_to_the_version_of_the_code():
+    def study(machine, *, x, kind=object):
+        return {"y": x}
+
+    assert len(make_plan(SMALL, study, {"x": [1, 2]}).keys) == 2
+
+
+def test_a_program_may_not_take_what_says_how_it_is_run():
+    def program(torch, *, data: int = 1):
+        return None
+
+    with pytest.raises(ConfigError, match=r"parameter data of .*program is one of how it is run: name it otherwise"):
+        make_plan(SMALL, program, {"data": [1]})
 
 
 def test_a_plan_file(tmp_path):

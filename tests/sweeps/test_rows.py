@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kernbench as kb
+from kernbench.studies import gemm
 from kernbench.sweeps.cache import Cache
 from tests.sweeps import studies
 
@@ -45,6 +46,14 @@ def test_a_sweep_without_a_valid_point_says_so_and_why(tmp_path):
     assert said.count("does not satisfy x > 2") == 2
     assert "does not satisfy x &gt; 2" in got._repr_html_()
     assert (tmp_path / "table.csv").read_text().startswith("x,sip.cube_mesh.w,machine,")
+
+
+def test_products_are_counted_in_the_type_that_a_program_has_of_itself():
+    def product(torch, *, dtype="i8"):
+        return gemm.explore(torch, m=64, k=64, n=64, dtype=dtype)
+
+    got = kb.sweep("preset:small", product, {"mode": ["fast"]}, cache=False, **QUIET)
+    assert got.table["macs_i8"].tolist() == [64**3]
 
 
 @pytest.mark.parametrize("name", ["status", "error"])

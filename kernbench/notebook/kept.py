@@ -1,0 +1,146 @@
+"""Runs of the explorer in the cache that milestones and sweeps share: what is found there is not simulated again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+from kernbench.analysis.records import Records
+from kernbench.analysis.result import Result
+from kernbench.errors import ConfigError
+from kernbench.notebook.job import Outcome
+from kernbench.sweeps import outcome as rows
+from kernbench.sweeps.cache import Cache, default_cache
+from kernbench.sweeps.keys import Row, Study, code_version, study_name, study_version, sweep_key
+from kernbench.sweeps.studies import complete, resolve_study, row_of
+
+if TYPE_CHECKING:
+    from kernbench.notebook.state import Entry
+
+STUDIES = "kernbench.studies."
+LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a program returned, as it was shown."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The place of a run in the cache: that of the same point in a sweep.
+
+    Attributes
+    ----------
+    cache : Cache
+    key, study, version : str
+        As of the points of a sweep.
+    entry : Entry
+        The run.
+    parameters : dict
+        Of the study, and how it is run.
+    """
+
+    cache: Cache
+    key: str
+    study: str
+    version: str
+    entry: Entry
+    parameters: Row
+
+    def find(self) -> Outcome | Row | None:
+        """Return what a finished run of this came to; of one whose log is not kept, as of a sweep, only its row."""
+        kept = self.cache.find(self.key)
+        if kept is None:
+            return None
+        records = _unpacked(kept.log) if kept.log is not None else None
+        if records is None:
+            return kept.row
+        notes: Any = dict(kept.notes)
+        shown = notes.pop("shown")
+        return Outcome(
+            Result(records, self.entry.name),
+            shown=Shown(shown["html"]) if isinstance(shown, dict) else shown,
+            seconds=kept.seconds,
+            made=kept.made,
+            **notes,
+        )
+
+    def keep(self, outcome: Outcome) -> None:
+        """Keep what a run came to; whoever asks for the same point finds it."""
+        result, entry = outcome.result, self.entry
+        assert result is not None
+        row = rows.attempt(
+            lambda _: row_of(result, entry.machine, outcome.shown, self.parameters.get("dtype", "f16")), {}
+        )
+        if row.status != rows.OK:  # the program returned what no table can hold
+            return
+        self.cache.put(self.key, row.row, self.study, entry.machine.hash, self.version, outcome.seconds)
+        if len(result.records) <= LOG_ROWS:
+            self.cache.put_log(self.key, _packed(result.records), _notes(outcome))
+
+
+def shared(entry: Entry) -> Shared | None:
+    """Return the place of a run in the cache; None where it has none.
+
+    Studies of the package have one, with the packaged ccl.yaml, on machines of built-in components. What else code of a
+    user's own reads is not known, nor is what a bench finds in the environment: these are run each time.
+    """
+    cache, work, options = default_cache(), entry.work, asdict(entry.options)
+    ours = getattr(work.function, "__module__", "").startswith(STUDIES)
+    if cache is None or not ours or _foreign(entry.machine.spec):
+        return None
+    try:
+        fn: Study = resolve_study(work.function)
+    except ConfigError:  # its parameters cannot be told from those of the run
+        return None
+    version = study_version(fn)
+    if version != code_version():
+        return None
+    parameters = complete(fn, {**entry.values, **options})
+    return Shared(
+        cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
+    )
+
+
+def _foreign(spec: Any) -> bool:
+    """Return whether a machine has components from elsewhere, by their dotted paths."""
+    if not isinstance(spec, Mapping):
+        return isinstance(spec, (list, tuple)) and any(map(_foreign, spec))
+    return ":" in str(spec.get("impl", "")) or any(map(_foreign, spec.values()))
+
+
+def _notes(outcome: Outcome) -> Row:
+    """Return what the panel shows beside the result."""
+    shown, html = outcome.shown, getattr(outcome.shown, "_repr_html_", None)
+    return {
+        "checks": outcome.checks,
+        "printed": outcome.printed,
+        "passed": outcome.passed,
+        "events": outcome.events,
+        "shown": {"html": str(html())} if callable(html) else shown if isinstance(shown, str) else None,
+    }
+
+
+def _packed(records: Records) -> bytes:
+    with TemporaryDirectory() as aside:
+        return records.save(Path(aside) / "log").read_bytes()
+
+
+def _unpacked(log: bytes) -> Records | None:
+    with TemporaryDirectory() as aside:
+        path = Path(aside) / "log"
+        path.write_bytes(log)
+        try:
+            return Records.load(path)
+        except (ConfigError, ValueError, KeyError, OSError, BadZipFile):  # no log that can be read: run again
+            return None

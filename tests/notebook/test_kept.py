@@ -1,0 +1,216 @@
+"""The explorer and the cache of points: what is there is shown at once, what was run is there for others."""
+
+from __future__ import annotations
+
+import pytest
+
+import kernbench as kb
+from kernbench.config import default_ccl_path
+from kernbench.notebook import explore, kept
+from kernbench.notebook.model import Explorer
+from kernbench.notebook.state import CANCELLED, DONE, RUNNING
+from kernbench.sweeps.cache import default_cache
+from tests.notebook import programs
+
+LONG_S = 60
+SIZE = {"m": 64, "k": 64, "n": 64}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path / "cache"))
+    return default_cache()
+
+
+def explorer(work="study gemm", **values):
+    made = Explorer("preset:small", [programs.copies, programs.endless])
+    made.choose(work)
+    for name, value in (SIZE | values if work == "study gemm" else values).items():
+        assert made.set(name, value)
+    return made
+
+
+def run(explorer, **how):
+    """Run, and return the state at the end and those of the way there."""
+    seen = []
+    explorer.on_change.append(lambda: seen.append(explorer.state))
+    assert explorer.run(**how)
+    assert explorer.wait(LONG_S)
+    explorer.on_change.clear()
+    return explorer.state, seen
+
+
+def kept_points(cache):
+    return sum(group.points for group in cache.groups())
+
+
+def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
+    first, _ = run(explorer())
+    there = explorer()
+    state, seen = run(there)
+    assert state.status == DONE
+    assert state.message.startswith("from the cache: simulated 20")
+    assert all(other.frame is None for other in seen if other.status == RUNNING), "nothing was simulated"
+    assert there.result.records.digest() == first.outcome.result.records.digest()
+    assert [repr(x) for x in state.why] == [repr(x) for x in first.why]
+    assert (state.outcome.checks, state.outcome.seconds) == (1, first.outcome.seconds)
+    assert state.replays
+    assert there.table()[0]["found"]
+    assert there.history[0].name == there.result.name
+
+
+def test_what_is_in_the_cache_can_be_run_again():
+    run(explorer())
+    there = explorer()
+    assert not there.shown
+    run(there)
+    assert there.shown
+    state, _ = run(there, again=there.shown)
+    assert state.message == ""
+    assert [entry.found for entry in there.history] == [True, False]
+    there.set("m", 96)
+    assert not there.shown
+
+
+def test_the_button_says_whether_it_simulates():
+    view = explore("preset:small", programs.copies)
+    view.explorer.auto = False
+    view.work_panel.work.value = "study gemm"
+    for name in "mkn":
+        view.work_panel.inputs[name].value = "64"
+    button, found = view.run_panel.run, []
+    for label in ("Run", "Run again"):
+        assert button.description == label
+        button.click()
+        assert view.explorer.wait(LONG_S)
+        found.append(view.explorer.history[-1].found)
+    for size in ("96", "64"):
+        view.work_panel.inputs["m"].value = size
+        assert button.description == "Run"
+        button.click()
+        assert view.explorer.wait(LONG_S)
+        found.append(view.explorer.history[-1].found)
+    assert found == [False, False, False, True]
+    assert "from the cache" in view.run_panel.frame.value
+    assert "(cache)" in view.result_panel.history.table.value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.set("m", 96),
+        lambda x: x.set_option("data", False),
+        lambda x: x.set_option("mode", "exact"),
+        lambda x: x.set_option("log", "operation"),
+        lambda x: x.form.set("cube.hbm.channel_bw_gbs", "16"),
+    ],
+)
+def test_another_point_is_not_found(change):
+    run(explorer())
+    other = explorer()
+    change(other)
+    assert run(other)[0].message == ""
+
+
+def test_a_cancelled_or_failed_run_is_not_kept(cache):
+    other = explorer("endless")
+    programs.started.clear()
+    assert other.run()
+    assert programs.started.wait(LONG_S)
+    other.cancel()
+    assert other.wait(LONG_S)
+    assert other.state.status == CANCELLED
+    run(explorer(m=4096, k=4096, n=4096, staging="load_load"))
+    stopped = explorer()
+    stopped.on_change.append(stopped.cancel)
+    assert stopped.run()
+    assert stopped.wait(LONG_S)
+    assert stopped.state.status == CANCELLED
+    assert kept_points(cache) == 0
+
+
+def test_a_sweep_finds_the_points_of_the_explorer(cache):
+    run(explorer())
+    found = []
+    swept = kb.sweep(
+        "preset:small",
+        "gemm",
+        {"m": [64, 96]},
+        parameters={"k": 64, "n": 64, "log": "tile", "data": True},
+        workers=1,
+        progress=lambda now: found.append(now.found),
+    )
+    assert found[-1] == 1
+    alone = kb.sweep(
+        "preset:small", "gemm", {"m": [64, 96]}, parameters={"k": 64, "n": 64, "log": "tile", "data": True},
+        workers=1, progress=False, cache=False,
+    )  # fmt: skip
+    assert swept.table.equals(alone.table)
+
+
+def test_the_explorer_tells_the_time_of_a_sweeps_point_and_runs_it_for_its_log():
+    swept = kb.sweep("preset:small", "gemm", {"m": [64]}, parameters={"k": 64, "n": 64}, workers=1, progress=False)
+    there = explorer()
+    there.set_option("log", "operation")
+    there.set_option("data", False)
+    _, seen = run(there)
+    (ns,) = swept.table["run_ns"]
+    told = {other.message for other in seen if other.status == RUNNING}
+    assert f"in the cache: {ns:,.1f} ns; its log is not there, so it is simulated for that" in told
+    assert there.result.latency_ns == ns
+    assert run(explorer())[0].message == ""
+    there = explorer()
+    there.set_option("log", "operation")
+    there.set_option("data", False)
+    assert "from the cache" in run(there)[0].message
+
+
+def test_of_a_long_run_only_the_row_is_kept(cache, monkeypatch):
+    monkeypatch.setattr(kept, "LOG_ROWS", 3)
+    run(explorer())
+    assert kept_points(cache) == 1
+    assert run(explorer())[0].message == ""
+
+
+def test_what_a_program_shows_is_shown_again():
+    def auto():
+        made = Explorer("preset:default")
+        made.choose("study ccl")
+        return run(made)[0]
+
+    first, again = auto(), auto()
+    assert "from the cache" in again.message
+    assert again.outcome.shown._repr_html_() == first.outcome.shown._repr_html_()
+
+
+def test_what_is_not_known_to_be_the_same_is_run_each_time(cache, tmp_path, monkeypatch):
+    for work in ("copies", "bench gemm-single-pe"):
+        run(explorer(work))
+    own = explorer()
+    own.form.set("cube.noc.router.impl", "kernbench.components.builtin.transit:Router")
+    run(own)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ccl.yaml").write_text(default_ccl_path().read_text() + "\n# mine\n")
+    run(explorer())
+    assert kept_points(cache) == 0
+
+
+def test_a_log_that_cannot_be_read_is_run_again(cache, monkeypatch):
+    run(explorer())
+    monkeypatch.setattr(kept, "_packed", lambda _: b"no log")
+    run(explorer(), again=True)
+    state, _ = run(explorer())
+    assert (state.status, state.message) == (DONE, "")
+
+
+def test_without_a_cache_it_runs(monkeypatch):
+    monkeypatch.setenv("KERNBENCH_CACHE", "off")
+    for _ in range(2):
+        assert run(explorer())[0].message == ""
+
+
+def test_logs_go_with_their_points(cache):
+    run(explorer())
+    assert cache.groups()[0].nbytes > 5000
+    assert cache.prune() == 1
+    assert run(explorer())[0].message == ""
