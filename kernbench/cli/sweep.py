@@ -36,7 +36,8 @@ def sweep(
 ) -> int:
     """Run the points of PLAN.yaml and write their table.
 
-    Finished points are written at once: the same command goes on where it was. Exit status 1 if a point failed.
+    Finished points are written at once: the same command goes on where it was. Exit status 1 if a point failed, 2 if
+    none can be.
 
     \b
     machine: preset:small
@@ -47,12 +48,15 @@ def sweep(
     samples: 20                          # a Latin hypercube; without it, every combination
     where: area_mm2 < 2000 and pes <= 64
     """  # noqa: D301 - \b keeps click from wrapping the example
-    from kernbench.errors import KernbenchError
+    from kernbench.errors import ConfigError, KernbenchError
     from kernbench.sweeps.outcome import Limits
     from kernbench.sweeps.plan_file import read_plan
     from kernbench.sweeps.sweep import run_plan
 
     read = read_plan(plan_file)
+    if not read.plan.points:
+        head = f"{plan_file}: none of its {len(read.plan.invalid)} points can be, so nothing is run:"
+        raise ConfigError([head, *read.plan.reasons(20)])
     click.echo(repr(read.plan))
     if dry_run:
         _kept(read.plan, no_cache)

@@ -47,6 +47,18 @@ def test_a_failed_point_is_the_commands_failure_too(plan, capsys):
     assert "1 error" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_plan_without_a_valid_point_is_bad_input_with_the_reasons(plan, capsys, tmp_path, options):
+    plan.write_text(PLAN.replace("[2, 99]", "[99]") + "where: x < 2\n")
+    assert main(["sweep", str(plan), *options]) == 2
+    out, err = capsys.readouterr()
+    assert "none of its 2 points can be" in err
+    for x in (1, 2):
+        assert f"x = {x}, sip.cube_mesh.w = 99: sip.cube_mesh = 99 x 2 = 198 cubes must be <= 16" in err
+    assert out == ""
+    assert list(tmp_path.iterdir()) == [plan]
+
+
 def test_a_plan_that_is_wrong_is_bad_input(plan, capsys):
     plan.write_text("study: gem\naxes: {k: [1]}\n")
     assert main(["sweep", str(plan)]) == 2
