@@ -108,6 +108,8 @@ def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
         handles = [t._handle for t in (x, weight, out)]
         args = (x.pointer, weight.pointer, None, out.pointer, rows, inner, n, places_of(x))
         out._host.launch(out.sip, weight.pes, linear, args, f"matmul {rows}x{inner}x{n}", handles)
+    elif not inner:
+        out.fill_(0.0)  # a sum of nothing
     return out
 
 

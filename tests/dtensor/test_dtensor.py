@@ -157,6 +157,20 @@ def test_matmul(a, b):
         assert placements[0] == known.get((a, b), placements[0])
 
 
+def test_a_rank_without_inner_elements_has_a_summand_of_zeros():
+    x, y = WHOLE[:, :2], WHOLE[:2]
+
+    def program(torch, mesh):
+        left, right = spread(torch, mesh, [Shard(1)], whole=x), spread(torch, mesh, [Shard(0)], whole=y)
+        used = torch.full((64, 64), 7.0, device="ahbm", dp=COLUMNS)
+        used.numpy()
+        del used  # whatever it left in memory
+        return (left @ right).full_tensor().numpy()
+
+    for got in spawned(program, 3)[0]:
+        np.testing.assert_array_equal(got, x @ y)
+
+
 def test_elementwise():
     def program(torch, mesh):
         a, b = spread(torch, mesh, [Shard(0)]), spread(torch, mesh, [Replicate()], ROWS)
