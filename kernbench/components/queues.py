@@ -65,7 +65,8 @@ class Queue:
     """One direction of a PE: the ring that its peer fills, and the peer's ring, which it fills while it has credits.
 
     Heads and tails count slots since the installation: `sent` and `acknowledged` of the peer's ring, `arrived`
-    and `released` of its own. Parts go `way` where rings lie in TCM, credits for its own ring go `way_back`.
+    and `released` of its own; `taken` counts those of messages that receives have claimed, arrived or not. Parts go
+    `way` where rings lie in TCM, credits for its own ring go `way_back`.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class Queue:
         "released",
         "sent",
         "spec",
+        "taken",
         "wake_ps",
         "way",
         "way_back",
@@ -93,7 +95,7 @@ class Queue:
         mine, theirs, fabric = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.fabric
         self.peer: PeIpcq = owner.engine.part(naming.pe_cpu(*spec.peer)).pe.ipcq
         self.way, self.way_back = fabric.route(mine, theirs), fabric.back(fabric.route(theirs, mine))
-        self.sent = self.acknowledged = self.arrived = self.released = 0
+        self.sent = self.acknowledged = self.arrived = self.released = self.taken = 0
         self.outbox: deque[SendJob] = deque()
         self.leaving: deque[Slot] = deque()
         self.inbox: deque[Message] = deque()

@@ -100,6 +100,7 @@ class Receiver:
         command.came_from = queue.name
         if command.consume:
             queue.inbox.popleft()
+            queue.taken += message.parts
             message.claimed = job
         self.take(job)
 

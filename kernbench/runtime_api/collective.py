@@ -12,6 +12,7 @@ from kernbench.ccl.install import names, resolve_algorithm_config
 from kernbench.ccl.plan import Plan, plan
 from kernbench.ccl.tuner import Candidate, Tuner
 from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
+from kernbench.runtime_api.unread import Ends
 from kernbench.sim_engine.install import QueueSpec
 from kernbench.topology import naming
 
@@ -152,16 +153,22 @@ class Collectives:
         """
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         queues = self.install(plan, key)
-        return {sip: self._start(plan, sip, args, name, queues) for sip in plan.sips}
+        ends = Ends(self._engine, plan, queues.key, name) if queues.key is not None else None
+        return {sip: self._start(plan, sip, args, name, queues, ends) for sip in plan.sips}
 
-    def _start(self, plan: Plan, sip: int, args: Mapping[Place, tuple[Any, ...]], name: str, queues: Queues) -> Start:
+    def _start(
+        self, plan: Plan, sip: int, args: Mapping[Place, tuple[Any, ...]], name: str, queues: Queues, ends: Ends | None
+    ) -> Start:
         engine, roles = self._engine, plan.on(sip)
         own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
         ranks = {target: role.rank for target, role in roles.items()}
 
         def launch() -> simpy.Event:
             kernel = plan.algorithm.kernel
-            return engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
+            done = engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
+            if ends is not None:
+                done.callbacks.append(lambda _: ends.note([(sip, *target) for target in own]))
+            return done
 
         def start() -> simpy.Event:
             if queues.ready.processed:

@@ -85,12 +85,14 @@ class Mailbox:
     """Sends and receives of a group: they belong together by source, target and tag, first to first.
 
     Each source, target and tag has a stream of its own on both devices, so that no message waits for another that it
-    does not follow.
+    does not follow. Streams take queues that no other has messages in.
     """
 
     def __init__(self, host: Host, group: ProcessGroup, transport: Transport) -> None:
         self._host, self._group, self._transport = host, group, transport
         self._open: list[_Post] = []
+        # Of each source and target: the stream that used each set of queues last, and its message.
+        self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
 
     def send(self, call: Call, target: int, tag: int) -> Work:
         """Take the calling rank's send to a member of the group."""
@@ -143,6 +145,16 @@ class Mailbox:
         stream = f"{group.name}.{source}-{target}.{tag}"
 
         def prepare(calls: list[Call]) -> list[Start]:
-            return self._transport.exchange(group, [source, target], calls)
+            queues = self._queues((source, target), stream, meeting)
+            return self._transport.exchange(group, [source, target], calls, f"{group.name}, messages {queues}")
 
-        return Meeting(self._host, title, ranks, devices, stream, prepare)
+        meeting = Meeting(self._host, title, ranks, devices, stream, prepare)
+        return meeting
+
+    def _queues(self, way: tuple[int, int], stream: str, meeting: Meeting) -> int:
+        """Return the number of a set of queues in which nothing of another stream is under way."""
+        used = self._used.setdefault(way, [])
+        free = (i for i, (last, message) in enumerate(used) if last == stream or message.is_over)
+        found = next(free, len(used))
+        used[found : found + 1] = [(stream, meeting)]
+        return found

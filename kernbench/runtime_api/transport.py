@@ -65,7 +65,7 @@ class Transport:
         if not call.runs:
             return []
         if call.ways is not None:
-            return self.exchange(group, range(group.size()), calls)
+            return self.exchange(group, range(group.size()), calls, group.name)
         tensors = [t for each in calls for t in each.tensors.values()]
         if tensors and not any(t.shards for t in tensors):
             return [self._nothing] * group.size()
@@ -83,8 +83,11 @@ class Transport:
             options["root"] = call.root
         return self._lanes(group, self._plan(group, call, shards), shards, options)
 
-    def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call]) -> list[Start]:
-        """Return what starts messages between members of a group, as their calls say, on each device."""
+    def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call], key: str) -> list[Start]:
+        """Return what starts messages between members of a group, as their calls say, on each device.
+
+        `key` names the queues: of two exchanges with one key, a device does one after the other.
+        """
         assert calls[0].ways is not None, "an exchange says what moves"
         routes = calls[0].ways(calls)
         pairs = frozenset((r.source, r.target) for r in routes if r.source != r.target)
@@ -94,7 +97,7 @@ class Transport:
         sips = [group.devices[m] for m in members]
         planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
         buffers = {(sip, *at): task.args for sip, own in zip(sips, todo, strict=True) for at, task in own.items()}
-        return self._starts(group, planned, buffers, dict.fromkeys(buffers, 0), {})
+        return self._starts(key, planned, buffers, dict.fromkeys(buffers, 0), {})
 
     def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
         """Return the algorithm of a call on the group: what the group says, else ccl.yaml, else the best."""
@@ -124,22 +127,22 @@ class Transport:
         if all(len(mine) == 1 for mine in own.values()):
             buffers = {place: mine[0][0] for place, mine in own.items()}
             n_elem = {place: mine[0][1] for place, mine in own.items()}
-            return self._starts(group, planned, buffers, n_elem, options)
+            return self._starts(group.name, planned, buffers, n_elem, options)
         calls = {
             place: (tuple((*pointers, *planned.args(place, n, **options)) for pointers, n in mine),)
             for place, mine in own.items()
         }
         several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
-        return self._starts(group, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
+        return self._starts(group.name, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
 
     def _starts(
-        self, group: ProcessGroup, planned: Plan, buffers: Mapping[tuple[int, int, int], Sequence[Any]],
+        self, key: str, planned: Plan, buffers: Mapping[tuple[int, int, int], Sequence[Any]],
         n_elem: Mapping[tuple[int, int, int], int], options: Mapping[str, Any],
     ) -> list[Start]:  # fmt: skip
         chosen = planned.algorithm
         over = "" if chosen.contribution == "rank" else f" over each {chosen.contribution}'s shard"
         title = f"{chosen.collective} by {chosen.name}{over}"
-        starts = self._host.collectives.starts(planned, group.name, buffers, n_elem, title, options)
+        starts = self._host.collectives.starts(planned, key, buffers, n_elem, title, options)
         self._host.requests += len(starts)
         return [starts[sip] for sip in planned.sips]
 

@@ -155,6 +155,11 @@ class Meeting:
         """Whether every member has called."""
         return len(self.calls) == len(self.members)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether every member has called, and every device has done its part."""
+        return self.is_complete and all(work.is_completed() for work in self._works.values())
+
     def join(self, member: int, call: Call) -> Work:
         """Note the call of a member (its rank in the group), and return its handle.
 

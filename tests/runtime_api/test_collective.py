@@ -10,9 +10,10 @@ import pytest
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import names, resolve_algorithm_config
 from kernbench.config import default_ccl_path, load_yaml, read_ccl
-from kernbench.errors import CollectiveMismatchError, ConfigError, OutOfMemoryError
+from kernbench.errors import CollectiveMismatchError, ConfigError, KernelError, OutOfMemoryError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
+from kernbench.sim_engine.observer import Observer
 from kernbench.topology.builder import resolve_topology
 from tests.runtime_api.machines import CUBES, PES, small
 
@@ -197,6 +198,56 @@ def test_one_participant_needs_no_queues():
         torch.collective(tensors, "ring_allreduce_tcm", config=CCL)
         np.testing.assert_array_equal(tensors[0].numpy(), arrays[0])
         assert not installs(torch)
+
+
+def talkative(t_ptr, n_elem, world_size, *, tl):
+    """Send E twice, and read W once."""
+    for _ in range(2):
+        tl.send("E", t_ptr, shape=n_elem)
+    tl.recv("W", shape=n_elem)
+
+
+@pytest.mark.parametrize("kind", ["tcm", "hbm"])
+def test_a_message_that_nobody_reads_is_an_error_at_the_end(kind):
+    def run():
+        with session(one_cube(3)) as torch:
+            _, tensors = of_each_device(torch, 100)
+            torch.collective(tensors, algorithm(talkative, buffer_kind=kind))
+
+    with pytest.raises(KernelError) as caught:
+        run()
+    assert str(caught.value) == (
+        "all_reduce by talkative: sip1.cube0.pe0 ended without reading what sip0.cube0.pe0 sent it over 'E' ('W' where "
+        "it arrives): 200 B; receive every message that is sent, or the next collective gets it"
+    )
+
+
+def test_messages_of_the_next_collective_are_not_unread():
+    """A sender is done with the second collective while the receiver is still in the first."""
+
+    def to_the_next(t_ptr, n_elem, world_size, *, tl):
+        if tl.program_id(2) == 0:
+            tl.send("E", t_ptr, shape=n_elem)
+        elif tl.program_id(2) == 1:
+            tile = tl.recv("W", shape=n_elem)
+            for _ in range(40):
+                tl.store(t_ptr, tile + 1.0)
+
+    class Ends(Observer):
+        def __init__(self):
+            self.sips = []
+
+        def launch_done(self, launch):
+            self.sips.append(launch.sip)
+
+    with session(one_cube(3), data=True) as torch:
+        ends = Ends()
+        torch.engine.observers.append(ends)
+        arrays, tensors = of_each_device(torch, 100)
+        for _ in range(3):
+            torch.collective(tensors, to_the_next)
+        np.testing.assert_array_equal(tensors[1].numpy(), arrays[0] + 1)
+    assert ends.sips.index(1) > [i for i, sip in enumerate(ends.sips) if sip == 0][1]
 
 
 def test_values_do_not_change_times():

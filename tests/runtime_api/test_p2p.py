@@ -45,6 +45,50 @@ def test_messages_keep_their_order_and_tags_keep_them_apart():
     assert on_ranks(program)[1] == [1, 0, 2, 3]
 
 
+@pytest.mark.parametrize("n", [8, 50_000])
+def test_messages_of_tags_that_cross_on_their_way_are_not_mistaken(n):
+    """Each side begins with another of the two; long ones do not fit into a ring."""
+
+    def pause(p, *, tl):
+        for _ in range(20):
+            tl.store(p, tl.load(p, shape=(1024,)) + 1.0)
+
+    def program(torch, rank):
+        dist = torch.distributed
+        x, y, work = full(torch, 1 - rank, n), full(torch, 2 - 2 * rank, n), full(torch, 0, 1024)
+        torch.ahbm.synchronize()
+        if rank == 0:
+            full(torch, 0).numpy()  # comes later
+            works = [dist.isend(x, 1, tag=1), dist.isend(y, 1, tag=2)]
+        else:
+            works = [dist.irecv(y, 0, tag=2)]
+            torch.launch("pause", pause, work)
+            works.append(dist.irecv(x, 0, tag=1))
+        assert all(w.wait() for w in works)
+        return set(x.tolist()), set(y.tolist())
+
+    with session(small(2), data=True) as torch:
+        assert on_ranks(program, torch=torch) == [({1.0}, {2.0})] * 2
+        # Each has queues of its own while the other is under way.
+        assert len(_installs(torch)) == 2 * 2
+
+
+def test_queues_of_messages_that_are_over_are_used_again():
+    def program(torch, rank):
+        for tag in range(5):
+            x = full(torch, tag * (1 - rank))
+            (torch.distributed.recv if rank else torch.distributed.send)(x, 1 - rank, tag=tag)
+            assert x.tolist()[0] == tag
+
+    with session(small(2), data=True) as torch:
+        on_ranks(program, torch=torch)
+        assert len(_installs(torch)) == 2
+
+
+def _installs(torch) -> list[str]:
+    return [c.name for c in torch.engine.log.commands if c.name.startswith("install")]
+
+
 def test_a_receive_from_any_takes_who_came_first():
     def program(torch, rank):
         dist = torch.distributed
