@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.ccl.lane import Place
+from kernbench.ccl.lane import Place, Target
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.errors import KernbenchError
@@ -132,7 +132,15 @@ class Bounds:
         self._graph = machine.graph
         self._router = Router(machine.graph)
         self._links: dict[int, set[tuple[str, str]]] = {}
+        self._bw_gbs: dict[object, float] = {}
         self._sips = sorted({place[0] for place in self.places})
+        self._in_cube: dict[Target, list[Place]] = defaultdict(list)
+        self._in_sip: dict[int, list[Place]] = defaultdict(list)
+        for place in self.places:
+            self._in_cube[place[:2]].append(place)
+            self._in_sip[place[0]].append(place)
+        # SIPs whose PEs take part alike are alike.
+        self._alike = {sip: tuple(place[1:] for place in own) for sip, own in self._in_sip.items()}
         self._counts: dict[Hashable, int] = defaultdict(int)
         for place in self.places:
             self._counts[self._shard(place)] += 1
@@ -188,7 +196,9 @@ class Bounds:
         yield self._whole_sips()
 
     def _pes(self) -> list[Region]:
-        return [Region(naming.pe(*p), [p], self._graph.out(naming.pe_dma(*p))[0].bw_gbs) for p in self.places]
+        first = self._sips[0]
+        bw = {at: self._graph.out(naming.pe_dma(first, *at))[0].bw_gbs for at in {place[1:] for place in self.places}}
+        return [Region(naming.pe(*place), [place], bw[place[1:]]) for place in self.places]
 
     def _cubes(self) -> list[Region]:
         return [self._region(naming.cube(*cube), [cube]) for cube in sorted({place[:2] for place in self.places})]
@@ -213,25 +223,23 @@ class Bounds:
             if region.bw_gbs:
                 yield region
 
-    def _region(self, name: str, cubes: Sequence[tuple[int, int]]) -> Region:
+    def _region(self, name: str, cubes: Sequence[Target]) -> Region:
         """Return the region of some cubes of one SIP; its border are the UCIe links that routes use."""
-        inside = set(cubes)
-        bw_gbs = 0.0
-        for sip in {sip for sip, _ in inside}:
-            for src, dst in self._used(sip):
-                a, b = naming.parse(src), naming.parse(dst)
-                if (a.sip, a.cube) in inside and (b.sip, b.cube) not in inside:
-                    bw_gbs += self._graph.edge(src, dst).bw_gbs
-        return Region(name, [place for place in self.places if place[:2] in inside], bw_gbs)
+        sip, inside = cubes[0][0], {cube for _, cube in cubes}
+        key = self._alike[sip], frozenset(inside)
+        if key not in self._bw_gbs:
+            ends = [(src, dst, naming.parse(src).cube, naming.parse(dst).cube) for src, dst in self._used(sip)]
+            out = [self._graph.edge(src, dst).bw_gbs for src, dst, a, b in ends if a in inside and b not in inside]
+            self._bw_gbs[key] = sum(out)
+        return Region(name, [place for cube in cubes for place in self._in_cube.get(cube, ())], self._bw_gbs[key])
 
     def _used(self, sip: int) -> set[tuple[str, str]]:
         """Return the links between UCIe ports of a SIP that lie on routes between the PEs, in both directions."""
         if sip not in self._links:
-            here = [place for place in self.places if place[0] == sip]
             connections = self.machine.config.cube.ucie.connections
             # PEs of one cube and connection number cross the same ports.
-            some = {(place[1], place[2] % connections): naming.pe_dma(*place) for place in here}
-            ends = {place[1]: naming.pe_dma(*place) for place in here}.values()
+            some = {(place[1], place[2] % connections): naming.pe_dma(*place) for place in self._in_sip[sip]}
+            ends = {place[1]: naming.pe_dma(*place) for place in self._in_sip[sip]}.values()
             paths = [self._router.path(src, dst) for src in some.values() for dst in ends if src != dst]
             if len(self._sips) > 1:
                 paths += [self._router.path(src, naming.io_noc(sip)) for src in some.values()]
@@ -247,7 +255,7 @@ class Bounds:
             for edge in self._graph.out(naming.io_noc(sip)):
                 at = naming.parse(edge.dst)
                 bw_gbs += edge.bw_gbs * (at.kind == "io_noc" and at.sip not in sips)
-        return Region(name, [place for place in self.places if place[0] in sips], bw_gbs)
+        return Region(name, [place for sip in sips for place in self._in_sip[sip]], bw_gbs)
 
     # -- latency
 

@@ -14,14 +14,14 @@ from typing import Protocol
 class Network(Protocol):
     """What a message between neighbours costs; long ones go in chunks, which may overlap."""
 
-    def way(self, nbytes: float, *, adds: bool = False) -> float:
-        """Return the time of the first chunk of a message from one neighbour to the next, and to add it there [ns]."""
+    def way(self, nbytes: float, adds: int = 0) -> float:
+        """Return the time of the first chunk of a message from one neighbour to the next, and of `adds` sums [ns]."""
 
-    def rest(self, nbytes: float) -> float:
+    def rest(self, nbytes: float, adds: int = 0) -> float:
         """Return how long the chunks behind the first one follow [ns]."""
 
-    def busy(self, nbytes: float) -> float:
-        """Return how long a message keeps a neighbour's port busy [ns]."""
+    def busy(self, nbytes: float, adds: int = 0) -> float:
+        """Return how long a message keeps a neighbour busy: its port, or its engine with `adds` sums [ns]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class AlphaBeta:
     bw_gbs: float
     gamma_ns: float = 0.0
 
-    def way(self, nbytes: float, *, adds: bool = False) -> float:
-        """Return alpha + n / B, and gamma n for a sum."""
+    def way(self, nbytes: float, adds: int = 0) -> float:
+        """Return alpha + n / B, and gamma n for each sum."""
         return self.alpha_ns + nbytes / self.bw_gbs + adds * self.gamma_ns * nbytes
 
-    def rest(self, nbytes: float) -> float:
+    def rest(self, nbytes: float, adds: int = 0) -> float:
         """Return nothing: there is one chunk."""
         return 0.0
 
-    def busy(self, nbytes: float) -> float:
+    def busy(self, nbytes: float, adds: int = 0) -> float:
         """Return n / B."""
         return nbytes / self.bw_gbs
 
@@ -63,17 +63,21 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A level of ranks in a tree: the vector goes over `depth` edges to its root, for the next level, and back."""
+    """A level of ranks in a tree: the vector goes over `depth` edges to its root, for the next level, and back.
+
+    Each rank adds what `fan` children send.
+    """
 
     depth: int
     net: Network
+    fan: int = 1
 
 
 Level = Ring | Tree
 Form = Callable[[Sequence[Level], float], float]
 
 
-def steps(net: Network, count: int, nbytes: float, *, adds: bool = False) -> float:
+def steps(net: Network, count: int, nbytes: float, adds: int = 0) -> float:
     """Return the time of `count` steps in which every rank sends `nbytes`, a chunk after that chunk of the step before.
 
     Notes
@@ -82,8 +86,8 @@ def steps(net: Network, count: int, nbytes: float, *, adds: bool = False) -> flo
     """
     if not count:
         return 0.0
-    way = net.way(nbytes, adds=adds)
-    return max(count * way, (count - 1) * net.busy(nbytes) + way) + net.rest(nbytes)
+    way = net.way(nbytes, adds)
+    return max(count * way, (count - 1) * net.busy(nbytes, adds) + way) + net.rest(nbytes, adds)
 
 
 def all_reduce(levels: Sequence[Level], nbytes: float) -> float:
@@ -107,14 +111,14 @@ def all_reduce(levels: Sequence[Level], nbytes: float) -> float:
     if isinstance(level, Ring):
         around = reduce_scatter([level], nbytes) + all_gather([level], nbytes)
         return around + all_reduce(inner, nbytes / level.n)
-    there_and_back = level.depth * (level.net.way(nbytes, adds=True) + level.net.way(nbytes))
-    return there_and_back + max(level.net.rest(nbytes), all_reduce(inner, nbytes))
+    there_and_back = level.depth * (level.net.way(nbytes, level.fan) + level.net.way(nbytes))
+    return there_and_back + max(level.net.rest(nbytes, level.fan), all_reduce(inner, nbytes))
 
 
 def reduce_scatter(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 steps round a ring, each of an n-th of the vector received and added."""
     level = _ring(levels)
-    return steps(level.net, level.n - 1, nbytes / level.n, adds=True)
+    return steps(level.net, level.n - 1, nbytes / level.n, adds=1)
 
 
 def all_gather(levels: Sequence[Level], nbytes: float) -> float:
@@ -126,27 +130,26 @@ def all_gather(levels: Sequence[Level], nbytes: float) -> float:
 def ring_flat(levels: Sequence[Level], nbytes: float) -> float:
     """Return an all-reduce in which whole vectors go round the ring: n - 1 of them come, and are added."""
     level = _ring(levels)
-    return steps(level.net, level.n - 1, nbytes, adds=True)
+    return steps(level.net, level.n - 1, nbytes, adds=1)
 
 
 def recursive_doubling(levels: Sequence[Level], nbytes: float) -> float:
-    """Return exchanges of the whole vector: a step for each ring of two; a tree before them folds.
+    """Return exchanges of the whole vector: a step for each ring of two; a tree before them folds, chunk by chunk.
 
     Notes
     -----
     log n (alpha + S / B + S gamma) (Thakur, Rabenseifner and Gropp, 2005).
     """
-    total = 0.0
-    for level in levels:
-        way, rest = level.net.way(nbytes, adds=True), level.net.rest(nbytes)
-        total += way + rest if isinstance(level, Ring) else way + level.net.way(nbytes) + 2 * rest
-    return total
+    folds = [level for level in levels if isinstance(level, Tree)]
+    pairs = [level for level in levels if isinstance(level, Ring)]
+    total = sum(level.net.way(nbytes, adds=1) + level.net.rest(nbytes, adds=1) for level in pairs)
+    return total + sum(level.net.way(nbytes, adds=1) + level.net.way(nbytes) for level in folds)
 
 
 def reduce(levels: Sequence[Level], nbytes: float) -> float:
     """Return the vector's way up a tree, with sums."""
     level = _tree(levels)
-    return level.depth * level.net.way(nbytes, adds=True) + level.net.rest(nbytes)
+    return level.depth * level.net.way(nbytes, level.fan) + level.net.rest(nbytes, level.fan)
 
 
 def broadcast(levels: Sequence[Level], nbytes: float) -> float:

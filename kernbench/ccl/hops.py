@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -37,26 +37,40 @@ class Ring:
 class Memory:
     """How a memory is written and read by a PE: `set_up_ps` for each access, over `there` and `back`.
 
-    TCM has no way to it, only `port_gbs`; SRAM has no `channels`.
+    TCM has no way to it, only ports, for what arrives and for what is read; SRAM has no `channels`.
     """
 
     set_up_ps: int = 0
-    port_gbs: float = 0.0
+    in_gbs: float = 0.0
+    out_gbs: float = 0.0
     there: tuple[Leg, ...] = ()
     back: tuple[Leg, ...] = ()
     channels: Channels | None = None
 
+    @property
+    def passes_gbs(self) -> float:
+        """Return the rate at which bytes can arrive and be read again; that of SRAM is its links'."""
+        if not self.there:
+            return min(self.in_gbs, self.out_gbs)
+        return self.hbm_gbs / 2 if self.channels else float("inf")
+
+    @property
+    def hbm_gbs(self) -> float:
+        """Return what all channels of HBM serve together."""
+        assert self.channels is not None
+        return self.channels.count * self.channels.burst_bytes * 1000 / self.channels.burst_ps
+
     def arrival_ps(self, nbytes: int) -> int:
         """Return what it adds to bytes that arrive at it."""
         if not self.there:
-            return serialization_ps(nbytes, self.port_gbs)
+            return serialization_ps(nbytes, self.in_gbs)
         added = write(self.there, self.back, max(1, nbytes), self.channels).memory if self.channels else 0
         return self.set_up_ps + added
 
     def read_ps(self, nbytes: int) -> int:
         """Return how long its PE takes to read from it."""
         if not self.there:
-            return serialization_ps(nbytes, self.port_gbs)
+            return serialization_ps(nbytes, self.out_gbs)
         if self.channels:
             return self.set_up_ps + read(self.there, self.back, max(1, nbytes), self.channels).total
         return self.set_up_ps + message(self.there, 0).total + message(self.back, nbytes).total
@@ -72,9 +86,9 @@ class Memory:
         return write(self.there, self.back, max(1, nbytes), self.channels).total
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hop:
-    """A queue from one PE to another, on an idle machine.
+    """A queue from one PE to another, on an idle machine; those of a machine that are alike are one.
 
     Attributes
     ----------
@@ -100,6 +114,10 @@ class Hop:
     command_ns: float
     itemsize: int = 2
 
+    def with_slots(self, n_slots: int) -> Hop:
+        """Return the same queue with another number of slots."""
+        return replace(self, ring=replace(self.ring, n_slots=n_slots))
+
     @cached_property
     def alpha_ns(self) -> float:
         """Time of a message of one element."""
@@ -113,14 +131,17 @@ class Hop:
     @cached_property
     def round_trip_ns(self) -> float:
         """From a slot leaving to its credit being back."""
-        slot = self.ring.slot_bytes
-        back = message(self.back, self.ring.credit_bytes).total
-        return (self._part_ps(slot) + self.memory.read_ps(slot) + back) / 1000
+        return self._round_trip_ns(self.ring.slot_bytes)
 
     @property
     def window_gbs(self) -> float:
         """What the slots allow: all of them in a round trip."""
-        return self.ring.n_slots * self.ring.slot_bytes / self.round_trip_ns
+        return self.window(self.ring.slot_bytes)
+
+    def window(self, nbytes: int) -> float:
+        """Return what the slots allow messages of `nbytes` [GB/s]: a short one takes a slot like any."""
+        held = min(nbytes, self.ring.slot_bytes)
+        return self.ring.n_slots * held / self._round_trip_ns(held)
 
     @property
     def rate_gbs(self) -> float:
@@ -144,59 +165,115 @@ class Hop:
         last = whole - before * slot
         return self.command_ns + left_ns + (self._part_ps(last) + self.memory.read_ps(last)) / 1000
 
-    def reduce(self, nbytes: float) -> float:
-        """Return the time to add two vectors, in 32 bits."""
+    def reduce(self, nbytes: float, adds: int = 1) -> float:
+        """Return the time to add vectors to one, in 32 bits: more than one to a widened copy, which is rounded then."""
+        passes = adds if adds < 2 or self.itemsize > 2 else adds + 2
         elements = -(-_up(nbytes) // self.itemsize)
-        return self.command_ns + self.math.ps([VectorOp("simple", elements, 4)]) / 1000
+        return passes * (self.command_ns + self.math.ps([VectorOp("simple", elements, 4)]) / 1000)
+
+    def _round_trip_ns(self, nbytes: int) -> float:
+        back = message(self.back, self.ring.credit_bytes).total
+        return (self._part_ps(nbytes) + self.memory.read_ps(nbytes) + back) / 1000
 
     def _part_ps(self, nbytes: int) -> int:
         return message(self.out, nbytes).total + self.memory.arrival_ps(nbytes)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """Links of a route in the SIP that it begins in, and those `into` the SIP that it ends in, if that is another."""
+
+    links: tuple[tuple[str, str], ...]
+    into: _Way | None = None
+
+
 class Hops:
-    """Hops of one machine."""
+    """Hops of one machine, which are alike in all SIPs: each kind of way is looked at once."""
 
     def __init__(self, machine: Machine) -> None:
         self._graph = machine.graph
         self._router = Router(machine.graph)
         self._cube = machine.config.cube
         self._math = PeMath(self._cube.pe.pe_math)
+        self._command_ns = self._cube.pe.pe_cpu.command_ns
+        self._hops: dict[tuple[object, ...], Hop] = {}
+        self._ways: dict[tuple[object, ...], _Way] = {}
+        self._bw_gbs: dict[tuple[str, str], float] = {}
+        self._between: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
 
     def hop(self, src: Place, dst: Place, ring: Ring, *, itemsize: int = 2) -> Hop:
         """Return the queue from `src` to `dst`, whose elements are of `itemsize` bytes."""
-        credit = reverse(self._router.path(_dma(src), _dma(dst)))
-        return Hop(
-            self._legs(self._path(src, dst, ring.kind)),
-            self._legs(credit),
-            ring,
-            self.memory(dst, ring.kind),
-            self._math,
-            self._cube.pe.pe_cpu.command_ns,
-            itemsize,
-        )
+        key = (src[1:], dst[1:], len(self._crossed(src, dst)), ring, itemsize)
+        found = self._hops.get(key)
+        if found is None:
+            out = self._legs(self._router.path(_dma(src), _end(dst, ring.kind)))
+            back = self._legs(reverse(self._router.path(_dma(src), _dma(dst))))
+            memory = self.memory(dst, ring.kind)
+            alike = (out, back, memory, ring, itemsize)
+            if alike not in self._hops:
+                self._hops[alike] = Hop(out, back, ring, memory, self._math, self._command_ns, itemsize)
+            found = self._hops[key] = self._hops[alike]
+        return found
 
     def shared_gbs(self, pairs: Iterable[Pair], ring: Ring) -> float:
-        """Return what each of some queues gets of the bandwidth if all are in use: the least share of a link."""
-        paths = (self._path(src, dst, ring.kind) for src, dst in pairs)
-        flows = Counter(link for path in paths for link in pairwise(path))
-        return min(self._graph.edge(*link).bw_gbs / n for link, n in flows.items())
+        """Return what each of some queues gets if all are in use: the least share of a link, or of a ring's memory."""
+        inside: dict[int, Counter[_Way]] = defaultdict(Counter)
+        between: Counter[tuple[int, int]] = Counter()
+        arriving: Counter[Place] = Counter()
+        for src, dst in pairs:
+            way = self._way(src, dst, ring.kind)
+            inside[src[0]][way] += 1
+            arriving[dst] += 1
+            if way.into:
+                inside[dst[0]][way.into] += 1
+                between.update(self._crossed(src, dst))
+        shares = [self.memory(src, ring.kind).passes_gbs / max(arriving.values())]
+        shares += [self._graph.edge(*map(naming.io_noc, link)).bw_gbs / n for link, n in between.items()]
+        for ways in {frozenset(ways.items()) for ways in inside.values()}:
+            flows: Counter[tuple[str, str]] = Counter()
+            for way, n in ways:
+                for link in way.links:
+                    flows[link] += n
+            shares += [self._bw_gbs[link] / n for link, n in flows.items()]
+        return min(shares)
 
     def memory(self, place: Place, kind: str) -> Memory:
         """Return the memory of `kind` that a PE uses: its TCM, its cube's SRAM, or its slice of HBM."""
         pe, hbm = self._cube.pe, self._cube.hbm
         if kind == "tcm":
-            return Memory(port_gbs=pe.pe_tcm.read_bw_gbs)
+            return Memory(in_gbs=pe.pe_tcm.write_bw_gbs, out_gbs=pe.pe_tcm.read_bw_gbs)
         path = self._router.path(_dma(place), _end(place, kind))
         there, back = (self._legs(way) for way in (path, reverse(path)))
         if kind == "sram":
-            return Memory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), 0.0, there, back)
+            return Memory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), there=there, back=back)
         burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
         access, turn = ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns)
         channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, access, turn)
-        return Memory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), 0.0, there, back, channels)
+        return Memory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
 
-    def _path(self, src: Place, dst: Place, kind: str) -> tuple[str, ...]:
-        return self._router.path(_dma(src), _end(dst, kind))
+    def _crossed(self, src: Place, dst: Place) -> tuple[tuple[int, int], ...]:
+        """Return the links between SIPs from one PE to another."""
+        ends = src[0], dst[0]
+        if ends not in self._between:
+            self._between[ends] = tuple(pairwise(self._graph.sips.path(*ends)))
+        return self._between[ends]
+
+    def _way(self, src: Place, dst: Place, kind: str) -> _Way:
+        """Return the links from one PE to the ring of another: in the first one's SIP, and `into` the other's."""
+        key = (src[1:], dst[1:], kind, src[0] != dst[0])
+        if key not in self._ways:
+            links = list(pairwise(self._router.path(_dma(src), _end(dst, kind))))
+            into = _Way(self._inside(links, dst[0])) if src[0] != dst[0] else None
+            self._ways[key] = _Way(self._inside(links, src[0]), into)
+        return self._ways[key]
+
+    def _inside(self, links: Iterable[tuple[str, str]], sip: int) -> tuple[tuple[str, str], ...]:
+        """Return those links that lie in a SIP, by names without it."""
+        own = naming.sip(sip) + "."
+        found = [(a, b) for a, b in links if a.startswith(own) and b.startswith(own)]
+        names = tuple((a.removeprefix(own), b.removeprefix(own)) for a, b in found)
+        self._bw_gbs.update(zip(names, (self._graph.edge(a, b).bw_gbs for a, b in found), strict=True))
+        return names
 
     def _legs(self, path: Iterable[str]) -> tuple[Leg, ...]:
         edges = (self._graph.edge(a, b) for a, b in pairwise(path))
