@@ -1,4 +1,4 @@
-"""Parallel groups, mappings and linear layers on the machine, on 1 to 4 ranks, against numpy in f32."""
+"""Parallel groups, mappings and linear layers on the machine, on 1 to 8 ranks, against numpy in f32."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def on(torch, values, dp=None):
     return torch.tensor(values, device="ahbm", dp=dp)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_two_layer_mlp(ranks, sequence_parallel):
     config = tp.ModelParallelConfig(F32.params_dtype, sequence_parallel)
-    x, w1, b1, w2, b2 = (rng.standard_normal(n).astype(np.float32) for n in [(4, 2, 24), (64, 24), 64, (24, 64), 24])
+    x, w1, b1, w2, b2 = (rng.standard_normal(n).astype(np.float32) for n in [(8, 2, 24), (64, 24), 64, (24, 64), 24])
 
     def program(torch, rank):
         first = tp.ColumnParallelLinear(24, 64, config=config)
         second = tp.RowParallelLinear(64, 24, config=config)
         first.load(w1, b1)
         second.load(w2, b2)
-        part = x[rank * 4 // ranks :][: 4 // ranks] if sequence_parallel else x
+        part = x[rank * 8 // ranks :][: 8 // ranks] if sequence_parallel else x
         hidden, none = first(on(torch, part))
         assert none is None
         return second(hidden)[0].numpy()
