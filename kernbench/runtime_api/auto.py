@@ -14,7 +14,9 @@ AUTO = "auto"
 _FEW = 0.02
 
 
-def passes(machine: Machine, *, data: bool = False, mode: str = AUTO, log: str = "operation") -> Iterator[GraphEngine]:
+def passes(
+    machine: Machine, *, data: bool = False, mode: str = AUTO, log: str = "operation", tie_seed: int | None = None
+) -> Iterator[GraphEngine]:
     """Yield an engine for each run of a program until one counts: it is the last.
 
     "auto" yields one in mode "fast" first. Where messages turned out to interleave at a few links, it yields one with
@@ -30,15 +32,17 @@ def passes(machine: Machine, *, data: bool = False, mode: str = AUTO, log: str =
         A mode of the engine, or "auto".
     log : str
         Level of the op log.
+    tie_seed : int or None
+        Permutes who is first of simultaneous arrivals, to see how much that decides.
     """
     if mode not in (*MODES, AUTO):
         raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join((*MODES, AUTO))}")
     if mode != AUTO:
-        yield GraphEngine(machine, data, mode=mode, log=log)
+        yield GraphEngine(machine, data, mode=mode, log=log, tie_seed=tie_seed)
         return
     hot: frozenset[str] = frozenset()
     for _ in range(2):
-        engine = GraphEngine(machine, data, mode="fast", log=log, hot=hot)
+        engine = GraphEngine(machine, data, mode="fast", log=log, tie_seed=tie_seed, hot=hot)
         yield engine
         found = frozenset(engine.fabric.flagged)
         if not found or engine.failure is not None:
@@ -46,7 +50,7 @@ def passes(machine: Machine, *, data: bool = False, mode: str = AUTO, log: str =
         if len(found) > _FEW * len(engine.fabric.links):
             break
         hot |= found
-    yield GraphEngine(machine, data, mode="exact", log=log)
+    yield GraphEngine(machine, data, mode="exact", log=log, tie_seed=tie_seed)
 
 
 def run_program(
@@ -56,6 +60,7 @@ def run_program(
     data: bool = False,
     mode: str = AUTO,
     log: str = "operation",
+    tie_seed: int | None = None,
 ) -> Result:
     """Run `program(torch)` on a fresh machine and return what happened.
 
@@ -70,8 +75,10 @@ def run_program(
         A mode of the engine, or "auto", as for `passes`.
     log : str
         Level of the op log.
+    tie_seed : int or None
+        Permutes who is first of simultaneous arrivals, to see how much that decides.
     """
-    for engine in passes(machine, data=data, mode=mode, log=log):
+    for engine in passes(machine, data=data, mode=mode, log=log, tie_seed=tie_seed):
         with RuntimeContext(engine) as torch:
             program(torch)
     return torch.result

@@ -150,8 +150,10 @@ def run(
     dtype: str = "f16",
     data: bool = False,
     mode: str = "auto",
+    log: str = "operation",
+    tie_seed: int | None = None,
 ) -> tuple[Result, LinkTable]:
-    """Run C[m, n] = A[m, k] B[k, n] over SIP 0, `shape` being (m, n, k).
+    """Run C[m, n] = A[m, k] B[k, n] over SIP 0, `shape` being (m, n, k); the rest as for `run_program`.
 
     Returns
     -------
@@ -187,7 +189,7 @@ def run(
         if a_values is not None and b_values is not None:
             _check(machine, name, placement, c, a_values @ b_values)
 
-    result = run_program(machine, program, data=data, mode=mode)
+    result = run_program(machine, program, data=data, mode=mode, log=log, tie_seed=tie_seed)
     return result, _difference(*before)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
 PROGRAM = "torch"  # the first parameter of a program
-HOW = ("mode", "log", "data")  # parameters of the measurement
+HOW = ("mode", "log", "data", "tie_seed")  # parameters of the measurement
 
 
 def resolve_study(study: Callable[..., Any] | str) -> Study:
@@ -53,6 +53,7 @@ def measured(
     mode: str = "auto",
     log: str = "operation",
     data: bool = False,
+    tie_seed: int | None = None,
     **parameters: Any,
 ) -> Row:
     """Run a program on a fresh machine and return what it took.
@@ -66,6 +67,8 @@ def measured(
         Of the engine; "tile" looks into composites.
     data : bool
         Whether values are computed, and checked where the program does.
+    tie_seed : int or None
+        Permutes who is first of simultaneous arrivals: over some of them, what a latency owes to that order.
     **parameters
         The program's; `dtype`, if it has one, is the type of its products.
 
@@ -81,7 +84,7 @@ def measured(
     def run(torch: RuntimeContext) -> None:
         returned[:] = [program(torch, **parameters)]
 
-    result = run_program(machine, run, mode=mode, log=log, data=data)
+    result = run_program(machine, run, mode=mode, log=log, data=data, tie_seed=tie_seed)
     return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
 
 
