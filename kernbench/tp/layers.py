@@ -43,7 +43,68 @@ class ModelParallelConfig:
     sequence_parallel: bool = False
 
 
-class ColumnParallelLinear:
+class _ParallelLinear:
+    """A rank's part of a linear layer: its weight, transposed in memory (inputs, outputs) and cut by columns."""
+
+    SPREAD: int  # which dim of the weight the ranks share: 0, the outputs, or 1, the inputs
+
+    def __init__(
+        self, sizes: tuple[int, int], config: ModelParallelConfig | None, init_method: Init | None, has_bias: bool,
+        skip_bias_add: bool, group: ProcessGroup | None, torch: RuntimeContext | None, dp: DPPolicy,
+    ) -> None:  # fmt: skip
+        self.is_light = config is None
+        self.config = config or ModelParallelConfig()
+        self.skip_bias_add = skip_bias_add
+        self.region = _region(torch, group)
+        size = ("output_size", "input_size")[self.SPREAD]
+        part = self.region.share(sizes[self.SPREAD], f"{type(self).__name__}: {size}")
+        own = slice(self.region.rank * part, (self.region.rank + 1) * part)
+        self._own = (own, slice(None)) if self.SPREAD == 0 else (slice(None), own)
+        self._sizes, self._dp = sizes, dp
+        self._stored: Tensor
+        self.bias: Tensor | None = None
+        self._fill(has_bias)
+        if init_method is not None:
+            init_method(self.weight)
+
+    @property
+    def weight(self) -> Tensor:
+        """The rank's part of the weight, (outputs, inputs)."""
+        return self._stored.t()
+
+    def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time.
+
+        Raises
+        ------
+        KernbenchError
+            If they are not of the layer's sizes.
+        """
+        for name, values, shape in (("weight", weight, self._sizes), ("bias", bias, self._sizes[:1])):
+            if values is not None and values.shape != shape:
+                raise KernbenchError(f"{type(self).__name__}: {name} of shape {values.shape}; expected {shape}")
+        own_bias = None if bias is None else bias[self._own[0]]
+        self._set(np.ascontiguousarray(weight[self._own].T), own_bias, self.region.torch.tensor)
+
+    def _fill(self, has_bias: bool) -> None:
+        """Draw the whole weight and take the own part (without data: only its memory); the bias is zeros."""
+        outputs, inputs = (len(range(n)[part]) for n, part in zip(self._sizes, self._own, strict=True))
+        if not self.region.torch.engine.data:
+            self._set((inputs, outputs), outputs if has_bias else None, self.region.torch.empty)
+            return
+        drawn = np.random.default_rng(self._sizes).standard_normal(self._sizes, np.float32) / np.sqrt(self._sizes[1])
+        self.load(drawn, np.zeros(self._sizes[0], np.float32) if has_bias else None)
+
+    def _set(self, weight: Any, bias: Any, make: Callable[..., Tensor]) -> None:
+        options = {"dtype": self.config.params_dtype, "device": "ahbm", "dp": self._dp}
+        self._stored = make(weight, **options)
+        self.bias = None if bias is None else make(bias, **options)
+
+    def _returned(self, out: Tensor) -> Tensor | Output:
+        return out if self.is_light else (out, self.bias if self.skip_bias_add else None)
+
+
+class ColumnParallelLinear(_ParallelLinear):
     """y = x w^T (+ b) with the outputs, rows of w, spread over the ranks.
 
     Parameters
@@ -80,49 +141,28 @@ class ColumnParallelLinear:
         If the ranks do not divide `output_size`.
     """
 
+    SPREAD = 0
+
     def __init__(
         self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
         init_method: Init | None = None, bias: bool = True, gather_output: bool = False, skip_bias_add: bool = False,
         tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
     ) -> None:  # fmt: skip
-        self.is_light = config is None
-        self.config = config or ModelParallelConfig()
-        self.gather_output, self.skip_bias_add = gather_output, skip_bias_add
-        self.region = _region(torch, tp_group)
-        part = self.region.share(output_size, "ColumnParallelLinear: output_size")
-        self._own = slice(self.region.rank * part, (self.region.rank + 1) * part)
-        self._weights = Weights(self.region.torch, input_size, output_size, self.config.params_dtype, dp)
-        self._weights.fill((self._own, slice(None)), self._own if bias else None)
-        if init_method is not None:
-            init_method(self.weight)
-
-    @property
-    def weight(self) -> Tensor:
-        """The rank's part of the weight, (outputs / ranks, inputs)."""
-        return self._weights.stored.t()
-
-    @property
-    def bias(self) -> Tensor | None:
-        """The rank's part of the bias."""
-        return self._weights.bias
-
-    def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
-        """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time."""
-        self._weights.set(weight[self._own], None if bias is None else bias[self._own])
+        self.gather_output = gather_output
+        sizes = output_size, input_size
+        super().__init__(sizes, config, init_method, bias, skip_bias_add, tp_group, torch, dp)
 
     def forward(self, input_: Tensor) -> Tensor | Output:
         """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
         if self.config.sequence_parallel:
             input_ = self.region.gather(input_, 0)
-        out: Tensor = self._weights.product(input_, None if self.skip_bias_add else self.bias)
-        if self.gather_output:
-            out = self.region.gather(out, out.dim() - 1)
-        return out if self.is_light else (out, self.bias if self.skip_bias_add else None)
+        out: Tensor = product(input_, self._stored, None if self.skip_bias_add else self.bias)
+        return self._returned(self.region.gather(out, out.dim() - 1) if self.gather_output else out)
 
     __call__ = forward
 
 
-class RowParallelLinear:
+class RowParallelLinear(_ParallelLinear):
     """y = x w^T (+ b) with the inputs, columns of w, spread over the ranks, whose results are summed.
 
     Parameters are those of `ColumnParallelLinear`, but for one.
@@ -161,85 +201,28 @@ class RowParallelLinear:
         If the ranks do not divide `input_size`.
     """
 
+    SPREAD = 1
+
     def __init__(
         self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
         init_method: Init | None = None, bias: bool = True, input_is_parallel: bool = True, skip_bias_add: bool = False,
         tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
     ) -> None:  # fmt: skip
-        self.is_light = config is None
-        self.config = config or ModelParallelConfig()
-        self.input_is_parallel, self.skip_bias_add = input_is_parallel, skip_bias_add
-        self.region = _region(torch, tp_group)
-        part = self.region.share(input_size, "RowParallelLinear: input_size")
-        self._own = slice(self.region.rank * part, (self.region.rank + 1) * part)
-        self._weights = Weights(self.region.torch, input_size, output_size, self.config.params_dtype, dp)
-        self._weights.fill((slice(None), self._own), slice(None) if bias else None)
-        if init_method is not None:
-            init_method(self.weight)
-
-    @property
-    def weight(self) -> Tensor:
-        """The rank's part of the weight, (outputs, inputs / ranks)."""
-        return self._weights.stored.t()
-
-    @property
-    def bias(self) -> Tensor | None:
-        """The bias."""
-        return self._weights.bias
-
-    def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
-        """Take this rank's part of the whole layer's weight (outputs, inputs), and its bias, in no simulated time."""
-        self._weights.set(weight[:, self._own], bias)
+        self.input_is_parallel = input_is_parallel
+        sizes = output_size, input_size
+        super().__init__(sizes, config, init_method, bias, skip_bias_add, tp_group, torch, dp)
 
     def forward(self, input_: Tensor) -> Tensor | Output:
         """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
         if not self.input_is_parallel:
             input_ = self.region.scatter(input_, input_.dim() - 1)
         adds = self.region.rank == 0 and not self.skip_bias_add
-        out: Tensor = self._weights.product(input_, self.bias if adds else None)
-        out = self.region.reduce_scatter(out) if self.config.sequence_parallel else self.region.reduce(out)
-        return out if self.is_light else (out, self.bias if self.skip_bias_add else None)
+        out: Tensor = product(input_, self._stored, self.bias if adds else None)
+        return self._returned(
+            self.region.reduce_scatter(out) if self.config.sequence_parallel else self.region.reduce(out)
+        )
 
     __call__ = forward
-
-
-class Weights:
-    """A rank's part of a layer's weight, transposed in memory (inputs, outputs) and cut by columns, and its bias.
-
-    Attributes
-    ----------
-    stored : Tensor
-        (inputs, outputs).
-    bias : Tensor or None
-    """
-
-    def __init__(self, torch: RuntimeContext, inputs: int, outputs: int, dtype: DType, dp: DPPolicy) -> None:
-        self._torch, self._whole, self._dtype, self._dp = torch, (outputs, inputs), dtype, dp
-        self.stored: Tensor
-        self.bias: Tensor | None = None
-
-    def fill(self, own: tuple[slice, slice], bias: slice | None) -> None:
-        """Draw the whole weight and take the part `own` of it (without data: only its memory), and zeros as bias."""
-        outputs, inputs = self._whole
-        shape = tuple(len(range(n)[part]) for n, part in zip(self._whole, own, strict=True))
-        zeros = None if bias is None else np.zeros(len(range(outputs)[bias]), self._dtype.numpy)
-        if self._torch.engine.data:
-            drawn = np.random.default_rng([outputs, inputs]).standard_normal(self._whole, np.float32)[own]
-            self.set(drawn / np.sqrt(inputs), zeros)
-            return
-        options: Any = {"dtype": self._dtype, "device": "ahbm", "dp": self._dp}
-        self.stored = self._torch.empty(*shape[::-1], **options)
-        self.bias = None if zeros is None else self._torch.empty(len(zeros), **options)
-
-    def set(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        """Take these values."""
-        options: Any = {"dtype": self._dtype, "device": "ahbm", "dp": self._dp}
-        self.stored = self._torch.tensor(np.ascontiguousarray(weight.T), **options)
-        self.bias = None if bias is None else self._torch.tensor(bias, **options)
-
-    def product(self, x: Tensor, bias: Tensor | None) -> DeviceTensor:
-        """Return x w^T (+ b), [.., outputs] by columns over the PEs of the weight."""
-        return product(x, self.stored, bias)
 
 
 def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None, lead: Sequence[int] = ()) -> DeviceTensor:

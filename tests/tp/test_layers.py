@@ -200,6 +200,10 @@ def test_sizes_that_do_not_divide_are_refused():
             tp.RowParallelLinear(5, 4, config=F32)
         with pytest.raises(KernbenchError, match="x has 3 columns, the weight takes 4"):
             tp.ColumnParallelLinear(4, 4, config=F32)(torch.zeros(2, 1, 3, device="ahbm"))
+        with pytest.raises(KernbenchError, match=r"RowParallelLinear: weight of shape \(4, 6\); expected \(6, 4\)"):
+            tp.RowParallelLinear(4, 6, config=F32).load(np.zeros((4, 6)))
+        with pytest.raises(KernbenchError, match=r"ColumnParallelLinear: bias of shape \(2,\); expected \(6,\)"):
+            tp.ColumnParallelLinear(4, 6, config=F32).load(np.zeros((6, 4)), np.zeros(2))
         with pytest.raises(PlacementError, match="on the host"):
             tp.ColumnParallelLinear(4, 4, config=F32)(torch.zeros(2, 1, 4))
 
