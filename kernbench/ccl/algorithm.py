@@ -137,8 +137,19 @@ class Algorithm:
                 f"algorithm {self.name!r}: its kernel_args asks for {missing[0]!r}, which nobody gives; state it in "
                 "the call or in options, or give it a default"
             )
+        self._check(options, lane.world_size)
         facts = {name: getattr(lane, name) for name in FACTS if name in names}
         return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **facts, **options))
+
+    def _check(self, options: Mapping[str, Any], world_size: int) -> None:
+        """Refuse what no shipped algorithm can do: they share these options, and their meaning."""
+        for name, least, most in (("root", 0, world_size - 1), ("chunk_bytes", 1, None)):
+            value = options.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or value < least or (most is not None and value > most):
+                expected = f">= {least}" if most is None else f"{least} to {most}"
+                raise ConfigError(f"algorithm {self.name!r}: {name} = {value!r} must be a whole number, {expected}")
 
 
 def algorithm(

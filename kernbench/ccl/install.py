@@ -121,6 +121,8 @@ def _own(given: Algorithm | ModuleType | Callable[..., object]) -> Algorithm:
 
 def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
+    if not module or not attribute:
+        raise ConfigError(f"algorithm {path!r} is no path; expected pkg.mod:algorithm, or a name of ccl.yaml")
     return _held(path, _module(path, module), attribute)
 
 

@@ -66,7 +66,7 @@ class Plan:
         """Return the roles of a device's PEs, by (cube, pe)."""
         return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
 
-    def args(self, place: Place, n_elem: int, **call: Any) -> tuple[Any, ...]:
+    def args(self, place: Place, n_elem: int, /, **call: Any) -> tuple[Any, ...]:
         """Return the arguments, after its pointers, of the kernel on one PE.
 
         Parameters

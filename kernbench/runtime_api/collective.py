@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -147,11 +148,12 @@ class Collectives:
         Raises
         ------
         ConfigError
-            If the algorithm does not take an option of `call`.
+            If the algorithm does not take an option of `call`, or so many pointers.
         OutOfMemoryError
             As for `install`.
         """
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
+        _check_arguments(plan, args.values())
         queues = self.install(plan, key)
         ends = Ends(self._engine, plan, queues.key, name) if queues.key is not None else None
         return {sip: self._start(plan, sip, args, name, queues, ends) for sip in plan.sips}
@@ -260,3 +262,20 @@ class Collectives:
         (self._engine.allocators.sram(sip, cube) if kind == "sram" else self._engine.allocators.pe(*place)).free(
             address
         )
+
+
+def _check_arguments(plan: Plan, all_args: Iterable[tuple[Any, ...]]) -> None:
+    """Refuse arguments that the kernel does not take, such as those of too many tensors."""
+    try:
+        takes = signature(plan.algorithm.kernel)
+    except ValueError:
+        return  # Python does not know what it takes; the run will tell.
+    for args in {len(args): args for args in all_args}.values():
+        try:
+            takes.bind(*args, tl=None)
+        except TypeError as error:
+            raise ConfigError(
+                f"algorithm {plan.algorithm.name!r}: its kernel({', '.join(takes.parameters)}) does not take what it "
+                f"would get, {error}; give each device as many tensors as the kernel has pointers, and let kernel_args "
+                "return the rest"
+            ) from error

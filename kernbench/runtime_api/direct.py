@@ -38,8 +38,10 @@ def collective(
         If the algorithm does not run there.
     CollectiveMismatchError
         If the devices' tensors are not alike.
+    TypeError, ValueError
+        If there are none, they are empty, or not on a device.
     """
-    given = [_on_device(i, each) for i, each in enumerate(tensors)]
+    given = _given(tensors)
     firsts = [own[0] for own in given]
     sips = [_sip(tensor) for tensor in firsts]
     _check_alike(firsts)
@@ -66,15 +68,27 @@ def _sip(tensor: DeviceTensor) -> int:
     return tensor._handle.sip
 
 
-def _on_device(i: int, given: Given) -> tuple[DeviceTensor, ...]:
-    own = (given,) if isinstance(given, Tensor) else tuple(given)
-    for tensor in own:
-        if not isinstance(tensor, DeviceTensor) or tensor.device != own[0].device:
+def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
+    """Return the tensors of each device, checked one by one."""
+    if not isinstance(tensors, Sequence) or isinstance(tensors, str):
+        raise TypeError(f"collective: {tensors!r} is no sequence; give a list with one tensor for each device: [x, y]")
+    if not tensors:
+        raise ValueError("collective: no tensors; give a list with one for each device")
+    return [_on_device(i, each) for i, each in enumerate(tensors)]
+
+
+def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
+    found: list[DeviceTensor] = []
+    for tensor in given if isinstance(given, list | tuple) and given else (given,):
+        if not isinstance(tensor, DeviceTensor) or (found and tensor.device != found[0].device):
             raise TypeError(
                 f"collective: tensor {i} is {tensor!r}; expected one on a device (and, of several, all on the same): "
                 '.to("ahbm:0")'
             )
-    return own  # type: ignore[return-value]
+        if not tensor.shards:
+            raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")
+        found.append(tensor)
+    return tuple(found)
 
 
 def _check_alike(tensors: Sequence[DeviceTensor]) -> None:
@@ -82,6 +96,13 @@ def _check_alike(tensors: Sequence[DeviceTensor]) -> None:
     if len(kinds) != 1 or len({_sip(tensor) for tensor in tensors}) != len(tensors):
         said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
         raise CollectiveMismatchError(f"collective: expected one tensor of one shape and type for each device:\n{said}")
+    cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in tensors]
+    for tensor, cut in zip(tensors, cuts, strict=True):
+        if cut != cuts[0] or tensor.stride() != tensors[0].stride():
+            raise CollectiveMismatchError(
+                f"collective: the tensor of {tensor.device} is cut in another way than that of {tensors[0].device}, "
+                f"into {len(cut)} and {len(cuts[0])} shards; place them with the same DPPolicy on every device"
+            )
 
 
 def _planned(

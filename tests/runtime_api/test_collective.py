@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
@@ -189,6 +190,65 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked():
         with pytest.raises(TypeError, match="expected one on a device"):
             torch.collective([tensors[0], torch.zeros(8)], "ring_allreduce_tcm", config=CCL)
         assert torch.requests == asked
+        assert not installs(torch)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda x: [], ValueError, "no tensors; give a list with one for each device"),
+        (lambda x: None, TypeError, "None is no sequence; give a list with one tensor for each device"),
+        (lambda x: x, TypeError, "shape=(8,), dtype=torch.float16, device='ahbm:0', 1 shard on 1 PE of 1 cube) is no"),
+        (lambda x: [x, None], TypeError, "tensor 1 is None; expected one on a device"),
+        (lambda x: [[]], TypeError, "tensor 0 is []; expected one on a device"),
+        (lambda x: [np.zeros(3)], TypeError, "tensor 0 is array([0., 0., 0.]); expected one on a device"),
+        (lambda x: [x[:0]], ValueError, "tensor 0 is (0,), which is empty; leave the call out"),
+    ],
+)
+def test_what_is_no_list_of_tensors_is_refused(make, error, said):
+    with session(one_cube(2)) as torch:
+        _, tensors = of_each_device(torch, 8)
+        for algorithm_ in ("auto", "ring_allreduce_tcm"):
+            with pytest.raises(error, match=re.escape(said)):
+                torch.collective(make(tensors[0]), algorithm_, config=CCL)
+        assert not installs(torch)
+
+
+def test_devices_that_cut_their_tensors_in_other_ways_are_refused():
+    """Shards of equal sizes would be summed with others than their likes."""
+    with session(small(2)) as torch:
+        x = torch.zeros(8, 8, dtype=torch.float16, device="ahbm:0", dp=DPPolicy(pe="row_wise", num_cubes=1))
+        where = {"dtype": torch.float16, "device": "ahbm:1"}
+        others = [torch.zeros(8, 8, **where, dp=DPPolicy(pe="column_wise", num_cubes=1)), torch.zeros(8, 8, **where)]
+        for y in others:
+            with pytest.raises(CollectiveMismatchError, match="ahbm:1 is cut in another way than that of ahbm:0"):
+                torch.collective([x, y], config=CCL)
+        x, y = torch.zeros(4, 4, device="ahbm:0"), torch.zeros(4, 4, device="ahbm:1")
+        with pytest.raises(CollectiveMismatchError, match="cut in another way"):
+            torch.collective([x, y.T], config=CCL)
+        torch.collective([x.T, y.T], config=CCL)
+
+
+def test_a_call_is_checked_before_the_run():
+    with session(one_cube(2)) as torch:
+        _, (x, y) = of_each_device(torch, 8)
+        for name, call, said in [
+            ("tree_broadcast", {"root": 2}, "root = 2 must be a whole number, 0 to 1"),
+            ("tree_broadcast", {"root": "0"}, "root = '0' must be a whole number"),
+            ("ring_allreduce_tcm", {"chunk_bytes": 0}, "chunk_bytes = 0 must be a whole number, >= 1"),
+            ("ring_allreduce_tcm", {"n_elem": 4}, "takes no option 'n_elem'"),
+            ("ring_allreduce_tcm", {"grid_w": 4}, "takes no option 'grid_w'"),
+            (":mine", {}, "':mine' is no path"),
+        ]:
+            with pytest.raises(ConfigError, match=re.escape(said)):
+                torch.collective([x, y], name, config=CCL, **call)
+        for name, tensors in (
+            ("ring_allreduce_tcm", [(x, x), (y, y)]),
+            ("ring_all_gather", [x, y]),
+            ("ring_all_gather", [(x, x), y]),
+        ):
+            with pytest.raises(ConfigError, match=rf"'{name}': its kernel\(t_ptr, .*, tl\) does not take what it"):
+                torch.collective(tensors, name, config=CCL)
         assert not installs(torch)
 
 

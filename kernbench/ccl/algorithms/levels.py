@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernbench.ccl.algorithms.moves import Cut, Move, Span, blocks
-from kernbench.errors import KernelError
 
 Ways = tuple[str, ...]
 
@@ -116,8 +115,6 @@ def heap_tree(rank: int, n: int, root: int = 0) -> Tree:
     """
     beside = {"parent": (rank - 1) // 2, "child_left": 2 * rank + 1, "child_right": 2 * rank + 2}
     ways = {way: peer for way, peer in beside.items() if 0 <= peer < n and (rank or way != "parent")}
-    if not 0 <= root < n:
-        raise KernelError(f"root = {root} is no participant; expected 0 to {n - 1}")
     line = _to_top(root)
     at, depth = rank, 0
     while at not in line:
