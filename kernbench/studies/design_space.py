@@ -1,4 +1,4 @@
-"""What parts of the machine buy: grids of machines, and one factor at a time, for each workload."""
+"""What parts of the machine buy: grids of machines, one factor at a time, and what is chance, for each workload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.errors import KernbenchError
 from kernbench.studies.results import read_results, write_results
 from kernbench.sweeps.keys import Row, code_version
 from kernbench.sweeps.plan import Plan, make_plan
-from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
+from kernbench.sweeps.sensitivity import BASE, Factors, sensitivity_plan
 from kernbench.sweeps.sweep import run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 FILE = "design_space.json"
 WORKLOADS = {"decode": "llama3-70b-decode", "gpt2": "gpt2-layers"}
-LATENCY, AREA, ENERGY = "latency_ns", "area_mm2", "energy_uj"
-MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM", "SIP topology"
+LATENCY, AREA, ENERGY = "latency_us", "area_mm2", "energy_uj"
+MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
+CHANNELS, CHANNEL_GBS = 8, 32.0
 
 _HBM = ("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 # What is changed one at a time. The link of a slice and that of its PE are no narrower than the slice.
@@ -60,7 +61,7 @@ def axes(
     ucie_gbs : sequence of float
         Bandwidth of a UCIe connection.
     hbm_scale : sequence of float
-        Of a channel's 32 GB/s; links of slices and PEs are widened with it where they have to be.
+        Of the 256 GB/s of a PE's slice; its link and that of its PE are widened with it where they have to be.
     topologies : sequence of str
         Of the SIPs; without any they are no axis.
     sips : int
@@ -69,7 +70,7 @@ def axes(
     found: dict[str, dict[str, Mapping[str, Any]]] = {
         MESH: {f"{w}x{h}": {"sip.cube_mesh": {"w": w, "h": h}} for w, h in meshes},
         UCIE: {f"{bw:g}": {"cube.ucie.bw_gbs": bw} for bw in ucie_gbs},
-        HBM: {f"x{scale:g}": _hbm(scale) for scale in hbm_scale},
+        HBM: {f"{scale * CHANNELS * CHANNEL_GBS:g}": _hbm(scale) for scale in hbm_scale},
     }
     if topologies:
         found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
@@ -85,8 +86,8 @@ def _grid(topology: str, sips: int) -> dict[str, int]:
 
 
 def _hbm(scale: float) -> dict[str, float]:
-    wide = max(256.0, 256 * scale)
-    return {"cube.hbm.channel_bw_gbs": 32 * scale, "cube.hbm.bw_gbs": wide, "cube.pe.pe_dma.bw_gbs": wide}
+    wide = CHANNELS * CHANNEL_GBS * max(1.0, scale)
+    return {"cube.hbm.channel_bw_gbs": CHANNEL_GBS * scale, "cube.hbm.bw_gbs": wide, "cube.pe.pe_dma.bw_gbs": wide}
 
 
 def sweep(
@@ -94,28 +95,31 @@ def sweep(
     *,
     meshes: Sequence[Sequence[int]],
     ucie_gbs: Sequence[float],
-    hbm_scale: Sequence[float],
+    hbm_scale: Mapping[str, Sequence[float]],
     topologies: Sequence[str],
     parameters: Mapping[str, Mapping[str, Any]],
     factors: Sequence[str] = (),
     change: float = 0.2,
+    ties: int = 4,
     workers: int = 1,
     folder: Path | None = None,
 ) -> list[Row]:
-    """Return the rows of all tables: for each workload its grid, and one factor at a time.
+    """Return the rows of all tables: for each workload its grid, one factor at a time, and other orders of ties.
 
     Parameters
     ----------
     machine
         As for `kb.load`: what is changed, and the base of the factors.
     meshes, ucie_gbs, hbm_scale, topologies
-        As for `axes`; the topology is an axis of the decode step alone.
+        As for `axes`; `hbm_scale` for each workload, and the topology is an axis of the decode step alone.
     parameters
         For each of `WORKLOADS` that is to run, the parameters of its study.
     factors
         Names of `FACTORS`; all if none is named.
     change
         The share by which each is changed.
+    ties
+        Of so many other orders of simultaneous arrivals the latency is had, too.
     workers
         Processes.
     folder
@@ -134,9 +138,12 @@ def sweep(
     chosen = {name: FACTORS[name] for name in factors or FACTORS}
     plans: dict[str, Plan] = {}
     for name, given in parameters.items():
-        shapes = axes(meshes, ucie_gbs, hbm_scale, topologies if name == "decode" else (), base.config.n_sips)
+        shapes = axes(meshes, ucie_gbs, hbm_scale[name], topologies if name == "decode" else (), base.config.n_sips)
         plans[f"{name} grid"] = make_plan(base, WORKLOADS[name], shapes, parameters=given)
         plans[f"{name} factors"] = sensitivity_plan(base, WORKLOADS[name], chosen, given, change)
+        plans[f"{name} ties"] = make_plan(
+            base, WORKLOADS[name], {"tie_seed": list(range(1, ties + 1))}, parameters=given
+        )
     rows: list[Row] = []
     for table, plan in plans.items():
         done = run_plan(plan, folder=folder, workers=workers, progress=False)
@@ -151,11 +158,26 @@ def sweep(
 
 
 def frame(rows: Sequence[Row], table: str) -> pd.DataFrame:
-    """Return the points with a result of one table, as "decode grid" or "gpt2 factors", with the columns it has."""
+    """Return the points with a result of one table, as "decode grid" or "gpt2 ties", with the columns it has."""
     import pandas as pd
 
-    mine = [row for row in rows if row["table"] == table and row["status"] == "ok"]
+    mine = [
+        row | {LATENCY: row["latency_ns"] / 1000} for row in rows if row["table"] == table and row["status"] == "ok"
+    ]
     return pd.DataFrame(mine).dropna(axis="columns", how="all")
+
+
+def chance(rows: Sequence[Row], workload: str) -> float:
+    """Return by how much the latency differs [%] through the order of simultaneous arrivals alone.
+
+    Notes
+    -----
+    (largest - smallest) / smallest over some orders, on the machine that the others are changes of. What is less than
+    that is no effect.
+    """
+    factors = frame(rows, f"{workload} factors")
+    found = [*factors.loc[factors["factor"] == BASE, LATENCY], *frame(rows, f"{workload} ties")[LATENCY]]
+    return 100 * (max(found) / min(found) - 1)
 
 
 def write(rows: Sequence[Row], folder: Path) -> Path:

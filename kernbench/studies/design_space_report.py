@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.design_space import AREA, ENERGY, HBM, LATENCY, MESH, SIPS, UCIE, frame
-from kernbench.sweeps.answers import effects, pareto
+from kernbench.studies.design_space import AREA, ENERGY, HBM, LATENCY, MESH, SIPS, UCIE, chance, frame
+from kernbench.sweeps.answers import pareto, steps
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.sensitivity import ranked
 from kernbench.viz import sweeps as draw_sweeps
@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
+EFFECT, NONE = "effect", "none"
 
 
 def workloads(rows: Sequence[Row]) -> list[str]:
     """Return the workloads that the rows are of."""
     return list(dict.fromkeys(row["table"].split()[0] for row in rows))
+
+
+def shown(workload: str, rows: Sequence[Row]) -> str:
+    """Return what a workload is, with its size, for titles."""
+    context = next((row.get("context") for row in rows if row["table"].startswith(workload)), None)
+    return f"{SHOWN[workload]} at a context of {context:,}" if context else SHOWN[workload]
 
 
 def axes_of(grid: pd.DataFrame) -> list[str]:
@@ -31,31 +38,44 @@ def axes_of(grid: pd.DataFrame) -> list[str]:
 
 def draw(rows: Sequence[Row], folder: Path, change: float) -> list[Path]:
     """Draw the figures of every workload; return their paths."""
-    machine, paths = rows[0]["machine"], []
+    paths = []
     for name in workloads(rows):
-        grid, factors = frame(rows, f"{name} grid"), frame(rows, f"{name} factors")
-        axes = axes_of(grid)
+        grid, spread = frame(rows, f"{name} grid"), chance(rows, name)
+        about: dict[str, Any] = {"machine": rows[0]["machine"], "of": shown(name, rows)}
+        best = _front(grid, spread)
+        factors = ranked(frame(rows, f"{name} factors"), LATENCY)
         figures = {
-            "front": draw_sweeps.pareto_front(
-                grid, pareto(grid, [AREA, LATENCY]), (AREA, LATENCY), machine=machine, label=axes
-            ),
-            "map": draw_sweeps.heat_map(grid, (UCIE, MESH), LATENCY, machine=machine),
-            "factors": draw_sweeps.tornado(ranked(factors, LATENCY), LATENCY, machine=machine, change=change),
+            "front": draw_sweeps.pareto_front(grid, best, (AREA, LATENCY), label=axes_of(grid), **about),
+            "map": draw_sweeps.heat_map(grid, (UCIE, MESH), LATENCY, **about),
+            "factors": draw_sweeps.tornado(factors, LATENCY, change=change, spread_pct=spread, **about),
         }
         paths += [save(figure, folder / f"{name}_{kind}.png") for kind, figure in figures.items()]
     return paths
 
 
 def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return what to change first for a workload, rounded: `sensitivity.ranked`."""
-    return ranked(frame(rows, f"{workload} factors"), LATENCY).round(2)
+    """Return what to change first for a workload, rounded; what is within chance has no effect, and comes last."""
+    table = ranked(frame(rows, f"{workload} factors"), LATENCY)
+    spread = chance(rows, workload)
+    moves = table[["down_pct", "up_pct"]].abs().max(axis=1) > spread
+    table[EFFECT] = ["" if moved else NONE for moved in moves]
+    table.loc[~moves, "first"] = ""
+    return table.sort_values(EFFECT, kind="stable", ignore_index=True).round(2)
+
+
+def bought(rows: Sequence[Row], workload: str) -> pd.DataFrame:
+    """Return what each step along each axis buys and costs, rounded: `answers.steps`, and whether it is an effect."""
+    grid = frame(rows, f"{workload} grid")
+    table, spread = steps(grid, axes_of(grid), LATENCY, AREA), chance(rows, workload)
+    table[EFFECT] = ["" if most > spread else NONE for most in table[["least_pct", "most_pct"]].abs().max(axis=1)]
+    return table.round(2)
 
 
 def front(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return the machines that none beats in area and latency, smallest first, rounded."""
+    """Return the machines that none beats in area and latency by more than chance, smallest first, rounded."""
     grid = frame(rows, f"{workload} grid")
     columns = [*axes_of(grid), "pes", AREA, LATENCY, *([ENERGY] if ENERGY in grid else [])]
-    return pareto(grid, [AREA, LATENCY])[columns].round(1).reset_index(drop=True)
+    return _front(grid, chance(rows, workload))[columns].round(2).reset_index(drop=True)
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -63,7 +83,8 @@ def findings(rows: Sequence[Row]) -> list[str]:
     said = []
     for name in workloads(rows):
         grid = frame(rows, f"{name} grid")
-        said += [*_front(name, grid), *_effects(name, grid), *_first(name, first(rows, name)), *_parts(name, grid)]
+        said += [*_chance(name, rows), *_bought(name, rows), *_worth(name, rows, grid)]
+        said += [*_first(name, first(rows, name)), *_parts(name, grid)]
     failed = [row for row in rows if row["status"] not in {"ok", "invalid"}]
     invalid = [row for row in rows if row["status"] == "invalid"]
     if failed:
@@ -73,41 +94,65 @@ def findings(rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def _front(name: str, grid: pd.DataFrame) -> list[str]:
-    best = pareto(grid, [AREA, LATENCY])
-    small, fast = best.iloc[0], best.iloc[-1]
+def _front(grid: pd.DataFrame, spread_pct: float) -> pd.DataFrame:
+    return pareto(grid, [AREA, LATENCY], within=spread_pct / 100)
+
+
+def _chance(name: str, rows: Sequence[Row]) -> list[str]:
+    orders = 1 + len(frame(rows, f"{name} ties"))
     said = (
-        f"Of {len(grid)} machines for {SHOWN[name]}, {len(best)} are beaten by none in area and latency: from "
-        f"{small[AREA]:,.0f} mm2 and {small[LATENCY] / 1000:,.2f} us to {fast[AREA]:,.0f} mm2 and "
-        f"{fast[LATENCY] / 1000:,.2f} us."
+        f"The latency of {shown(name, rows)} differs by {chance(rows, name):.2f} % over {orders} orders of "
+        "simultaneous arrivals, on the same machine: what moves it by less is called no effect."
     )
     return [said]
 
 
-def _effects(name: str, grid: pd.DataFrame) -> list[str]:
-    found = effects(grid, axes_of(grid), LATENCY)
-    parts = [f"{row.axis} {row.factor:.2f} x (best {row.best})" for row in found.itertuples()]
-    return [f"What an axis moves in {SHOWN[name]}, the others held: {', '.join(parts)}."] if parts else []
+def _bought(name: str, rows: Sequence[Row]) -> list[str]:
+    said = []
+    for axis, table in bought(rows, name).groupby("axis", sort=False):
+        parts = [
+            f"{row.step} no effect"
+            if row.effect == NONE
+            else f"{row.step} saves {row.gain_pct:.1f} % of the time ({row.least_pct:.1f} to {row.most_pct:.1f})"
+            for row in table.itertuples()
+        ]
+        costs = [f", for {row.cost_pct:.1f} % more silicon" for row in table.itertuples()]
+        steps_said = "; ".join(part + cost for part, cost in zip(parts, costs, strict=True))
+        said.append(f"{axis}, in {SHOWN[name]}: {steps_said}.")
+    return said
+
+
+def _worth(name: str, rows: Sequence[Row], grid: pd.DataFrame) -> list[str]:
+    best = _front(grid, chance(rows, name))
+    small, fast = best.iloc[0], best.iloc[-1]
+    said = (
+        f"Of {len(grid)} machines for {SHOWN[name]}, {len(best)} are beaten by none in area and latency: from "
+        f"{small[AREA]:,.0f} mm2 and {small[LATENCY]:,.2f} us to {fast[AREA]:,.0f} mm2 and {fast[LATENCY]:,.2f} us "
+        f"({', '.join(f'{axis} {fast[axis]}' for axis in axes_of(grid))})."
+    )
+    return [said]
 
 
 def _first(name: str, table: pd.DataFrame) -> list[str]:
-    gains = table[table["gain_pct"] > 0.05]
-    if not len(gains):
-        return [f"No factor by itself makes {SHOWN[name]} faster."]
+    moved = table[table[EFFECT] != NONE]
+    gains = moved[moved["gain_pct"] > 0]
     parts = [
         f"{row.factor} {row.first} ({row.gain_pct:.1f} % less time, {row.area_pct:+.1f} % silicon)"
         for row in gains.head(3).itertuples()
     ]
-    idle = table.loc[table["gain_pct"].abs() < 0.05, "factor"].tolist()
-    said = [f"To make {SHOWN[name]} faster, change first: {'; '.join(parts)}."]
-    return said + ([f"Of no use for {SHOWN[name]}: {', '.join(idle)}."] if idle else [])
+    said = f"To make {SHOWN[name]} faster, change first: {'; '.join(parts)}."
+    none = table.loc[table[EFFECT] == NONE, "factor"].tolist()
+    return [
+        said if parts else f"No factor by itself makes {SHOWN[name]} faster.",
+        *([f"No effect on {SHOWN[name]}: {', '.join(none)}."] if none else []),
+    ]
 
 
 def _parts(name: str, grid: pd.DataFrame) -> list[str]:
     if name != "decode":
         return []
     fast = min(grid.to_dict("records"), key=lambda row: float(row[LATENCY]))
-    shares = {part: fast[f"{part}_ns"] / fast[LATENCY] for part in ("attention", "products", "allreduce")}
+    shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
     parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
     return [f"Of the time of the fastest machine in decode: {parts}."]
 

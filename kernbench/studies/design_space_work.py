@@ -7,9 +7,12 @@ and its columns of the weights. Two all-reduces of the hidden state join them. G
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from kernbench.analysis.records import LinkTable
+from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.auto import run_program
@@ -21,13 +24,26 @@ from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.keys import Row, code_version, key_of
 from kernbench.topology.builder import Machine
 
-FILE = "design_space.json"
 KV_HEADS, HEADS, HEAD_DIM, HIDDEN, FFN, N_LAYERS = 8, 64, 128, 8192, 28672, 80  # of Llama-3 70B
 LATENCY = "latency_ns"
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a part is run."""
+
+    mode: str
+    tie_seed: int | None
+
+
 def llama3_70b_decode(
-    machine: Machine, *, context: int = 32768, hidden: int = HIDDEN, ffn: int = FFN, mode: str = "fast"
+    machine: Machine,
+    *,
+    context: int = 32768,
+    hidden: int = HIDDEN,
+    ffn: int = FFN,
+    mode: str = "auto",
+    tie_seed: int | None = None,
 ) -> Row:
     """One token through a layer of Llama-3 70B: attention, four products, two all-reduces.
 
@@ -41,13 +57,15 @@ def llama3_70b_decode(
         Sizes of the hidden state and of the feed-forward network.
     mode : str
         Of the engine. In "fast" messages go whole, and the row is not certified where they meet.
+    tie_seed : int or None
+        Permutes who is first of simultaneous arrivals.
 
     Raises
     ------
     KernbenchError
         If the kv heads or the context cannot be cut evenly.
     """
-    tp, pes = machine.config.n_sips, machine.config.pes_per_sip
+    tp, pes, how = machine.config.n_sips, machine.config.pes_per_sip, _How(mode, tie_seed)
     if KV_HEADS % tp or context % pes:
         raise KernbenchError(f"{KV_HEADS} kv heads over {tp} SIPs, {context} tokens over {pes} PEs: expected divisors")
     one = _single(machine)
@@ -55,14 +73,12 @@ def llama3_70b_decode(
         "qkv": (hidden + 2 * KV_HEADS * HEAD_DIM, hidden), "o": (hidden, hidden), "gate and up": (2 * ffn, hidden),
         "down": (hidden, ffn),
     }  # fmt: skip
-    attention = _part(
-        one, "attention", {"context": context, "tp": tp}, mode, partial(_attention, one, context, tp, mode)
-    )
+    attention = _part(one, "attention", {"context": context, "tp": tp}, how, partial(_attention, one, context, tp, how))
     found = [attention]
     for name, (n, k) in products.items():
         shape = (1, n // tp, k) if name in {"qkv", "gate and up"} else (1, n, k // tp)
-        found.append(_part(one, name, {"shape": shape}, mode, partial(_product, one, shape, "columns", mode)))
-    joined = _part(machine, "all-reduce", {"hidden": hidden}, mode, partial(_all_reduce, machine, hidden, mode))
+        found.append(_part(one, name, {"shape": shape}, how, partial(_product, one, shape, "columns", how)))
+    joined = _part(machine, "all-reduce", {"hidden": hidden}, how, partial(_all_reduce, machine, hidden, how))
     row = _summed([*found] * tp + [joined] * 2)
     times = {
         "attention_ns": attention[LATENCY],
@@ -73,7 +89,12 @@ def llama3_70b_decode(
 
 
 def gpt2_layers(
-    machine: Machine, *, layer_list: str = "gpt2", placements: Sequence[str] = ("2-D",), mode: str = "fast"
+    machine: Machine,
+    *,
+    layer_list: str = "gpt2",
+    placements: Sequence[str] = ("2-D",),
+    mode: str = "auto",
+    tie_seed: int | None = None,
 ) -> Row:
     """Products of GPT-2 (its published layer list), one after the other over SIP 0, each in its best placement.
 
@@ -84,13 +105,13 @@ def gpt2_layers(
         As for `layers_lists.layers`: "gpt2 QKT" is one of them.
     placements : sequence of str
         Of these the fastest counts.
-    mode : str
-        Of the engine, as for `llama3_70b_decode`.
+    mode, tie_seed
+        As for `llama3_70b_decode`.
     """
-    one = _single(machine)
+    one, how = _single(machine), _How(mode, tie_seed)
     best = []
     for layer in select([layer_list]):
-        tried = [_layer(one, layer, placement, mode) for placement in placements]
+        tried = [_layer(one, layer, placement, how) for placement in placements]
         best.append(min(tried, key=lambda part: float(part[LATENCY])))
     return {LATENCY: sum(part[LATENCY] for part in best), **_summed(best)}
 
@@ -102,52 +123,48 @@ def _single(machine: Machine) -> Machine:
     )
 
 
-def _layer(machine: Machine, layer: Layer, placement: str, mode: str) -> Row:
+def _layer(machine: Machine, layer: Layer, placement: str, how: _How) -> Row:
     shape = layer.m, layer.n, layer.k
     what = {"shape": shape, "placement": placement}
-    return _part(machine, "product", what, mode, partial(_product, machine, shape, placement, mode))
+    return _part(machine, "product", what, how, partial(_product, machine, shape, placement, how))
 
 
-def _part(machine: Machine, name: str, what: Mapping[str, Any], mode: str, run: Callable[[], Row]) -> Row:
+def _part(machine: Machine, name: str, what: Mapping[str, Any], how: _How, run: Callable[[], Row]) -> Row:
     """Return one part of a row; machines that differ elsewhere share it by the cache."""
     cache, study, version = default_cache(), f"{__name__}:{name}", code_version()
     if cache is None:
         return run()
-    key = key_of(study, version, machine.hash, {**what, "mode": mode})
+    key = key_of(study, version, machine.hash, {**what, **asdict(how)})
     return cache.rows_of(run, key, study=study, machine=machine.hash, version=version)
 
 
-def _attention(machine: Machine, context: int, tp: int, mode: str) -> Row:
+def _attention(machine: Machine, context: int, tp: int, how: _How) -> Row:
     config = machine.config
     ranks = config.pes_per_sip
     setting = gqa_run.Setting(
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp,
         group=HEADS // KV_HEADS, head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    result = gqa_run.run(machine, setting, mode=mode, log="off")
-    records = result.records
-    counts = activity(config, records.links, records.busy_by_component())
-    return _timed(result.launches) | counts | {"certified": bool(records.certified)}
+    result = run_program(machine, lambda torch: gqa_run.start(torch, setting)(), log="off", **asdict(how))
+    return _row(machine, result, result.records.links)
 
 
-def _product(machine: Machine, shape: tuple[int, int, int], placement: str, mode: str) -> Row:
-    result, traffic = layers.run(machine, shape, placement, mode=mode)
-    records = result.records
-    counts = activity(machine.config, traffic, records.busy_by_component())
-    return _timed(result.launches) | counts | {"certified": bool(records.certified)}
+def _product(machine: Machine, shape: tuple[int, int, int], placement: str, how: _How) -> Row:
+    result, traffic = layers.run(machine, shape, placement, log="off", **asdict(how))
+    return _row(machine, result, traffic)
 
 
-def _all_reduce(machine: Machine, hidden: int, mode: str) -> Row:
+def _all_reduce(machine: Machine, hidden: int, how: _How) -> Row:
     """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest."""
     if machine.config.n_sips == 1:
         return {LATENCY: 0.0, "certified": True}
     tried = [
-        _all_reduce_by(machine, hidden, name, mode) for name in ("recursive_doubling_allreduce", "ring_allreduce_tcm")
+        _all_reduce_by(machine, hidden, name, how) for name in ("recursive_doubling_allreduce", "ring_allreduce_tcm")
     ]
     return min(tried, key=lambda part: float(part[LATENCY]))
 
 
-def _all_reduce_by(machine: Machine, hidden: int, algorithm: str, mode: str) -> Row:
+def _all_reduce_by(machine: Machine, hidden: int, algorithm: str, how: _How) -> Row:
     def program(torch: RuntimeContext) -> None:
         here = DPPolicy(num_cubes=1, num_pes=1)
         sips = range(machine.config.n_sips)
@@ -156,15 +173,16 @@ def _all_reduce_by(machine: Machine, hidden: int, algorithm: str, mode: str) -> 
         )
         torch.ahbm.synchronize()
 
-    result = run_program(machine, program, mode=mode, log="off")
-    records = result.records
-    counts = activity(machine.config, records.links, records.busy_by_component())
-    return _timed(result.launches) | counts | {"certified": bool(records.certified)}
+    result = run_program(machine, program, log="off", **asdict(how))
+    return _row(machine, result, result.records.links)
 
 
-def _timed(launches: Sequence[Any]) -> Row:
-    """Return the time from the first launch leaving the host to the last completion."""
-    return {LATENCY: (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000}
+def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
+    """Return the time from the first launch leaving the host to the last completion, and what was done in it."""
+    launches, records = result.launches, result.records
+    latency = (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000
+    counts = activity(machine.config, traffic, records.busy_by_component())
+    return {LATENCY: latency, **counts, "certified": records.mode == "exact" or bool(records.certified)}
 
 
 def _summed(parts: Sequence[Row]) -> Row:

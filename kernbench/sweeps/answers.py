@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = ()) -> pd.DataFrame:
+def pareto(
+    table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = (), within: float = 0.0
+) -> pd.DataFrame:
     """Return the rows that no other row beats: none is as good in every metric and better in one.
 
     Parameters
@@ -25,6 +28,9 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
         Columns with numbers; less is better.
     maximize : sequence of str
         Those of them of which more is better.
+    within : float
+        A row that is better than another by less than this share of every metric is not better: for what is not known
+        more precisely.
 
     Returns
     -------
@@ -37,9 +43,10 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
     values = values * np.array([-1.0 if name in maximize else 1.0 for name in metrics])
     order = np.lexsort(values.T[::-1])
     front: list[int] = []
+    allowed = values + within * np.abs(values)
     for i in order:
         # Sorted by the first metric: only rows before can beat this one.
-        if not any((values[j] <= values[i]).all() for j in front):
+        if not any((values[j] <= allowed[i]).all() for j in front):
             front.append(int(i))
     return rows.iloc[front]
 
@@ -82,6 +89,50 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
             }
         )
     return pd.DataFrame(found).sort_values("factor", ascending=False, kind="stable", ignore_index=True)
+
+
+def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
+    """Return what each step along an axis buys, and costs, while the other axes stand still.
+
+    Parameters
+    ----------
+    table : DataFrame
+    axes : sequence of str
+        Columns that were varied; their values in the order of the table.
+    metric, cost : str
+        Columns with positive numbers of which less is better.
+
+    Returns
+    -------
+    DataFrame
+        For each axis and each two neighbouring values: `axis`, `step`, `gain_pct`, how much less the metric is by it
+        (the geometric mean over all settings of the other axes, with `least_pct` and `most_pct`), `cost_pct`, how much
+        more the cost is, and `settings`, of how many settings.
+    """
+    import pandas as pd
+
+    check_columns(table, [*axes, metric, cost])
+    rows = table.dropna(subset=[metric])
+    found = []
+    for axis in axes:
+        others = [name for name in axes if name != axis]
+        groups = [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
+        groups = [group.set_index(axis) for group in groups]
+        for before, after in itertools.pairwise(rows[axis].drop_duplicates()):
+            both = [group for group in groups if before in group.index and after in group.index]
+            if not both:
+                continue
+            ratios = np.array([[g.loc[after, name] / g.loc[before, name] for name in (metric, cost)] for g in both])
+            metric_of, cost_of = np.exp(np.log(ratios).mean(axis=0))
+            gains = 100 * (1 - ratios[:, 0])
+            found.append(
+                {
+                    "axis": axis, "step": f"{before} to {after}", "gain_pct": 100 * (1 - metric_of),
+                    "least_pct": gains.min(), "most_pct": gains.max(), "cost_pct": 100 * (cost_of - 1),
+                    "settings": len(both),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(found)
 
 
 def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:

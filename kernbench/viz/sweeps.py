@@ -13,8 +13,13 @@ from kernbench.viz.figure import Figure, Table, caption, new_figure, rows_of, ti
 if TYPE_CHECKING:
     import pandas as pd
 
+_UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
+_UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
-def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2) -> Figure:
+
+def tornado(
+    table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "", spread_pct: float = 0
+) -> Figure:
     """Draw how a metric answers to each factor, down and up, the strongest on top.
 
     Parameters
@@ -27,18 +32,26 @@ def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: f
         Hash of the machine.
     change : float
         The share by which factors were changed.
+    of : str
+        What ran, for the title.
+    spread_pct : float
+        By how much the metric differs without any change, by the order of simultaneous arrivals: a band.
     """
     rows = sorted(rows_of(table), key=lambda row: max(_width(row["down_pct"]), _width(row["up_pct"])))
     note = f"one factor at a time, +-{change:.0%} or the nearest step; less is better"
-    figure = new_figure(8, 1.5 + 0.36 * len(rows), f"What moves {metric}", caption(len(rows), machine, note))
+    title = f"What moves the {said(metric)[0]}{_of(of)}"
+    figure = new_figure(8, 1.5 + 0.36 * len(rows), title, caption(len(rows), machine, note))
     axes = figure.subplots()
+    if spread_pct:
+        axes.axvspan(-spread_pct, spread_pct, color=palette.LIGHT_GREY, label="order of simultaneous arrivals")
     for column, colour, label in (("down_pct", palette.ORANGE, "less of it"), ("up_pct", palette.BLUE, "more of it")):
         values = [row[column] if _width(row[column]) else 0 for row in rows]
         axes.barh(range(len(rows)), values, 0.7, color=colour, alpha=0.85, label=label)
     axes.axvline(0, color=palette.DARK_GREY, linewidth=0.8)
     axes.set_yticks(range(len(rows)), [row["factor"] for row in rows])
-    axes.set_xlabel(f"change of {metric} [%]")
-    widest = max((_width(row[column]) for row in rows for column in ("down_pct", "up_pct")), default=0) or 1
+    axes.set_xlabel(f"change of {said(metric)[0]} [%]")
+    widest = max((_width(row[column]) for row in rows for column in ("down_pct", "up_pct")), default=0)
+    widest = max(widest, spread_pct) or 1
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     tidy(axes)
     axes.legend(fontsize=7, frameon=False, loc="lower right")
@@ -52,6 +65,7 @@ def pareto_front(
     *,
     machine: str,
     label: Sequence[str] = (),
+    of: str = "",
 ) -> Figure:
     """Draw all points in two metrics, and the front that none of them beats.
 
@@ -65,12 +79,15 @@ def pareto_front(
         Hash of the machine that points change.
     label : sequence of str
         Columns that name a point of the front.
+    of : str
+        What ran, for the title.
     """
     x, y = metrics
     rows = [row for row in rows_of(table) if not (np.isnan(row[x]) or np.isnan(row[y]))]
     best = sorted(rows_of(front), key=lambda row: (row[x], row[y]))
     note = f"{len(best)} on the front; less is better in both"
-    figure = new_figure(9, 5, f"{y} against {x}", caption(len(rows), machine, note))
+    title = f"{_first_upper(said(y)[0])} against {said(x)[0]}{_of(of)}"
+    figure = new_figure(9, 5, title, caption(len(rows), machine, note))
     axes = figure.subplots()
     axes.plot([row[x] for row in rows], [row[y] for row in rows], "o", color=palette.GREY, markersize=4, alpha=0.6)
     axes.step([row[x] for row in best], [row[y] for row in best], where="post", color=palette.BLUE, linewidth=1)
@@ -84,14 +101,15 @@ def pareto_front(
     for values, scale in (([row[x] for row in rows], axes.set_xscale), ([row[y] for row in rows], axes.set_yscale)):
         if min(values) > 0 and max(values) > 20 * min(values):
             scale("log")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    for axis, label_of, column in ((axes.xaxis, axes.set_xlabel, x), (axes.yaxis, axes.set_ylabel, y)):
+        label_of(_label(column))
+        axis.set_major_formatter("{x:,g}")
     tidy(axes)
     axes.grid(visible=True, color=palette.LIGHT_GREY, linewidth=0.5)
     return figure
 
 
-def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str) -> Figure:
+def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Figure:
     """Draw a metric over two axes: in each field the least that any setting of the others gives.
 
     Parameters
@@ -104,6 +122,8 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
         Less is better.
     machine : str
         Hash of the machine that points change.
+    of : str
+        What ran, for the title.
     """
     rows = [row for row in rows_of(table) if not np.isnan(row[metric])]
     across, up = (list(dict.fromkeys(row[axis] for row in rows)) for axis in axes)
@@ -115,7 +135,7 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     figure = new_figure(
         max(6.5, 2.4 + 1.1 * len(across)),
         1.9 + 0.55 * len(up),
-        f"{metric} over two axes",
+        f"{_first_upper(_label(metric))} by {axes[1]} and {axes[0]}{_of(of)}",
         caption(len(rows), machine, note),
     )
     canvas = figure.subplots()
@@ -124,14 +144,44 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     for (i, j), value in np.ndenumerate(grid):
         if not np.isnan(value):
             colour = "white" if value > middle else "black"
-            canvas.text(j, i, f"{value:,.4g}", ha="center", va="center", fontsize=7, color=colour)
+            canvas.text(j, i, _digits(value), ha="center", va="center", fontsize=7, color=colour)
     canvas.set_xticks(range(len(across)), [_value(value) for value in across])
     canvas.set_yticks(range(len(up)), [_value(value) for value in up])
     canvas.set_xlabel(axes[0])
     canvas.set_ylabel(axes[1])
     canvas.tick_params(labelsize=8)
-    figure.colorbar(image, ax=canvas).ax.tick_params(labelsize=7)
+    bar = figure.colorbar(image, ax=canvas, format="{x:,g}")
+    bar.set_label(_label(metric), fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     return figure
+
+
+def said(column: str) -> tuple[str, str]:
+    """Return the quantity and the unit of a column, whose name ends with the unit.
+
+    >>> said("run_ns"), said("cube mesh")
+    (('run', 'ns'), ('cube mesh', ''))
+    """
+    name, _, unit = column.rpartition("_")
+    return (name.replace("_", " "), _UNITS[unit]) if name and unit in _UNITS else (column, "")
+
+
+def _label(column: str) -> str:
+    name, unit = said(column)
+    return f"{name} [{unit}]" if unit else name
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of(what: str) -> str:
+    return f": {what}" if what else ""
+
+
+def _digits(value: float) -> str:
+    """Return a number with four digits that count, and all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _apart(

@@ -16,15 +16,22 @@ PARAMETERS = {"decode": SIZE, "gpt2": {"layer_list": "gpt2 QKTV"}}
 
 
 @pytest.fixture(scope="module")
-def rows():
+def rows(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:  # points share their parts by the cache
+        patch.setenv("KERNBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return swept()
+
+
+def swept():
     return design_space.sweep(
         TWO,
         meshes=[[1, 1], [2, 1], [9, 9]],
         ucie_gbs=[64, 128],
-        hbm_scale=[1],
+        hbm_scale={"decode": [1], "gpt2": [1]},
         topologies=["ring_1d"],
         parameters=PARAMETERS,
         factors=["UCIe bandwidth", "SIP topology"],
+        ties=2,
     )
 
 
@@ -60,12 +67,15 @@ def test_of_several_placements_the_fastest_counts():
 
 def test_tables(rows):
     tables = dict.fromkeys(row["table"] for row in rows)
-    assert list(tables) == ["decode grid", "decode factors", "gpt2 grid", "gpt2 factors"]
+    assert list(tables) == [
+        f"{workload} {kind}" for workload in ("decode", "gpt2") for kind in ("grid", "factors", "ties")
+    ]
     invalid = [row for row in rows if row["status"] == "invalid"]
     assert {row["cube mesh"] for row in invalid} == {"9x9"}
     assert all("must be <= 16" in row["error"] for row in invalid)
     assert len(design_space.frame(rows, "decode grid")) == 4
     assert {row["machine"] for row in rows} == {TWO.hash}
+    assert all(row["certified"] for row in rows if row["status"] == "ok")
 
 
 def test_what_is_written_is_read_and_drawn_again(rows, tmp_path):
@@ -83,14 +93,42 @@ def test_sentences_are_of_the_rows(rows, tmp_path):
     assert "Of 4 machines for a layer of Llama-3 70B in decode" in said
     assert "points cannot be, the first since sip.cube_mesh = 9 x 9 = 81 cubes must be <= 16" in said
     assert "change first: UCIe bandwidth up" in said
+    assert "a layer of Llama-3 70B in decode at a context of 128 differs by" in said
     text = design_space_report.write_findings([said], rows, tmp_path).read_text()
     assert TWO.hash[:12] in text
+
+
+def made(workload, factors, ties):
+    """Return rows by hand: latencies of `factors` (name, direction: ns) and of other orders."""
+    same = {"status": "ok", "certified": True, "area_mm2": 10.0}
+    rows = [
+        same | {"table": f"{workload} factors", "factor": name, "direction": way, "latency_ns": ns}
+        for (name, way), ns in factors.items()
+    ]
+    return rows + [same | {"table": f"{workload} ties", "tie_seed": i, "latency_ns": ns} for i, ns in enumerate(ties)]
+
+
+def test_what_moves_less_than_the_order_of_ties_has_no_effect():
+    factors = {
+        ("base", ""): 1000.0, ("a", "up"): 996.0, ("a", "down"): 1004.0, ("b", "up"): 1000.0, ("b", "down"): 1030.0,
+        ("c", "up"): 990.0,
+    }  # fmt: skip
+    for ties, none in (
+        ([1005.0], {"a"}),
+        ([1000.0], set()),
+        ([1011.0], {"a", "c"}),
+        ([995.0, 1040.0], {"a", "b", "c"}),
+    ):
+        table = design_space_report.first(made("gpt2", factors, ties), "gpt2")
+        assert set(table.loc[table["effect"] == "none", "factor"]) == none
+        assert table["effect"].tolist() == [""] * (3 - len(none)) + ["none"] * len(none)
+    assert design_space.chance(made("gpt2", factors, [995.0, 1040.0]), "gpt2") == pytest.approx(100 * (1040 / 995 - 1))
 
 
 def test_unknown_factors_are_refused():
     with pytest.raises(KernbenchError, match="factors: luck unknown; known: HBM bandwidth"):
         design_space.sweep(
-            TWO, meshes=[], ucie_gbs=[], hbm_scale=[], topologies=[], parameters=PARAMETERS, factors=["luck"]
+            TWO, meshes=[], ucie_gbs=[], hbm_scale={}, topologies=[], parameters=PARAMETERS, factors=["luck"]
         )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.sweeps.answers import effects, pareto
+from kernbench.sweeps.answers import effects, pareto, steps
 from kernbench.sweeps.sensitivity import sensitivity, sensitivity_plan
 
 SMALL = "preset:small"
@@ -38,6 +38,25 @@ def test_effects_of_axes():
     assert found["factor"].tolist() == pytest.approx([100, 2])
     assert found["best"].tolist() == [1, 1]
     assert found["settings"].tolist() == [2, 2]
+
+
+def test_what_is_better_by_less_than_a_share_is_not_better():
+    table = pd.DataFrame({"area": [1.0, 2.0, 3.0, 4.0], "time": [100.0, 99.5, 99.1, 90.0]})
+    assert list(pareto(table, ["area", "time"])["area"]) == [1, 2, 3, 4]
+    assert list(pareto(table, ["area", "time"], within=0.01)["area"]) == [1, 4]
+    assert list(pareto(table, ["area", "time"], within=0.2)["area"]) == [1]
+
+
+def test_what_each_step_buys_and_costs():
+    rows = [{"x": x, "y": y, "t": 100 / x + 10 * (y == "b"), "area_mm2": x} for x in (1, 2, 4) for y in "ab"]
+    found = steps(pd.DataFrame(rows), ["x", "y"], "t")
+    assert list(found["step"]) == ["1 to 2", "2 to 4", "a to b"]
+    first = found.iloc[0]
+    assert (first["most_pct"], first["least_pct"]) == pytest.approx((50, 100 * (1 - 60 / 110)))
+    assert first["gain_pct"] == pytest.approx(100 * (1 - (0.5 * 60 / 110) ** 0.5))
+    assert found["cost_pct"].tolist() == pytest.approx([100, 100, 0])
+    assert found["settings"].tolist() == [2, 2, 3]
+    assert found.iloc[2]["gain_pct"] < 0
 
 
 def law(machine, *, x: float = 10.0, n: int = 4, free: float = 1.0):

@@ -29,6 +29,21 @@ def figures():
     }
 
 
+def test_titles_say_what_ran_and_axes_their_units():
+    about = {"machine": "m", "of": "a layer"}
+    front = sweeps.pareto_front(TABLE, TABLE[:2], ("area_mm2", "latency_ns"), **about)
+    (axes,) = front.axes
+    assert front.get_suptitle() == "Latency against area: a layer"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("area [mm2]", "latency [ns]")
+    heat = sweeps.heat_map(TABLE, ("x", "y"), "latency_ns", **about)
+    assert heat.get_suptitle() == "Latency [ns] by y and x: a layer"
+    assert heat.axes[1].get_ylabel() == "latency [ns]"
+    tornado = sweeps.tornado(RANKED, "latency_ns", spread_pct=2.0, **about)
+    assert tornado.get_suptitle() == "What moves the latency: a layer"
+    assert tornado.axes[0].get_xlabel() == "change of latency [%]"
+    assert "order of simultaneous arrivals" in {t.get_text() for t in tornado.axes[0].get_legend().get_texts()}
+
+
 @pytest.mark.parametrize("name", ["front", "map", "tornado"])
 def test_equal_tables_give_equal_bytes_and_a_caption(name, tmp_path):
     one, two = (save(figures()[name], tmp_path / f"{i}.png").read_bytes() for i in (1, 2))
