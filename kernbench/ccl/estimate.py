@@ -286,6 +286,11 @@ def _doublings(n: int) -> float:
     return 2 * bits + 1 + 2 * (n != 1 << bits)
 
 
+def _sent_down(n: int) -> float:
+    """Return what the root of a broadcast reads: its vector, for each of two children."""
+    return min(2, n - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What an algorithm comes to.
@@ -324,8 +329,8 @@ SHAPES = {
     "intercube": Shape(cost.all_reduce, _cubes),
     "hierarchical": Shape(cost.all_reduce, _chains),
     "hierarchical_sliced": Shape(cost.all_reduce, _slices),
-    "broadcast": Shape(cost.broadcast, lambda plan: _trees(plan, ""), moved=lambda n: 1),
-    "broadcast_ring": Shape(cost.broadcast, _both_halves, moved=lambda n: 1),
+    "broadcast": Shape(cost.broadcast, lambda plan: _trees(plan, ""), moved=_sent_down),
+    "broadcast_ring": Shape(cost.broadcast, _both_halves, moved=_sent_down),
     "reduce": Shape(cost.reduce, lambda plan: _trees(plan, "")),
     "reduce_scatter": Shape(cost.reduce_scatter, _ring, moved=lambda n: 1 + 1 / n),
     "all_gather": Shape(cost.all_gather, _ring, moved=lambda n: 1 + 2 / n),
@@ -379,8 +384,8 @@ class Estimate:
 
         Notes
         -----
-        Queues and vector engines as the form says, or HBM if that takes longer. The first chunk is loaded before, and
-        the last one stored after.
+        Queues and vector engines as the form says, with the first chunk loaded before and the last one stored after; or
+        all loads and stores, where HBM takes longer.
         """
         assert self.shape is not None, "ask for what is known only"
         if not self.levels:
@@ -390,7 +395,7 @@ class Estimate:
         levels = [level.cut(chunk) for level in self.levels]
         form = self.shape.form(levels, nbytes / self._streams)
         moved = self.shape.moved(self._plan.world_size) * nbytes
-        return max(form, moved / self._slice.hbm_gbs) + first_and_last
+        return max(form + first_and_last, self._slice.load_ps(1) / 1000 + moved / self._slice.hbm_gbs)
 
     def _chunk(self, nbytes: int) -> int:
         """Return the bytes of messages: what rings inside each other leave, cut as the algorithms cut it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -113,6 +113,7 @@ class Hop:
     math: PeMath
     command_ns: float
     itemsize: int = 2
+    _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)  # the same whatever the slots
 
     def with_slots(self, n_slots: int) -> Hop:
         """Return the same queue with another number of slots."""
@@ -128,7 +129,7 @@ class Hop:
         """Bandwidth of the slowest link."""
         return min(leg.bw_gbs for leg in self.out)
 
-    @cached_property
+    @property
     def round_trip_ns(self) -> float:
         """From a slot leaving to its credit being back."""
         return self._round_trip_ns(self.ring.slot_bytes)
@@ -158,12 +159,12 @@ class Hop:
         slot, slots = self.ring.slot_bytes, self.ring.n_slots
         whole = _up(nbytes)
         before = max(0, -(-whole // slot) - 1)
-        part_ns = message(self.out, slot).serialization / 1000
-        left_ns = before * part_ns
-        if self.round_trip_ns > slots * part_ns:
-            left_ns = before // slots * self.round_trip_ns + before % slots * part_ns
+        left_ns = 0.0
+        if before:
+            part_ns = message(self.out, slot).serialization / 1000
+            left_ns = max(before * part_ns, before // slots * self.round_trip_ns + before % slots * part_ns)
         last = whole - before * slot
-        return self.command_ns + left_ns + (self._part_ps(last) + self.memory.read_ps(last)) / 1000
+        return self.command_ns + left_ns + self._received_ns(last)
 
     def reduce(self, nbytes: float, adds: int = 1) -> float:
         """Return the time to add vectors to one, in 32 bits: more than one to a widened copy, which is rounded then."""
@@ -172,11 +173,19 @@ class Hop:
         return passes * (self.command_ns + self.math.ps([VectorOp("simple", elements, 4)]) / 1000)
 
     def _round_trip_ns(self, nbytes: int) -> float:
-        back = message(self.back, self.ring.credit_bytes).total
-        return (self._part_ps(nbytes) + self.memory.read_ps(nbytes) + back) / 1000
+        found = self._known.get(("round trip", nbytes))
+        if found is None:
+            back_ns = message(self.back, self.ring.credit_bytes).total / 1000
+            found = self._known["round trip", nbytes] = self._received_ns(nbytes) + back_ns
+        return found
 
-    def _part_ps(self, nbytes: int) -> int:
-        return message(self.out, nbytes).total + self.memory.arrival_ps(nbytes)
+    def _received_ns(self, nbytes: int) -> float:
+        """Return the time from a part's leaving to its being read."""
+        found = self._known.get(("received", nbytes))
+        if found is None:
+            arrived = message(self.out, nbytes).total + self.memory.arrival_ps(nbytes)
+            found = self._known["received", nbytes] = (arrived + self.memory.read_ps(nbytes)) / 1000
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -266,13 +266,12 @@ class Tuner:
 
     def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
         """Return the candidate with the slots that it states, else with the fewest that are worth it."""
-        name, stated, tried = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots, []
-        for slots in self.slots if stated is None else (stated,):
-            with_slots = replace(planned, algorithm=replace(planned.algorithm, n_slots=slots))
-            form = Estimate(with_slots, self.machine, itemsize)
-            if not form.known:
-                return Candidate(name, planned.algorithm.n_slots or self.slots[0])
-            tried.append(Candidate(name, slots, form.ns(nbytes), form.ns(itemsize)))
+        name, stated = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots
+        form = Estimate(planned, self.machine, itemsize)
+        if not form.known:
+            return Candidate(name, planned.algorithm.n_slots or self.slots[0])
+        forms = [(slots, form.with_slots(slots)) for slots in (self.slots if stated is None else (stated,))]
+        tried = [Candidate(name, slots, form.ns(nbytes), form.ns(itemsize)) for slots, form in forms]
         least = min(c.ns for c in tried)
         return next(c for c in tried if c.ns <= (1 + WORTH) * least)
 
