@@ -49,7 +49,8 @@ def label(row: Row) -> str:
         return f"{row['queries']} queries on {row['context']:,}, {way(row)}"
     if row["phase"] == "prefill":
         return f"{name} {row['order']} {'ring' if row['ring'] else 'chain'}"
-    heads = "" if row["query_heads"] == GROUP else f", {row['query_heads']} heads"
+    n = row["query_heads"]
+    heads = "" if n == GROUP else f", {n} head{'s' * (n > 1)}"
     sips = f", {row['sips']} SIPs" if row["sips"] > 1 else ""
     return f"{name} batch {row['batch']}, {row['ranks']} ranks{heads}{sips}"
 
@@ -95,28 +96,42 @@ def draw(
     )
     told = [row for row in simulated(rows) if row["ranks"] > 1 and row["series"] != "decode batch"]
     drawn["gqa_overlap.png"] = figures.overlap(_labelled(_distinct(told)), machine=name)
-    lines = {
-        "decode context": ("gqa_latency_by_context.png", "context", "tokens in the context", "decode of one token"),
-        "chunk": ("gqa_ring_against_merge.png", "queries", "query tokens that see the context", "ring against merge"),
-    }
-    for series, (file, x, axis, title) in lines.items():
-        chosen = [{**row, "line": way(row) if series == "chunk" else "makespan"} for row in simulated(rows, series)]
-        if chosen:
-            drawn[file] = figures.latency(chosen, machine=name, x=x, label=axis, title=f"Attention: {title}")
+    by_context = [{**row, "line": "decode of one token"} for row in simulated(rows, "decode context")]
+    orders = [row for row in simulated(rows, "prefill") if row["ring"]]
+    by_context += [
+        {**row, "line": f"prefill of the whole context, {row['order']} ring"}
+        for row in orders
+        if len({other["context"] for other in orders if other["order"] == row["order"]}) > 1
+    ]
+    if by_context:
+        drawn["gqa_latency_by_context.png"] = figures.latency(
+            by_context, machine=name, x="context", label="tokens in the context", title="Attention: latency by context"
+        )
+    chunks = [{**row, "line": way(row)} for row in simulated(rows, "chunk")]
+    if chunks:
+        drawn["gqa_ring_against_merge.png"] = figures.latency(
+            chunks, machine=name, x="queries", label="query tokens that see the context",
+            title="Attention: ring against merge", note=_at(chunks[0]),
+        )  # fmt: skip
     scaling = [
         {**row, "line": _span(row), "all_pes": _all_pes(row, machine)} for row in simulated(rows, "decode ranks")
     ]
     if scaling:
         drawn["gqa_scaling.png"] = figures.latency(
             scaling, machine=name, x="all_pes", label="PEs", title="Attention: strong scaling of one decode step",
-            note=", which scales ideally",
+            note=f", which scales ideally{_at(scaling[0])}",
         )  # fmt: skip
     merges = [{**row, "label": row["merge"]} for row in simulated(rows, "decode merge")]
     if merges:
-        drawn["gqa_merges.png"] = figures.bars(merges, machine=name, title="Attention: decode by the merging algorithm")
+        drawn["gqa_merges.png"] = figures.bars(
+            merges, machine=name, title="Attention: decode by the merging algorithm",
+            note=f"{_at(merges[0])}, {merges[0]['ranks']} ranks",
+        )  # fmt: skip
     heads = [{**row, "label": _heads(row)} for row in simulated(rows, "query heads")]
     if heads:
-        drawn["gqa_query_heads.png"] = figures.bars(heads, machine=name, title="Attention: query heads of an item")
+        drawn["gqa_query_heads.png"] = figures.bars(
+            heads, machine=name, title="Attention: query heads of an item", note=_at(heads[0])
+        )
     return [save(figure, folder / file) for file, figure in drawn.items()]
 
 
@@ -131,6 +146,10 @@ def _distinct(rows: Sequence[Row]) -> list[Row]:
 
 def _all_pes(row: Row, machine: Machine) -> int:
     return int(row["sips"] * row["cubes"] * machine.config.pes_per_cube)
+
+
+def _at(row: Row) -> str:
+    return f"; {row['context']:,} tokens in the context"
 
 
 def _span(row: Row) -> str:

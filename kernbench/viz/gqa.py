@@ -18,6 +18,7 @@ _PARTS = {
     "work_ns": ("work, no message under way", palette.BLUE), "hidden_ns": ("message hidden behind work", palette.GREEN),
     "exposed_ns": ("message exposed", palette.VERMILION), "idle_ns": ("neither", palette.LIGHT_GREY),
 }  # fmt: skip
+_CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # numbers that may stand on a line
 
 
 def op_counts(table: Table | pd.DataFrame, *, machine: str) -> Figure:
@@ -61,7 +62,10 @@ def stage_breakdown(table: Table | pd.DataFrame, *, machine: str) -> Figure:
         Hash of the machine.
     """
     rows = rows_of(table)
-    note = "mean over PEs; exclusive: an instant goes to the first busy stage in the order of the legend"
+    note = (
+        "mean over PEs; exclusive: an instant goes to the first busy stage in the order of the legend; "
+        "composite: products, from fetch to store"
+    )
     figure = new_figure(11, 1.8 + 0.26 * len(rows), "Attention: stage breakdown", caption(len(rows), machine, note))
     left, right = figure.subplots(1, 2, sharey=True)
     _stacked(left, rows, "exclusive", ORDER)
@@ -157,6 +161,7 @@ def bars(table: Table | pd.DataFrame, *, machine: str, title: str, note: str = "
         axes.barh(y, row["makespan_ns"] / 1000, 0.7, color=palette.BLUE)
         axes.vlines(row["bound_ns"] / 1000, y - 0.4, y + 0.4, color="black", linewidth=1.2)
         axes.text(row["makespan_ns"] / 1000, y, f" {row['makespan_ns'] / 1000:,.2f}", fontsize=7, va="center")
+    axes.set_xlim(0, 1.08 * max(row["makespan_ns"] for row in rows) / 1000)
     axes.set_xlabel("makespan of one layer's attention [us]")
     _rows_axis(axes, rows)
     tidy(axes)
@@ -184,9 +189,12 @@ def halving(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     for i, part in enumerate(parts):
         chosen = [row for row in rows if row["part"] == part]
         at = [labels.index(row["label"]) + (i - (len(parts) - 1) / 2) * width for row in chosen]
-        shown = axes.bar(at, [row["slowdown"] - 1 for row in chosen], width, 1, color=palette.SERIES[i], label=part)
-        axes.bar_label(shown, [f"{row['slowdown']:.2f}" for row in chosen], fontsize=6)
-    axes.axhline(2, color=palette.DARK_GREY, linewidth=0.8, linestyle="--")
+        axes.bar(at, [row["slowdown"] - 1 for row in chosen], width, 1, color=palette.SERIES[i], label=part)
+        for x, row in zip(at, chosen, strict=True):
+            y = max(1, row["slowdown"]) + 0.015
+            axes.text(x, y, f"{row['slowdown']:.2f}", ha="center", fontsize=6, bbox=_CLEAR)
+    axes.axhline(2, color=palette.DARK_GREY, linewidth=0.8, linestyle="--", zorder=0)
+    axes.set_ylim(min(1, *(row["slowdown"] for row in rows)), 2.1)
     axes.set_ylabel("makespan / makespan of the machine as it is")
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
     tidy(axes)
