@@ -80,10 +80,39 @@ def test_times_do_not_depend_on_data():
         assert spans[0].end_ps - spans[0].start_ps == spans[1].end_ps - spans[1].start_ps
 
 
-def test_scratch_is_never_exceeded():
-    """Blocks of query rows stay in TCM while many tiles come by."""
-    long = replace(SMALL, ranks=2, pes=2, items=1, group=8, head_dim=128, tokens=384, causal=True, order="zigzag")
-    study.run(MACHINE, long)
+LANE = replace(SMALL, pes=4, items=1)
+LLAMA = replace(LANE, items=8, group=8)
+HARD = {
+    "tokens that fill no tile, ranks that see nothing of others": replace(LANE, tokens=77, causal=True),
+    "the same, every rank seeing some of each tile": replace(LANE, tokens=77, causal=True, order="striped"),
+    "64 query heads on 8, prefill": replace(LLAMA, tokens=10, causal=True, order="zigzag"),
+    "64 query heads on 8, decode of many tiles": replace(LLAMA, phase="decode", tokens=601),
+    "bf16, half a chunk beyond a tile": replace(LANE, tokens=130, causal=True, order="zigzag", dtype="bf16"),
+    "a causal ring over SIPs": replace(LANE, ranks=8, sips=2, tokens=33, causal=True),
+    "a causal chain over SIPs": replace(LANE, ranks=8, sips=2, tokens=33, causal=True, ring=False),
+    "parts over SIPs, lanes side by side": replace(
+        LANE, phase="decode", ranks=8, across="cube", sips=2, cubes=4, pes=3, tokens=97, dtype="bf16"
+    ),
+    "one token for each rank": replace(LANE, tokens=1, causal=True),
+    "six ranks, no power of two": replace(LANE, phase="decode", ranks=6, pes=6, tokens=37),
+    "one query head for each kv head": replace(LANE, group=1, tokens=70, causal=True),
+    "a head that is no power of two": replace(LANE, head_dim=80, tokens=70, causal=True),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_settings(name):
+    study.run(MACHINE, HARD[name], data=True)
+
+
+@pytest.mark.parametrize(("group", "head_dim"), [(1, 256), (7, 64), (8, 128), (64, 128)])
+@pytest.mark.parametrize("phase", study.PHASES)
+def test_scratch_is_never_exceeded(phase, group, head_dim):
+    """Blocks of query rows stay in TCM while many tiles come by, of sizes that leave holes of all kinds."""
+    tokens = max(140, 5 * 64 // group + 6)
+    long = replace(SMALL, phase=phase, ranks=2, pes=2, items=1, group=group, head_dim=head_dim, tokens=tokens)
+    own = {"causal": True, "order": "zigzag"} if phase == "prefill" else {"q_tokens": 9}
+    assert study.run(MACHINE, replace(long, **own), mode="fast").records.commands
 
 
 def test_a_wrong_value_is_found(monkeypatch):
