@@ -65,8 +65,6 @@ class GraphEngine:
         depends on them.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
-    hot
-        In "fast": names of links, and ids of memories, whose traffic moves flit by flit all the same.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class GraphEngine:
         lazy: bool = True,
         by_rounds: bool = True,
         tie_seed: int | None = None,
-        hot: frozenset[str] = frozenset(),
     ) -> None:
         if mode not in MODES:
             raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join(MODES)}")
@@ -97,7 +94,6 @@ class GraphEngine:
             trace=trace,
             tie_seed=tie_seed,
             whole=mode == "fast",
-            hot=hot,
         )
         self.log = OpLog(log)
         self.memory = MemoryStore()

@@ -18,7 +18,7 @@ memories) in `hot` go flit by flit.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from heapq import heappush
 from itertools import pairwise
 from random import Random
@@ -28,7 +28,8 @@ from kernbench.policy.routing import Router, reverse
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
 from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
-from kernbench.sim_engine.movers import flit_mover, message_mover, note
+from kernbench.sim_engine.movers import message_mover, note
+from kernbench.sim_engine.trains import train_mover
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
 
@@ -63,8 +64,6 @@ class Fabric:
         Permute the ranks by which simultaneous arrivals are ordered, to see how much they decide.
     whole
         Move messages whole.
-    hot
-        Links, and memories, whose routes move flit by flit all the same.
     """
 
     def __init__(
@@ -77,10 +76,9 @@ class Fabric:
         trace: bool = False,
         tie_seed: int | None = None,
         whole: bool = False,
-        hot: frozenset[str] = frozenset(),
     ) -> None:
         self.graph, self.clock, self.lazy = graph, clock, lazy
-        self.whole, self.hot = whole, hot
+        self.whole = whole
         self.flagged: dict[str, int] = {}
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
@@ -91,7 +89,8 @@ class Fabric:
         self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
         self._parts: dict[str, Any] = {}
-        self._feed, self._hop = flit_mover(self, clock, run_ahead)
+        self.start_train: Callable[..., Any]
+        self.start_train, self._make_way = train_mover(self, clock, run_ahead)
         self._move, self._start_pair = message_mover(self, clock, run_ahead)
 
     def link(self, src: str, dst: str) -> Link:
@@ -137,10 +136,8 @@ class Fabric:
         start: Any
         if self.hops is not None or any(link.hook is not None for link in links):
             start = self._start_observed
-        elif not self.whole or (
-            self.hot and not self.hot.isdisjoint((path[0], path[-1], *(link.name for link in links)))
-        ):
-            start = self.start_flits
+        elif not self.whole:
+            start = self.start_train if self.lazy else self._start_singly
         else:
             start = self._start_pair if len(links) == 2 else self._start_whole
         node = self.graph.index(path[0])
@@ -148,7 +145,7 @@ class Fabric:
 
     def pairs(self, route: Route) -> bool:
         """Return whether messages over `route` cross just two links each way, in this run's own way and unobserved."""
-        usual = self._start_pair if self.whole else self.start_flits
+        usual = self._start_pair if self.whole else self.start_train
         return len(route.links) == 2 and route.start == usual == self.back(route).start
 
     def carries_whole(self, route: Route) -> bool:
@@ -185,41 +182,11 @@ class Fabric:
     ) -> None:
         self._move([route.links, 0, count, size, self.clock._now, True, fn, arg, each])
 
-    def start_flits(
+    def _start_singly(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
-    ) -> list[Any] | None:
-        """Put flits on the first link; return what feeds the second one, where that is a train."""
-        links = route.links
-        first = links[0]
-        d = first.flit_ps if size == FLIT_BYTES else first.time(size)
-        start = first.free
-        now = self.clock._now
-        if now < first.last:
-            self.flag(first)
-        if start < now:
-            start = now
-        first.free = start + count * d
-        self.reservations += count
-        t = start + d + first.lat
-        heap, priority = self.clock.heap, first.priority
-        first.order = order = first.order + 1
-        if len(links) == 1:
-            for left in range(count - 1, -1, -1):
-                if fn is not None and (each or not left):
-                    heappush(heap, (t, priority, order, (fn, arg)))
-                t += d
-        elif count == 1:
-            heappush(heap, (t, priority, order, (self._hop, [links, 1, size, fn, arg])))
-        elif self.lazy:
-            train = [links, size, order, d, count, fn, arg, each]
-            heappush(heap, (t, priority, order, (self._feed, train)))
-            return train
-        else:
-            for left in range(count - 1, -1, -1):
-                flit = [links, 1, size, fn if each or not left else None, arg]
-                heappush(heap, (t, priority, order, (self._hop, flit)))
-                t += d
-        return None
+    ) -> None:
+        for left in range(count - 1, -1, -1):
+            self.start_train(route, 1, size, key, fn if each or not left else None, arg, each)
 
     def _start_observed(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
@@ -236,11 +203,16 @@ class Fabric:
         route, k, size, key, fn, arg = flit
         t = self.clock._now
         link = route.links[k]
-        came_over = route.links[k - 1].priority if k else ARRIVAL
+        came_over, number = (route.links[k - 1].priority, route.links[k - 1].order) if k else (ARRIVAL, key)
         if link.free >= HELD:
-            link.held((t, came_over, key))
-        if self.whole and k:
-            note(self, link, t, came_over)
+            link.held((t, came_over, number))
+        if self.whole:
+            if k:
+                note(self, link, t, came_over)
+        else:
+            if t <= link.last:
+                self._make_way(link, t, came_over, number)
+            link.ahead, link.last = None, -1
         start = max(t, link.free)
         end = link.free = start + link.time(size)
         self.reservations += 1

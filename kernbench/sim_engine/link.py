@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kernbench.sim_engine.clock import ARRIVAL
 from kernbench.topology.graph import Edge
 from kernbench.units import FLIT_BYTES, serialization_ps
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.trains import Train
 
 HOP_BITS = 10
 COUNT_BITS = 34
@@ -20,16 +24,17 @@ class Link:
     """A directed link.
 
     `free` is when its last reservation ends. What leaves it arrives in that order, and among simultaneous arrivals over
-    other links by `priority`: `order` numbers what has left, from a base of its own. `last` is when the last flit of
-    the latest message reaches it, over the link of priority `last_from`. While somebody has the link to himself `free`
+    other links by `priority`: `order` numbers what has left, from a base of its own. In `exact`, `ahead` is
+    the train that took it last, and `last` when the last flit of that one comes; in `fast` that of the latest message,
+    over the link of priority `last_from`. While somebody has the link to himself `free`
     is HELD: who reaches it first calls `held` with his place in the heap (time, priority, order), and gets the true
     `free`. `merges` says that routes reach it over several links, or begin here; `hook` is the part behind it, if it
     wants to see every head.
     """
 
     __slots__ = (
-        "bw_gbs", "dst", "flit_ps", "free", "held", "hook", "last", "last_from", "lat", "merges",
-        "name", "order", "priority", "src", "times",
+        "ahead", "at", "bw_gbs", "came", "dst", "flit_ps", "free", "held", "hook", "last", "last_from", "lat", "merges",
+        "name", "open", "order", "priority", "src", "times", "under",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool) -> None:
@@ -38,11 +43,15 @@ class Link:
         self.lat = edge.latency_ps + extra_ps
         self.hook = hook
         self.priority = ARRIVAL + 1 + rank
-        self.free = self.last = self.last_from = 0
+        self.free = self.last_from = 0
+        self.last = -1
+        self.ahead: Train | None = None
+        self.at = self.came = 0
+        self.under: list[tuple[Train | None, int, int, int]] = []
+        self.open: list[tuple[int, int, int, Train]] = []
         self.order = to << _ORDER_BITS
         self.held: Callable[[tuple[int, int, int]], int]
-        # Over a link without latency an empty flit would be further on before its turn among simultaneous arrivals.
-        self.merges = merges or not self.lat
+        self.merges = merges
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 

@@ -1,4 +1,4 @@
-"""The engine's hot functions: what moves flits and whole messages from link to link.
+"""What moves whole messages from link to link, in `fast`.
 
 Closures over the heap and the clock, since attribute look-ups would be a third of their cost.
 """
@@ -11,101 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.sim_engine.clock import Callback, Clock
 from kernbench.sim_engine.link import HELD
-from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.fabric import Fabric
     from kernbench.sim_engine.link import Link, Route
-
-
-def flit_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callback]:
-    """Return `feed`, which takes a train over its second link, and `hop`, which takes a flit over the others."""
-    heap = clock.heap
-    check = fabric.whole
-
-    def hop(flit: list[Any]) -> None:
-        """Take a flit [links, k, size, fn, arg] over link k, and on while nothing else can come before."""
-        links, k, size, fn, arg = flit
-        first, count = k, len(links)
-        t = clock._now
-        while True:
-            link = links[k]
-            start = link.free
-            if start >= HELD:
-                start = link.held((t, links[k - 1].priority, links[k - 1].order))
-            if check:
-                note(fabric, link, t, links[k - 1].priority)
-            if start < t:
-                start = t
-            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
-            link.free = start
-            t = start + link.lat
-            k += 1
-            if k == count:
-                if fn is not None:
-                    link.order = order = link.order + 1
-                    heappush(heap, (t, link.priority, order, (fn, arg)))
-                break
-            if not links[k].merges or (run_ahead and (not heap or t < heap[0][0])):
-                continue
-            flit[1] = k
-            link.order = order = link.order + 1
-            heappush(heap, (t, link.priority, order, (hop, flit)))
-            break
-        fabric.reservations += k - first
-
-    def feed(train: list[Any]) -> None:
-        """Take the next flit of a train [links, size, order, d, left, fn, arg, each] over the second link."""
-        links, size, order, d, left, fn, arg, each = train
-        if not left:
-            return
-        t = clock._now
-        link = links[1]
-        flit_ps = link.flit_ps if size == FLIT_BYTES else link.time(size)
-        lat, count = link.lat, len(links)
-        until = heap[0][0] if heap else None
-        done = 0
-        while True:
-            start = link.free
-            if start >= HELD:
-                start = link.held((t, links[0].priority, order))
-                until = heap[0][0] if heap else None
-            if check:
-                note(fabric, link, t, links[0].priority)
-            if start < t:
-                start = t
-            start += flit_ps
-            link.free = start
-            left -= 1
-            tell = fn if each or not left else None
-            k, at, behind = 2, start + lat, link
-            while k < count and not links[k].merges:
-                if check:
-                    note(fabric, links[k], at, behind.priority)
-                behind = links[k]
-                k += 1
-                start = behind.free
-                if start < at:
-                    start = at
-                start += behind.flit_ps if size == FLIT_BYTES else behind.time(size)
-                behind.free = start
-                at = start + behind.lat
-            done += k - 1
-            if k < count or tell is not None:
-                behind.order = number = behind.order + 1
-                item = (hop, [links, k, size, tell, arg]) if k < count else (tell, arg)
-                heappush(heap, (at, behind.priority, number, item))
-                until = heap[0][0]
-            if not left:
-                break
-            t += d
-            if not run_ahead or (until is not None and until <= t):
-                train[4] = left
-                heappush(heap, (t, links[0].priority, order, (feed, train)))
-                break
-        fabric.reservations += done
-
-    return feed, hop
 
 
 def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callback, Callable[..., None]]:
@@ -155,7 +64,7 @@ def message_mover(fabric: Fabric, clock: Clock, run_ahead: bool) -> tuple[Callba
                     link.order = order = link.order + 1
                     heappush(heap, (tail, came_over, order, (fn, arg)))
                 break
-            if k == count - 1 or not links[k].merges or (run_ahead and (not heap or t < heap[0][0])):
+            if k == count - 1 or (links[k].lat and not links[k].merges) or (run_ahead and (not heap or t < heap[0][0])):
                 continue
             unit[1], unit[4], unit[5] = k, tail, even
             link.order = order = link.order + 1

@@ -15,6 +15,7 @@ from kernbench.units import FLIT_BYTES, flits
 if TYPE_CHECKING:
     from kernbench.sim_engine.fabric import Fabric
     from kernbench.sim_engine.link import Link, Route
+    from kernbench.sim_engine.trains import Train
 
 BULK, QUEUE = 0, 1
 
@@ -47,13 +48,13 @@ class Turns:
         self.fabric, self.clock, self.link = fabric, fabric.clock, link
         self.nbytes = chunk_bytes
         self.chunk = max(1, chunk_bytes // FLIT_BYTES)
-        self._whole = fabric.whole and link.name not in fabric.hot
+        self._whole = fabric.whole
         self._busy_until = [0, 0]
         self._waiting: tuple[deque[_Message], deque[_Message]] = deque(), deque()
         self._turn_ps: int | None = None
         self._granted: _Message | None = None
         self._count = self._start = 0
-        self._train: list[Any] | None = None
+        self._train: Train | None = None
 
     def send(self, kind: int, route: Route, nbytes: int, key: int, fn: Any, arg: object, each: bool = False) -> None:
         """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit (of `each` one)."""
@@ -103,38 +104,64 @@ class Turns:
         self._grant(self._waiting[kind].popleft())
 
     def _grant(self, message: _Message) -> None:
-        """Give the link to a message: whole if nothing of the other kind waits, else for a chunk."""
+        """Give the link to a message: whole if nothing of the other kind waits, else for a chunk or in turns."""
         fabric, route = self.fabric, message.route
-        lazy = fabric.lazy and route.start == fabric.start_flits
+        lazy = fabric.lazy and route.start == fabric.start_train
+        others = self._waiting[1 - message.kind]
         count = message.count
-        if self._waiting[1 - message.kind] or not lazy:
+        if others:
+            if lazy and self._alternate(message, others):
+                return
             count = min(count, self.chunk)
-        rest = message.count - count
+        elif not lazy:
+            count = min(count, self.chunk)
         self._start = max(self.clock._now, self.link.free)
         self._granted, self._count = message, count
-        fn = None if rest and not message.each else message.fn
-        self._train = route.start(route, count, message.size, message.key, fn, message.arg, message.each)
-        message.count = rest
-        if rest:
-            self._waiting[message.kind].appendleft(message)
+        self._train = route.start(route, *self._part(message, count))
         self._next_turn()
+
+    def _alternate(self, first: _Message, others: deque[_Message]) -> bool:
+        """Let two messages whose ways part behind the link take turns of a flit until one is through, if they can.
+
+        Nothing that comes meanwhile changes these turns. Return whether they do.
+        """
+        second, fabric, link = others[0], self.fabric, self.link
+        if self.chunk > 1 or first.route.links[:2] == second.route.links[:2]:
+            return False
+        if second.route.start != fabric.start_train:
+            return False
+        others.popleft()
+        rounds = min(first.count, second.count)
+        t = max(self.clock._now, link.free)
+        times = [link.time(message.size) for message in (first, second)]
+        for message, after in ((first, 0), (second, times[0])):
+            link.free = t + after
+            fabric.start_train(message.route, *self._part(message, rounds), ((t + after, sum(times)),))
+        self._granted, self._train = second, None
+        self._next_turn()
+        return True
+
+    def _part(self, message: _Message, count: int) -> tuple[Any, ...]:
+        """Take `count` flits off a message; return what a route's `start` wants to know of them."""
+        message.count -= count
+        if message.count:
+            self._waiting[message.kind].appendleft(message)
+        fn = None if message.count and not message.each else message.fn
+        return count, message.size, message.key, fn, message.arg, message.each
 
     def _cut(self) -> None:
         """Take back what lies behind the chunk under way."""
         message, train = self._granted, self._train
         if message is None or train is None or self._count <= self.chunk:
             return
-        d = train[3]
+        link = self.link
+        d = link.flit_ps if message.size == FLIT_BYTES else link.time(message.size)
         started = -(-(self.clock._now - self._start) // d)
         keep = max(1, -(-started // self.chunk)) * self.chunk
         rest = self._count - keep
         if rest <= 0:
             return
-        train[4] -= rest
-        if not message.each:
-            train[5] = None
+        self.fabric.reservations -= train.cut(keep)
         self._count = keep
-        self.link.free -= rest * d
-        self.fabric.reservations -= rest
-        message.count = rest
+        message.count += rest
         self._waiting[message.kind].appendleft(message)

@@ -90,8 +90,6 @@ def test_whole_messages_are_right_or_flagged(puts):
     ends, engine = simulated(puts, 1, mode="fast")
     if engine.certified:
         assert ends == decided_chunk_by_chunk(puts, 1)
-    hot = frozenset(engine.fabric.flagged)
-    assert simulated(puts, 1, mode="fast", hot=hot)[0] == decided_chunk_by_chunk(puts, 1)
 
 
 @pytest.mark.parametrize("n", [1, 30])

@@ -32,20 +32,6 @@ def test_certified_runs_equal_the_flits():
     assert 10 < certified < 60, "some runs certify, and some meet too closely"
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_flits_where_it_was_flagged_lead_to_the_flits_run(seed):
-    traffic = pair(seed, sources=8)
-    hot: frozenset[str] = frozenset()
-    for _ in range(12):
-        engine, log = traffic(mode="fast", hot=hot)
-        if engine.engine.certified:
-            break
-        assert not set(engine.fabric.flagged) <= hot, "each pass finds something new"
-        hot |= frozenset(engine.fabric.flagged)
-    assert engine.engine.certified
-    assert log == traffic()[1]
-
-
 def two_streams(mode: str, gap: int):
     """Two messages of 2 KiB to one slice; the second one's head arrives `gap` after the first one's last flit."""
     machine = resolve_topology("preset:default")

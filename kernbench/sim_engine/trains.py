@@ -1,0 +1,346 @@
+"""Trains: flits of one message that move together, until something comes between them.
+
+A train takes a link for all of its flits, and arithmetic says when each of them leaves. It does so when its first flit
+reaches the link, or ahead of that where nobody else is under way to it. Should something else reach the link before a
+flit of the train has, the train is split there: what has not come yet gives the link back, and the links behind it,
+and comes again as a train of its own. So links serve flits in the order in which they come, at a few events a message.
+
+Flit i of a train comes at the latest of a + i*d over its lines (a, d). A link that serves a flit in d ps, and is free
+for the first one at s, is through with flit i at the latest of s + (i+1)*d and its arrival + d: lines again, since the
+latest of lines is convex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from kernbench.sim_engine.clock import Callback, Clock
+from kernbench.sim_engine.link import HELD
+from kernbench.units import FLIT_BYTES
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.fabric import Fabric
+    from kernbench.sim_engine.link import Link, Route
+
+Lines = tuple[tuple[int, int], ...]
+
+
+class Train:
+    """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
+
+    `fn(arg)` is called at the arrival of the last one, of `each` one; `told` counts these. `out` says when they are
+    behind each link from `k` on that has been taken, `found` since when that would have been free. `order` is their
+    number among what has left the last of these. Where a train has been split, `child` is its part from there on,
+    `rest` what came later there, and `before` what that has been split off from.
+    """
+
+    __slots__ = (
+        "arg", "before", "child", "each", "fn", "found", "k", "lines", "links", "n", "order", "out", "rest", "size",
+        "told",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        links: tuple[Link, ...],
+        k: int,
+        n: int,
+        size: int,
+        lines: Lines,
+        order: int,
+        fn: Callback | None,
+        arg: object,
+        each: bool,
+    ) -> None:
+        self.links, self.k, self.n, self.size, self.lines, self.order = links, k, n, size, lines, order
+        self.fn, self.arg, self.each = fn, arg, each
+        self.out: list[Lines] = []
+        self.found: list[int] = []
+        self.child: Train | None = None
+        self.rest: Train | None = None
+        self.before: Train | None = None
+        self.told = 0
+
+    def front(self) -> Train:
+        """Return the part of it that is furthest on its way."""
+        train = self
+        while train.child is not None:
+            train = train.child
+        return train
+
+    def before_link(self, k: int) -> Lines:
+        """Return when the flits come to link `k`."""
+        return self.lines if k == self.k else self.out[k - self.k - 1]
+
+    def part_from(self, k: int, order: int) -> Train:
+        """Return the part of this train from link `k` on, which it reaches as number `order`."""
+        first = k - self.k
+        if not first:
+            return self
+        part = Train(self.links, k, self.n, self.size, self.out[first - 1], self.order, self.fn, self.arg, self.each)
+        part.out, self.out = self.out[first:], self.out[:first]
+        part.found, self.found = self.found[first:], self.found[:first]
+        part.child, part.told, self.child = self.child, self.told, part
+        for link in self.links[k : k + len(part.out)]:
+            if link.ahead is self:
+                link.ahead = part
+        return part
+
+    def split(self, j: int, order: int) -> tuple[Train, int]:
+        """Split off the flits from `j` on, which have yet to come; return them, and as `cut` does."""
+        lines = tuple([(a + j * d, d) for a, d in self.lines])
+        rest = Train(self.links, self.k, self.n - j, self.size, lines, order, self.fn, self.arg, self.each)
+        given_back = self.cut(j)
+        self.rest = rest
+        if j:
+            rest.before = self
+        return rest, given_back
+
+    def cut(self, keep: int) -> int:
+        """Forget all but the first `keep` flits of this and its `rest`; return how many reservations that gives back.
+
+        What is forgotten has not come yet, here or further on.
+        """
+        train: Train | None = self
+        while train is not None and keep >= train.n:
+            keep -= train.n
+            train = train.rest
+        if train is None:
+            return 0
+        gone, train.rest = train.rest, None
+        while gone is not None:
+            gone.n, gone = 0, gone.rest
+        given_back = (train.n - keep) * len(train.out)
+        train.n = keep
+        if not train.each:
+            train.fn = None
+        come = train.lines
+        for link, out, found in zip(train.links[train.k :], train.out, train.found, strict=False):
+            link.free = latest(out, keep - 1) - link.lat if keep else found
+            if link.ahead is train:
+                if keep:
+                    link.last = latest(come, keep - 1)
+                elif link.under:
+                    link.ahead, link.at, link.came, link.last = link.under.pop()
+                else:
+                    link.ahead, link.last = None, -1
+            come = out
+        return given_back + (train.child.cut(keep) if train.child is not None else 0)
+
+
+def come_before(lines: Lines, n: int, t: int) -> int:
+    """Return how many of `n` flits come before `t` [ps]."""
+    for a, d in lines:
+        if d:
+            n = min(n, max(0, (t - a + d - 1) // d))
+        elif a >= t:
+            return 0
+    return n
+
+
+def latest(lines: Lines, i: int) -> int:
+    """Return when flit `i` comes."""
+    if len(lines) == 1:
+        a, d = lines[0]
+        return a + i * d
+    return max([a + i * d for a, d in lines])
+
+
+def behind(lines: Lines, n: int, free: int, d: int, lat: int) -> Lines:
+    """Return when `n` flits are behind a link that serves one in `d` ps, takes `lat` ps and is free from `free` on.
+
+    Examples
+    --------
+    >>> behind(((100, 5),), 3, 0, 2, 50)  # they come more slowly than they are served
+    ((152, 5),)
+    >>> behind(((100, 5),), 3, 103, 2, 50)  # the first two have to wait, the third does not
+    ((155, 2), (152, 5))
+    >>> behind(((100, 5),), 3, 0, 8, 50)
+    ((158, 8),)
+    """
+    came = latest(lines, 0)
+    start = free if free > came else came
+    end = start + n * d
+    own = start + d + lat, d
+    slower = [(a + d + lat, step) for a, step in lines if step > d and a + (n - 1) * step + d > end]
+    if not slower:
+        return (own,)
+    if start == came and any(a == own[0] for a, _ in slower):
+        return tuple(slower)
+    return (own, *slower)
+
+
+def train_mover(
+    fabric: Fabric, clock: Clock, run_ahead: bool
+) -> tuple[Callable[..., Train], Callable[[Link, int, int, int], None]]:
+    """Return `start`, which puts flits on the first link of a route, and `make_way`, for what reaches a link."""
+    heap = clock.heap
+
+    def make_way(link: Link, t: int, priority: int, order: int) -> None:
+        """Have `link` serve what comes before this place in the heap; what comes later has not taken it any more."""
+        if link.open:
+            serve(link, t, priority, order)
+        while t <= link.last:
+            train, at, number = link.ahead, link.at, link.came
+            assert train is not None
+            come_earlier = (train.links[at - 1].priority, number) < (priority, order)
+            come = come_before(train.before_link(at), train.n, t + 1 if come_earlier else t)
+            if come == train.n:
+                return
+            again(train.part_from(at, number), come, number)
+            if come:
+                return
+
+    def again(train: Train, j: int, order: int) -> None:
+        """Let the flits of a train from `j` on come as another one."""
+        rest, given_back = train.split(j, order)
+        fabric.reservations -= given_back
+        if rest.k == len(rest.links) - 1 and not rest.each:
+            join(rest)
+        else:
+            heappush(heap, (latest(rest.lines, 0), rest.links[rest.k - 1].priority, order, (advance, rest)))
+
+    def join(train: Train) -> None:
+        """Let the flits of a train take the last link one by one among others: only when all are through matters."""
+        link, priority, order = train.links[-1], train.links[-2].priority, train.order
+        lines = train.before_link(len(train.links) - 1)
+        heappush(link.open, (latest(lines, 0), priority, order, train))
+        heappush(heap, (latest(lines, train.n - 1), priority, order, (finish, train)))
+
+    def serve(link: Link, t: int, priority: int, order: int) -> None:
+        """Have `link` serve the flits of those that have joined which come before this place in the heap."""
+        joined, free, limit = link.open, link.free, (t, priority, order)
+        while joined and joined[0][:3] < limit:
+            a, came_over, number, train = heappop(joined)
+            train = train.front()
+            if train.told < train.n:
+                free = (free if free > a else a) + link.time(train.size)
+                train.told += 1
+                fabric.reservations += 1
+                if train.told < train.n:
+                    lines = train.before_link(len(train.links) - 1)
+                    heappush(joined, (latest(lines, train.told), came_over, number, train))
+        link.free = free
+
+    def finish(train: Train) -> None:
+        """Have the last link serve a train that has joined: its last flit has come, unless with another one."""
+        train = train.front()
+        if train.fn is not None:
+            link, before = train.links[-1], train.links[-2]
+            serve(link, clock._now, before.priority, train.order + 1)
+            link.order += 1
+            heappush(heap, (link.free + link.lat, link.priority, link.order, (train.fn, train.arg)))
+
+    def advance(train: Train) -> None:
+        """Take links for a train whose first flit has come to the next one."""
+        train = train.front()
+        if not train.n:
+            return
+        k = train.k + len(train.out)
+        link, priority, order = train.links[k], train.links[k - 1].priority, train.order
+        t = clock._now
+        if link.free >= HELD:
+            link.held((t, priority, order))
+        make_way(link, t, priority, order)
+        if train.n > 1:
+            if link.open and k == len(train.links) - 1 and not train.each:
+                join(train)
+                return
+            if link.open or (train.before is not None and not train.out and link.ahead is not train.before):
+                # Others come between these flits: take them one by one, for as long as they do.
+                train = train.part_from(k, order)
+                again(train, 1, order)
+        take(train, k)
+
+    def is_ours(ahead: Link, link: Link) -> bool:
+        """Return whether nobody, or nobody but over `link`, is under way to the link ahead."""
+        train = ahead.ahead
+        if ahead.last < clock._now or train is None:
+            return ahead.free < HELD and not ahead.open
+        return train.links[ahead.at - 1] is link and not ahead.open
+
+    def take(train: Train, k: int) -> None:
+        """Take link `k`, and those behind it that nobody else is under way to."""
+        links, n, size, order = train.links, train.n, train.size, train.order
+        out, found = train.out, train.found
+        lines = out[-1] if out else train.lines
+        now, first, count = clock._now, k, len(links)
+        a = latest(lines, 0)
+        while True:
+            link = links[k]
+            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
+            free = link.free
+            found.append(free)
+            if k and (link.merges or not link.lat):
+                under = link.under
+                if link.last >= now:
+                    if under and under[-1][3] < now:
+                        under.clear()
+                    under.append((link.ahead, link.at, link.came, link.last))
+                elif under:
+                    under.clear()
+                link.ahead, link.at, link.came = train, k, order
+                link.last = latest(lines, n - 1)
+            if n == 1:
+                if free > a:
+                    a = free
+                link.free = a = a + d
+                a += link.lat
+                lines = ((a, 0),)
+            else:
+                lines = behind(lines, n, free, d, link.lat)
+                link.free = latest(lines, n - 1) - link.lat
+                a = latest(lines, 0)
+            out.append(lines)
+            link.order = order = link.order + 1
+            k += 1
+            if k == count:
+                if train.fn is not None:
+                    if n == 1 or not train.each:
+                        a = latest(lines, n - 1)
+                    heappush(heap, (a, link.priority, order, (arrive if train.each else arrive_last, train)))
+                break
+            ahead = links[k]
+            if (ahead.merges or not ahead.lat) and not (
+                run_ahead and now < a and (size or ahead.lat) and is_ours(ahead, link)
+            ):
+                heappush(heap, (a, link.priority, order, (advance, train)))
+                break
+        train.order = order
+        fabric.reservations += (k - first) * n
+
+    def arrive(train: Train) -> None:
+        """Tell of a flit at its end."""
+        train = train.front()
+        i, n = train.told, train.n
+        if i < n:
+            train.told = i = i + 1
+            if i < n:
+                link = train.links[-1]
+                heappush(heap, (latest(train.out[-1], i), link.priority, train.order, (arrive, train)))
+            assert train.fn is not None
+            train.fn(train.arg)
+
+    def arrive_last(train: Train) -> None:
+        """Tell of the last flit at its end, unless it comes with another train now."""
+        train = train.front()
+        if train.fn is not None:
+            train.fn(train.arg)
+
+    def start(
+        route: Route,
+        count: int,
+        size: int,
+        key: int,
+        fn: Callback | None,
+        arg: object,
+        each: bool,
+        lines: Lines | None = None,
+    ) -> Train:
+        """Put `count` flits of `size` bytes on the first link, now or by `lines`."""
+        train = Train(route.links, 0, count, size, lines or ((clock._now, 0),), 0, fn, arg, each)
+        take(train, 0)
+        return train
+
+    return start, make_way
