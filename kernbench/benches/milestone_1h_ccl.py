@@ -19,4 +19,4 @@ def run(torch: RuntimeContext) -> None:
     from kernbench.studies import milestone
 
     topology, overrides = as_parameters(torch.engine.machine)
-    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides)}")
+    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides).folder}")

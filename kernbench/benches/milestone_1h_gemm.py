@@ -23,7 +23,7 @@ def run(torch: RuntimeContext) -> None:
     from kernbench.studies import milestone
 
     topology, overrides = as_parameters(torch.engine.machine)
-    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides)}")
+    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides).folder}")
 
 
 def as_parameters(machine: Machine) -> tuple[str, list[str]]:

@@ -28,4 +28,4 @@ def run(torch: RuntimeContext) -> None:
     from kernbench.studies import milestone
 
     topology, overrides = as_parameters(torch.engine.machine)
-    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides, output=OUTPUT_DIR)}")
+    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides, output=OUTPUT_DIR).folder}")

@@ -16,6 +16,7 @@ from kernbench.cli.options import machine_options
 @machine_options
 @click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
 @click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
+@click.option("--again", is_flag=True, help="Run it though its report is there, made of the same code and parameters.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -35,13 +36,14 @@ def milestone(
     overrides: tuple[str, ...],
     workers: int | None,
     rerender: bool,
+    again: bool,
     output: Path | None,
     parameters: tuple[str, ...],
 ) -> None:
     """Run milestones by NAME (see `kernbench list milestones`) and write JSON, CSV and figures.
 
     Each is a notebook, executed with the full parameters of milestones/NAME.yaml; finished points of an interrupted
-    run are kept.
+    run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
     """
     from kernbench.studies import milestone as milestones
 
@@ -60,8 +62,10 @@ def milestone(
             rerender=rerender,
             output=output,
             parameters=values,
+            again=again,
         )
-        click.echo(f"{name}: wrote {report}")
+        found = "there already, made of the same code, machine and parameters (--again runs it):"
+        click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder}")
 
 
 def _parameter(text: str) -> tuple[str, Any]:

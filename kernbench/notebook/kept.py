@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,7 @@ from kernbench.errors import ConfigError
 from kernbench.notebook.job import Outcome
 from kernbench.sweeps import outcome as rows
 from kernbench.sweeps.cache import Cache, default_cache
-from kernbench.sweeps.keys import Row, Study, code_version, study_name, study_version, sweep_key
+from kernbench.sweeps.keys import Row, Study, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps.studies import complete, resolve_study, row_of
 
 if TYPE_CHECKING:
@@ -97,26 +96,17 @@ def shared(entry: Entry) -> Shared | None:
     """
     cache, work, options = default_cache(), entry.work, asdict(entry.options)
     ours = getattr(work.function, "__module__", "").startswith(STUDIES)
-    if cache is None or not ours or _foreign(entry.machine.spec):
+    if cache is None or not ours or not only_ours(entry.machine):
         return None
     try:
         fn: Study = resolve_study(work.function)
     except ConfigError:  # its parameters cannot be told from those of the run
         return None
     version = study_version(fn)
-    if version != code_version():
-        return None
     parameters = complete(fn, {**entry.values, **options})
     return Shared(
         cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
     )
-
-
-def _foreign(spec: Any) -> bool:
-    """Return whether a machine has components from elsewhere, by their dotted paths."""
-    if not isinstance(spec, Mapping):
-        return isinstance(spec, (list, tuple)) and any(map(_foreign, spec))
-    return ":" in str(spec.get("impl", "")) or any(map(_foreign, spec.values()))
 
 
 def _notes(outcome: Outcome) -> Row:

@@ -177,7 +177,7 @@ def chance(rows: Sequence[Row], workload: str) -> float:
     """
     factors = frame(rows, f"{workload} factors")
     found = [*factors.loc[factors["factor"] == BASE, LATENCY], *frame(rows, f"{workload} ties")[LATENCY]]
-    return 100 * (max(found) / min(found) - 1)
+    return 100 * float(max(found) / min(found) - 1)
 
 
 def write(rows: Sequence[Row], folder: Path) -> Path:

@@ -12,17 +12,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies.points import FINISHED, progress
+from kernbench.studies.stamp import is_made, made_of, stamp
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"
 MACHINE = "machine.yaml"
+
+
+class Report(NamedTuple):
+    """The folder of a report, and whether it was found there, made of the same."""
+
+    folder: Path
+    found: bool
 
 
 def folder() -> Path:
@@ -74,8 +82,9 @@ def run(
     rerender: bool = False,
     output: Path | None = None,
     parameters: Mapping[str, Any] | None = None,
-) -> Path:
-    """Execute a milestone with its full parameters; return the folder of its report.
+    again: bool = False,
+) -> Report:
+    """Execute a milestone with its full parameters, unless its report is there as a run would write it.
 
     Parameters
     ----------
@@ -91,6 +100,8 @@ def run(
         Where to write; default: milestones/output/NAME.
     parameters
         Further parameters of the notebook, over those of milestones/NAME.yaml.
+    again
+        Execute it in any case.
 
     Raises
     ------
@@ -117,11 +128,17 @@ def run(
     else:
         values["topology"] = str(Path(machine.source).resolve())
     _check(notebook, values)
+    followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
+    key = made_of(notebook, followed, machine)
+    if is_made(out, key) and not (again or values["rerender"]):
+        return Report(out, found=True)
     if isinstance(topology, Machine):
         out.mkdir(parents=True, exist_ok=True)
         (out / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
     _execute(notebook, out, values)
-    return out
+    if not values["rerender"]:  # which draws results of whatever code made them
+        stamp(out, key)
+    return Report(out, found=False)
 
 
 def _full(path: Path) -> dict[str, Any]:

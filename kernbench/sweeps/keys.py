@@ -47,14 +47,18 @@ def study_version(fn: Study) -> str:
     stands_in_file = isfunction(fn) and "<locals>" not in fn.__qualname__ and file and fn.__module__ != "__main__"
     parts = [] if stands_in_file else [_pickled(fn)]
     parts += [_pickled(bound)] if bound else []
-    collectives, packaged = (
-        path.read_bytes().replace(b"\r\n", b"\n") for path in (find("ccl.yaml"), default_ccl_path())
-    )
+    collectives, packaged = _collectives()
     parts += [collectives] if collectives != packaged else []
     if stands_in_file and fn.__module__.partition(".")[0] != __package__.partition(".")[0]:
         parts.append(Path(str(file)).read_bytes())
     own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     return f"{code_version()}+{own}" if parts else code_version()
+
+
+def only_ours(machine: Machine) -> bool:
+    """Return whether nothing but this package makes the times of a machine: its components, and its ccl.yaml."""
+    collectives, packaged = _collectives()
+    return collectives == packaged and not _names_others(machine.spec)
 
 
 def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]) -> str:
@@ -77,6 +81,19 @@ def machine_of(spec: Mapping[str, Any], overrides: Mapping[str, Any] | None = No
 @lru_cache(maxsize=8)
 def _machine(spec: str, overrides: str) -> Machine:
     return resolve_topology(json.loads(spec), json.loads(overrides))
+
+
+def _collectives() -> tuple[bytes, bytes]:
+    """Return the nearest ccl.yaml and the packaged one."""
+    nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (find("ccl.yaml"), default_ccl_path()))
+    return nearest, packaged
+
+
+def _names_others(spec: Any) -> bool:
+    """Return whether a machine has components by dotted paths."""
+    if not isinstance(spec, Mapping):
+        return isinstance(spec, (list, tuple)) and any(map(_names_others, spec))
+    return ":" in str(spec.get("impl", "")) or any(map(_names_others, spec.values()))
 
 
 def _inner(fn: Study) -> tuple[Study, list[Any]]:

@@ -42,6 +42,8 @@ def test_writes_what_is_committed_and_draws_it_again(path, tmp_path, capsys):
     assert not [o for c in report.cells for o in c.get("outputs", []) if o.output_type == "error"]
     assert kinds(committed(path)) <= kinds({p.name for p in tmp_path.iterdir()})
 
+    assert main(command) == 0
+    assert "there already, made of the same" in capsys.readouterr().out
     tables = {p.name: p.read_bytes() for p in tmp_path.glob("*.json")}
     pictures = {p for p in tmp_path.glob("*.png") if "timeline" not in p.name}
     for picture in pictures:
