@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 import pandas as pd
 import pytest
 
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api.context import session
-from kernbench.studies import gqa, gqa_limits
+from kernbench.studies import gqa, gqa_limits, gqa_work
 from kernbench.studies import gqa_report as report
 from kernbench.studies.explore import explorations
 from kernbench.studies.gqa_explore import explore
@@ -60,6 +61,19 @@ def test_each_half_speed_costs_between_nothing_and_twice(study):
     assert part in gqa_limits.PARTS
 
 
+def test_a_halved_part_is_half_as_fast_in_all_that_belongs_to_it_and_nothing_else():
+    changed = {part: change(MACHINE.config) for part, change in gqa_limits.PARTS.items()}
+    assert {part: sorted(key.split(".")[-2] for key in values) for part, values in changed.items()} == {
+        "HBM": ["hbm", "hbm"], "matrix engine": ["pe_gemm"], "vector engine": ["pe_math"], "command issue": ["pe_cpu"],
+        "links between PEs": ["noc", "router", "ucie", "ucie"],
+    }  # fmt: skip
+    for values in changed.values():
+        for key, value in values.items():
+            now = reduce(getattr, key.split("."), MACHINE.config)
+            assert value == (now * 2 if key.endswith("_ns") else now / 2)
+        MACHINE.with_(values)
+
+
 def test_the_report_is_written_from_the_rows(study, tmp_path):
     rows, limits, folder = study
     content = gqa.read(folder)
@@ -86,6 +100,20 @@ def test_the_report_is_written_from_the_rows(study, tmp_path):
     assert (table["of the bound"].dropna() < 1).all()
     assert table["note"].str.startswith("infeasible").sum() == 1
     assert list(report.counts(PANELS)["gemm_count"]) == [16]
+
+
+def test_tokens_per_second_by_hand():
+    """Two SIPs of 8.192 TB/s each, 32 tokens at once, 10 us a layer, of which HBM takes 4."""
+    row = {"phase": "decode", "series": "decode batch", "queries": None, "context": 1024, "batch": 32, "sips": 2}
+    row |= {"hbm_ns": 4000.0, "makespan_ns": 10000.0, "left_out": ""}
+    machine = resolve_topology("preset:default", {"system.sips.count": 2})
+    [line] = report.tokens_table([row], machine).to_dict("records")
+    weights_s = 2 * gqa_work.WEIGHTS / (2 * 128 * 256e9)
+    assert line["bound: tokens/s/SIP"] == pytest.approx(16 / 320e-6, rel=1e-4)
+    assert line["attention: tokens/s/SIP"] == pytest.approx(16 / 800e-6, rel=1e-4)
+    assert line["bound with weights"] == pytest.approx(16 / (320e-6 + weights_s), rel=1e-4)
+    assert line["with weights at HBM speed"] == pytest.approx(16 / (800e-6 + weights_s), rel=1e-4)
+    assert line["of the bound"] == 0.4
 
 
 def test_weights_of_the_model_are_those_that_are_published():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kernbench.benches import milestone_gqa_llama70b as bench
+from kernbench.ccl.lane import Group
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import gqa_panels as panels
@@ -119,6 +120,31 @@ def test_a_wrong_value_is_found(monkeypatch):
     monkeypatch.setattr(study, "merge", lambda x, y, tl: x + y)
     with pytest.raises(VerificationError, match="decode over 4 ranks"):
         study.run(MACHINE, replace(SMALL, phase="decode"), data=True)
+
+
+def lanes_of(ranks, across, sips=1, cubes=16, pes=8):
+    config = resolve_topology("preset:default").config
+    places = [(cube, pe) for cube in range(cubes) for pe in range(pes)]
+    return lanes(ranks, across)(Group.of(config, range(sips), places))
+
+
+def test_ranks_go_round_a_cube_and_forth_and_back_over_cubes():
+    """PEs stand NW 0 1, NE 2 3, SW 4 5, SE 6 7; cubes in rows of 4."""
+    assert [pe for _, _, pe in lanes_of(8, "pe")[0]] == [0, 1, 2, 3, 7, 6, 5, 4]
+    order = [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12]
+    assert [lane[0][1] for lane in lanes_of(8, "pe")] == order
+    for pe, lane in enumerate(lanes_of(16, "cube")):
+        assert [(cube, own) for _, cube, own in lane] == [(cube, pe) for cube in order]
+
+
+def test_a_lane_over_sips_has_as_many_ranks_on_each():
+    found = lanes_of(16, "pe", sips=2)
+    assert len(found) == 16
+    for lane in found:
+        assert [sip for sip, _, _ in lane] == [0] * 8 + [1] * 8
+        assert [place[1:] for place in lane[:8]] == [place[1:] for place in lane[8:]]
+    places = [place for lane in found for place in lane]
+    assert len(set(places)) == len(places) == 256
 
 
 def test_unknown_words_are_refused():

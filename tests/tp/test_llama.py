@@ -42,6 +42,13 @@ def test_ranks_have_to_divide_the_kv_heads():
     spawned(program, 2)
 
 
+def test_rotary_angles_are_those_of_the_paper():
+    """Pair i of d / 2 turns by position / theta^(2 i / d)."""
+    got = LlamaConfig(head_dim=8, theta=10000.0).angles(4)
+    np.testing.assert_allclose(got[3], [3, 0.3, 0.03, 0.003], rtol=1e-12)
+    np.testing.assert_array_equal(got[0], np.zeros(4))
+
+
 def test_the_reference_is_the_sum_of_its_heads():
     """Attention of one kv head at a time, token by token, in f64."""
     qkv = rng.standard_normal((4, 1, 8 * 4 * 8))
