@@ -7,6 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from kernbench.ccl.algorithms.levels import Ring, all_reduce, cycle
+from kernbench.ccl.algorithms.moves import Cut
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
 from tests.ccl.cases import DTYPES, OPS, OVER_GRIDS, OVER_LEVELS, OVER_RANKS, built, check, grid
@@ -73,6 +75,32 @@ def test_one_way_or_both(name):
 def test_long_vectors_are_cut_into_segments(name):
     algorithm = built(name, OVER_RANKS[name])
     check(algorithm, None, 3, 700_001, dtype=DTYPES[0], n_slots=4)
+
+
+@pytest.mark.parametrize("size", [40, 1000, 20_011])
+@pytest.mark.parametrize("name", ["torus_2d", "halving_doubling", "hierarchical_sliced"])
+def test_many_participants(name, size):
+    """So many that rings keep to messages of their own: with short vectors in every level, with longer ones in some."""
+    levels = OVER_LEVELS.get(name)
+    algorithm = built(name, *levels[:1], mapper=levels[1]) if levels else built(name, (OVER_RANKS | OVER_GRIDS)[name])
+    group = {"torus_2d": grid(8, 8), "halving_doubling": None}.get(name, grid(2, 1, True, PES_OF_8_CUBES, 4))
+    check(algorithm, group, 128 if levels else 64, size, n_slots=1, slot_bytes=128)
+
+
+PES_OF_8_CUBES = [(cube, pe) for cube in range(8) for pe in range(8)]
+
+
+def test_messages_are_no_more_than_steps_where_they_are_short():
+    def sent(levels, n):
+        return sum(len(move.to) for move in all_reduce(levels, (0, n), Cut(itemsize=2)))
+
+    pes, cubes, sips = Ring(3, 8, "local_E", "local_W"), cycle(5, 4, 4), Ring(2, 6, "global_E", "global_W")
+    assert sent([pes, cubes, sips], 1024) == 2 * (7 + 15 + 5)
+    row, column = Ring(3, 8, "E", "W"), Ring(5, 8, "S", "N")
+    assert sent([row, column], 1024) == 2 * (7 + 7)
+    # Longer pieces, and few short ones, go through all levels in one pipeline.
+    assert sent([row, column], 1 << 16) == 2 * 63
+    assert sent([Ring(0, 4, "E", "W"), Ring(1, 4, "S", "N")], 1024) == 2 * 15
 
 
 def log_sum_exp(a, b, tl):

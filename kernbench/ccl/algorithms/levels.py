@@ -3,7 +3,8 @@
 A ring level leaves each member with a part of the vector, on which the next level works; a tree level brings all of
 it to its root, and the next level is the root's. What a level receives is a further source of the moves of the next
 one, and its result goes back the way that contributions came: so every element is touched once on its way in and
-once on its way out, and no level waits for the one before to end.
+once on its way out, and no level waits for the one before to end. Only where that would make too many short messages
+does a ring end its sum in memory, and begin again with the result of the next level.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernbench.ccl.algorithms.moves import Cut, Move, Span, blocks
 
@@ -18,6 +20,9 @@ Ways = tuple[str, ...]
 
 # Chunks, for each edge to the root, that a member of a tree contributes before it waits for the first result.
 LAG = 8
+# A ring passes on the pieces of the next level, unless there are more than `MANY` in a turn of the ring, each shorter
+# than `SHORT` bytes for each of them: a message costs a PE some 20 ns, however short (fitted; 16 to 256 participants).
+SHORT, MANY = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def all_reduce(levels: Sequence[Level], vector: Span, cut: Cut, up: Ways = (), d
     elif level.parent is None:
         yield from all_reduce(rest, vector, cut, (*up, *level.children), (*level.children, *down))
     else:
-        yield from _below(level, level.parent, all_reduce(rest, vector, cut), up, down)
+        yield from _below(level, level.parent, all_reduce(rest, vector, cut, ("taken",), ("given",)), up, down)
 
 
 def _ring(ring: Ring, rest: Sequence[Level], vector: Span, cut: Cut, up: Ways, down: Ways) -> Iterator[Move]:
@@ -74,17 +79,23 @@ def _ring(ring: Ring, rest: Sequence[Level], vector: Span, cut: Cut, up: Ways, d
     last: list[Move] = []
     for segment in cut.segments(*vector, n):
         parts = blocks(*segment, n, cut.row)
+        apart = _apart(n, rest, parts[0], cut)
         # The others' parts, in the pieces and in the order in which the next level takes and gives them.
-        inner = {(rank - step) % n: list(all_reduce(rest, parts[(rank - step) % n], cut)) for step in range(n - 1)}
-        taken = {part: [(move.start, move.size) for move in moves if move.own] for part, moves in inner.items()}
-        given = {part: [(move.start, move.size) for move in moves if move.keep] for part, moves in inner.items()}
+        pieces = [(cut.chunks(part),) * 2 if apart else _pieces(rest, part, cut) for part in parts]
+        taken, given = [of[0] for of in pieces], [of[1] for of in pieces]
         yield from (Move(*piece, up, own=True, to=(to,)) for piece in taken[rank])
         # What starts this segment leaves before the last step of the segment before, so that the ring never idles.
         yield from last
         for step in range(1, n - 1):
             for piece in taken[(rank - step) % n]:
                 yield Move(*piece, (*up, source), own=True, to=(to,))
-        yield from all_reduce(rest, parts[(rank + 1) % n], cut, (*up, source), (to, *down))
+        mine = (rank + 1) % n
+        if apart:
+            yield from (Move(*piece, (*up, source), own=True, keep=True) for piece in taken[mine])
+            yield from all_reduce(rest, parts[mine], cut)
+            yield from (Move(*piece, own=True, to=(to, *down)) for piece in given[mine])
+        else:
+            yield from all_reduce(rest, parts[mine], cut, (*up, source), (to, *down))
         for step in range(n - 2):
             for piece in given[(rank - step) % n]:
                 yield Move(*piece, (source,), to=(to, *down), keep=True)
@@ -92,13 +103,39 @@ def _ring(ring: Ring, rest: Sequence[Level], vector: Span, cut: Cut, up: Ways, d
     yield from last
 
 
+def _apart(n: int, rest: Sequence[Level], part: Span, cut: Cut) -> bool:
+    """Return whether a ring of `n` keeps to messages of its own, and leaves sums in memory for the next level.
+
+    Pieces of the next level would be too short, and too many. `part` is the longest, the same for every member.
+    """
+    if not rest:
+        return False
+    pieces = len(_pieces(rest, part, cut)[0])
+    many = (n - 1) * pieces
+    return many > MANY and pieces > len(cut.chunks(part)) and part[1] * cut.itemsize < SHORT * many * pieces
+
+
+def _pieces(levels: Sequence[Level], vector: Span, cut: Cut) -> tuple[list[Span], list[Span]]:
+    """Return the pieces in which levels take a vector, and those in which they give its sum, in their order."""
+    start, size = vector
+    taken, given = _pieces_of(tuple(levels), size, cut)
+    return [(start + at, n) for at, n in taken], [(start + at, n) for at, n in given]
+
+
+@lru_cache(maxsize=10_000)
+def _pieces_of(levels: tuple[Level, ...], size: int, cut: Cut) -> tuple[list[Span], list[Span]]:
+    moves = list(all_reduce(levels, (0, size), cut, ("taken",), ("given",)))
+    taken = [(move.start, move.size) for move in moves if "taken" in move.sources]
+    return taken, [(move.start, move.size) for move in moves if "given" in move.to]
+
+
 def _below(tree: Tree, parent: str, above: Iterable[Move], up: Ways, down: Ways) -> Iterator[Move]:
     """Yield contributions and results in the order of the root, whose moves are `above`; results with a lag."""
     waiting: deque[Move] = deque()
     for move in above:
-        if move.own:
+        if "taken" in move.sources:
             yield Move(move.start, move.size, (*up, *tree.children), own=True, to=(parent,))
-        if move.keep:
+        if "given" in move.to:
             waiting.append(Move(move.start, move.size, (parent,), to=(*tree.children, *down), keep=True))
             if len(waiting) > LAG * tree.depth:
                 yield waiting.popleft()
