@@ -171,10 +171,15 @@ class Receiver:
     def _received(self, job: RecvJob, end: int) -> None:
         assert job.queue is not None
         assert job.message is not None
+        assert isinstance(job.command, Recv)
         self.ipcq.tell("recv", job.queue, job.message.nbytes)
         if self.log.operation:
             self.log.after.append((job.id, job.message.command))
         job.finish(end)
+        # Message, slots and jobs would keep each other alive.
+        if job.command.consume:
+            job.message.slots.clear()
+        job.message = None
 
     def _log_read(self, job: RecvJob, slot: Slot, end: int) -> None:
         """Enter what a receive did with one part: out of its slot, and to memory where it goes there."""

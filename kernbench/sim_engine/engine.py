@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,15 +31,14 @@ _SLICE = 4096
 _COLLECT_EVERY = 200_000
 
 
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Let the cycle collector look rarely: a run makes millions of tuples and hardly a cycle."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+def _collect_rarely() -> None:
+    """Let the cycle collector look rarely from now on: a run makes millions of tuples and hardly a cycle.
+
+    For good, since setting it back would have it look through all that the run has made.
+    """
+    first, *others = gc.get_threshold()
+    if 0 < first < _COLLECT_EVERY:
+        gc.set_threshold(_COLLECT_EVERY, *others)
 
 
 class GraphEngine:
@@ -280,13 +278,13 @@ class GraphEngine:
     def _slices(self, event: simpy.Event | None) -> Iterator[None]:
         if event is not None and event.processed:
             return
-        with _few_collections():
-            more = True
-            while more:
-                more = self._guarded(lambda: self.env.drain(_SLICE, event))
-                self._guarded(self._pulse)
-                if more:
-                    yield
+        _collect_rarely()
+        more = True
+        while more:
+            more = self._guarded(lambda: self.env.drain(_SLICE, event))
+            self._guarded(self._pulse)
+            if more:
+                yield
 
     def _pulse(self) -> None:
         for observer in self.observers:

@@ -33,7 +33,7 @@ class Train:
     `fn(arg)` is called at the arrival of the last one, of `each` one; `told` counts these. `out` says when they are
     behind each link from `k` on that has been taken, `found` since when that would have been free. `order` is their
     number among what has left the last of these. Where a train has been split, `child` is its part from there on,
-    `rest` what came later there, and `before` what that has been split off from.
+    `rest` what came later there, and `before`, until that goes on, what it has been split off from.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Train:
             return 0
         gone, train.rest = train.rest, None
         while gone is not None:
-            gone.n, gone = 0, gone.rest
+            gone.n, gone.before, gone = 0, None, gone.rest
         given_back = (train.n - keep) * len(train.out)
         train.n = keep
         if not train.each:
@@ -176,16 +176,26 @@ def train_mover(
 ) -> tuple[Callable[..., Train], Callable[[Link, int, int, int], None]]:
     """Return `start`, which puts flits on the first link of a route, and `make_way`, for what reaches a link."""
     heap = clock.heap
+    latest_place = -1, -1, -1
+
+    def reached(t: int, priority: int, order: int) -> tuple[int, int, int]:
+        """Return the latest place in the heap that this instant has seen: what takes no time may come to an earlier."""
+        nonlocal latest_place
+        place = t, priority, order
+        if latest_place < place or latest_place[0] != t:
+            latest_place = place
+        return latest_place
 
     def make_way(link: Link, t: int, priority: int, order: int) -> None:
         """Have `link` serve what comes before this place in the heap; what comes later has not taken it any more."""
+        place = reached(t, priority, order)
         if link.open:
-            serve(link, t, priority, order)
+            serve(link, place)
         while t <= link.last:
             train, at, number = link.ahead, link.at, link.came
             assert train is not None
-            come_earlier = (train.links[at - 1].priority, number) < (priority, order)
-            come = come_before(train.before_link(at), train.n, t + 1 if come_earlier else t)
+            has_come = (t, train.links[at - 1].priority, number) < place
+            come = come_before(train.before_link(at), train.n, t + 1 if has_come else t)
             if come == train.n:
                 return
             again(train.part_from(at, number), come, number)
@@ -197,6 +207,7 @@ def train_mover(
         rest, given_back = train.split(j, order)
         fabric.reservations -= given_back
         if rest.k == len(rest.links) - 1 and not rest.each:
+            rest.before = None
             join(rest)
         else:
             heappush(heap, (latest(rest.lines, 0), rest.links[rest.k - 1].priority, order, (advance, rest)))
@@ -208,10 +219,10 @@ def train_mover(
         heappush(link.open, (latest(lines, 0), priority, order, train))
         heappush(heap, (latest(lines, train.n - 1), priority, order, (finish, train)))
 
-    def serve(link: Link, t: int, priority: int, order: int) -> None:
+    def serve(link: Link, place: tuple[int, int, int]) -> None:
         """Have `link` serve the flits of those that have joined which come before this place in the heap."""
-        joined, free, limit = link.open, link.free, (t, priority, order)
-        while joined and joined[0][:3] < limit:
+        joined, free = link.open, link.free
+        while joined and joined[0][:3] < place:
             a, came_over, number, train = heappop(joined)
             train = train.front()
             if train.told < train.n:
@@ -221,16 +232,15 @@ def train_mover(
                 if train.told < train.n:
                     lines = train.before_link(len(train.links) - 1)
                     heappush(joined, (latest(lines, train.told), came_over, number, train))
+                elif train.fn is not None:
+                    link.order += 1
+                    heappush(heap, (free + link.lat, link.priority, link.order, (arrive_last, train)))
         link.free = free
 
     def finish(train: Train) -> None:
         """Have the last link serve a train that has joined: its last flit has come, unless with another one."""
-        train = train.front()
-        if train.fn is not None:
-            link, before = train.links[-1], train.links[-2]
-            serve(link, clock._now, before.priority, train.order + 1)
-            link.order += 1
-            heappush(heap, (link.free + link.lat, link.priority, link.order, (train.fn, train.arg)))
+        link, before = train.links[-1], train.links[-2]
+        serve(link, reached(clock._now, before.priority, train.order + 1))
 
     def advance(train: Train) -> None:
         """Take links for a train whose first flit has come to the next one."""
@@ -251,6 +261,7 @@ def train_mover(
                 # Others come between these flits: take them one by one, for as long as they do.
                 train = train.part_from(k, order)
                 again(train, 1, order)
+        train.before = None
         take(train, k)
 
     def is_ours(ahead: Link, link: Link) -> bool:
@@ -313,11 +324,12 @@ def train_mover(
     def arrive(train: Train) -> None:
         """Tell of a flit at its end."""
         train = train.front()
+        link = train.links[-1]
+        reached(clock._now, link.priority, train.order)
         i, n = train.told, train.n
         if i < n:
             train.told = i = i + 1
             if i < n:
-                link = train.links[-1]
                 heappush(heap, (latest(train.out[-1], i), link.priority, train.order, (arrive, train)))
             assert train.fn is not None
             train.fn(train.arg)
@@ -325,6 +337,7 @@ def train_mover(
     def arrive_last(train: Train) -> None:
         """Tell of the last flit at its end, unless it comes with another train now."""
         train = train.front()
+        reached(clock._now, train.links[-1].priority, train.order)
         if train.fn is not None:
             train.fn(train.arg)
 

@@ -52,6 +52,11 @@ def test_several_requests_under_way_from_one_source(seed):
     both(random_machine(f"many {seed}"), seed, MIXES["all"], 6, per_source=3, sources=6)
 
 
+def test_empty_messages_over_links_without_latency():
+    # They come further at an instant in which others, of a later place in the heap, have come already.
+    both(random_machine("fuzz all 1014"), 1014, MIXES["all"], 6, per_source=1, sources=10)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("mix", ["memory", "all"])
 def test_default_numbers_where_arrivals_often_tie(seed, mix):
