@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         Arguments without the program's name; by default those of the process.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and "" not in sys.path:
+        sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is
     try:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
     except click.ClickException as error:

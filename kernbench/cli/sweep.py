@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def sweep(
 
     \b
     machine: preset:small
-    study: gemm                          # a name of `kernbench list studies`, or pkg.mod:function
+    study: gemm                          # a name of `kernbench list studies`, or module:function, as my_study:run
     axes:
       cube.ucie.bw_gbs: [64, 128, 256]   # a field of the machine
       k: {low: 64, high: 4096, log: true, step: 64}   # a parameter of the study, as a range (with samples)
@@ -53,6 +54,7 @@ def sweep(
     from kernbench.sweeps.plan_file import read_plan
     from kernbench.sweeps.sweep import run_plan
 
+    sys.path.insert(0, str(plan_file.parent.resolve()))  # a study may stand beside its plan
     read = read_plan(plan_file)
     if not read.plan.points:
         head = f"{plan_file}: none of its {len(read.plan.invalid)} points can be, so nothing is run:"

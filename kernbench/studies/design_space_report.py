@@ -64,7 +64,7 @@ def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
 
 
 def bought(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return what each step along each axis buys and costs, rounded: `answers.steps`, and whether it is an effect."""
+    """Return what each step along each axis buys and costs, rounded: `answers.steps`, and whether that is an effect."""
     grid = frame(rows, f"{workload} grid")
     table, spread = steps(grid, axes_of(grid), LATENCY, AREA), chance(rows, workload)
     table[EFFECT] = ["" if most > spread else NONE for most in table[["least_pct", "most_pct"]].abs().max(axis=1)]
@@ -113,13 +113,18 @@ def _bought(name: str, rows: Sequence[Row]) -> list[str]:
         parts = [
             f"{row.step} no effect"
             if row.effect == NONE
-            else f"{row.step} saves {row.gain_pct:.1f} % of the time ({row.least_pct:.1f} to {row.most_pct:.1f})"
+            else f"{row.step} takes {abs(row.gain_pct):.1f} % {'less' if row.gain_pct > 0 else 'more'} time "
+            f"({_signed(-row.most_pct)} to {_signed(-row.least_pct)} %)"
             for row in table.itertuples()
         ]
         costs = [f", for {row.cost_pct:.1f} % more silicon" for row in table.itertuples()]
         steps_said = "; ".join(part + cost for part, cost in zip(parts, costs, strict=True))
         said.append(f"{axis}, in {SHOWN[name]}: {steps_said}.")
     return said
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}" if round(value, 1) else "0"
 
 
 def _worth(name: str, rows: Sequence[Row], grid: pd.DataFrame) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from types import ModuleType
 from typing import IO
 
 from kernbench.errors import KernbenchError
@@ -30,14 +31,14 @@ class Child:
 
     Parameters
     ----------
-    fn : callable
-        From a point to a row.
+    fn : callable or bytes
+        From a point to a row, or what `packed` made of that.
     limits : Limits
         Of each point.
     """
 
-    def __init__(self, fn: Callable[[Row], Row], limits: Limits) -> None:
-        self._fn = packed(fn)
+    def __init__(self, fn: Callable[[Row], Row] | bytes, limits: Limits) -> None:
+        self._fn = fn if isinstance(fn, bytes) else packed(fn)
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
         self._served = 0
@@ -122,8 +123,14 @@ class Child:
                     pipe.close() if pipe else None
 
 
-def packed(fn: Callable[[Row], Row]) -> bytes:
+def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
     """Return `fn` as bytes, a function of a notebook or script with what it uses.
+
+    Parameters
+    ----------
+    fn : callable
+    own : module or None
+        One whose functions go along whole, where they go to has no such file.
 
     Raises
     ------
@@ -132,11 +139,25 @@ def packed(fn: Callable[[Row], Row]) -> bytes:
     """
     import cloudpickle
 
+    if own is not None:
+        cloudpickle.register_pickle_by_value(own)
     try:
         data: bytes = cloudpickle.dumps(fn)
     except Exception as error:
         raise KernbenchError(f"study {fn!r} cannot be given to another process: {error}") from error
+    finally:
+        if own is not None:
+            cloudpickle.unregister_pickle_by_value(own)
     return data
+
+
+def unpacked(data: bytes) -> Callable[[Row], Row]:
+    """Return the function of `packed`; one that cannot be had here says so at every point, where it is read."""
+    try:
+        fn: Callable[[Row], Row] = pickle.loads(data)  # noqa: S301 - from our own parent or client
+    except Exception as error:  # noqa: BLE001 - whatever a module raises when it is imported
+        return partial(_refuse, f"the study cannot be imported in another process: {type(error).__name__}: {error}")
+    return fn
 
 
 def serve() -> None:
@@ -154,10 +175,7 @@ def serve() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (mib << 20, mib << 20))
-    try:
-        fn = pickle.loads(fn_bytes)  # noqa: S301 - as above
-    except Exception as error:  # noqa: BLE001 - each point says so, where it is read
-        fn = partial(_refuse, f"the study cannot be imported in another process: {type(error).__name__}: {error}")
+    fn = unpacked(fn_bytes)
     inbox: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(points, inbox), daemon=True).start()
     _send(answers, b"ready")

@@ -6,12 +6,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.sweeps import checks
-from kernbench.sweeps.child import Child
-from kernbench.sweeps.keys import Row, code_version
+from kernbench.sweeps.child import Child, packed, unpacked
+from kernbench.sweeps.keys import Row, code_version, own_module
 from kernbench.sweeps.outcome import DIED, ERROR, Limits, Outcome, attempt
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: Limits) -> Outc
     if other:
         lines = [f"{where}: its kernbench is {found}, this one is {version}" for where, found in other.items()]
         raise KernbenchError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
-    task = client.scatter(Task(fn, limits, version), broadcast=True, hash=False)
+    task = client.scatter(Task(packed(fn, own_module(fn)), limits, version), broadcast=True, hash=False)
     futures: dict[Any, str] = {client.submit(_run, task, point, pure=False): key for key, point in points.items()}
     try:
         for future in as_done(futures):
@@ -104,19 +105,19 @@ class Task:
 
     Parameters
     ----------
-    fn : callable
-        From a point to a row.
+    fn : bytes
+        From a point to a row, packed: with the file of a study of the user's own, which workers do not have.
     limits : Limits
         Of each point; with them a worker runs points in a process of its own for each of its threads.
     version : str
         Of the code that the results are to come from: workers may join late.
     """
 
-    def __init__(self, fn: PointFn, limits: Limits, version: str) -> None:
+    def __init__(self, fn: bytes, limits: Limits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
         self._own = threading.local()
 
-    def __reduce__(self) -> tuple[type[Task], tuple[PointFn, Limits, str]]:
+    def __reduce__(self) -> tuple[type[Task], tuple[bytes, Limits, str]]:
         return Task, (self.fn, self.limits, self.version)
 
     def run(self, point: Row) -> Outcome:
@@ -124,11 +125,15 @@ class Task:
         if code_version() != self.version:
             return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
         if not self.limits:
-            return attempt(self.fn, point)
+            return attempt(self._study, point)
         if not hasattr(self._own, "child"):
             self._own.child = Child(self.fn, self.limits)
         outcome: Outcome = self._own.child.run(point)
         return outcome
+
+    @cached_property
+    def _study(self) -> PointFn:
+        return unpacked(self.fn)
 
 
 def _version_there() -> str:

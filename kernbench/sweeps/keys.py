@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from inspect import isfunction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from kernbench.config import default_ccl_path, find
@@ -53,6 +55,17 @@ def study_version(fn: Study) -> str:
         parts.append(Path(str(file)).read_bytes())
     own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     return f"{code_version()}+{own}" if parts else code_version()
+
+
+def own_module(fn: Study) -> ModuleType | None:
+    """Return the module of a study, if it is one of the user's own: a file that is not installed anywhere."""
+    fn, _ = _inner(fn)
+    module = sys.modules.get(fn.__module__)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or fn.__module__ == "__main__":
+        return None
+    roots = (Path(__file__).parents[1], *(Path(path) for path in sysconfig.get_paths().values()))
+    return None if any(Path(file).resolve().is_relative_to(root.resolve()) for root in roots) else module
 
 
 def only_ours(machine: Machine) -> bool:

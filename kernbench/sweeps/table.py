@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernbench.errors import KernbenchError
 from kernbench.sweeps.cost import energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, study_name, study_version
 from kernbench.sweeps.outcome import OK, Outcome
@@ -84,16 +86,21 @@ class Sweep:
         return self.table[self.table["status"] == OK]
 
     def save(self, folder: str | Path) -> Path:
-        """Write `table.csv`, and `table.parquet` where pyarrow is installed; return the folder."""
+        """Write `table.csv`, and `table.parquet` where pyarrow is installed; return the folder.
+
+        Raises
+        ------
+        KernbenchError
+            If one cannot be written, as on a full disk; earlier ones stay as they were.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.to_csv(folder / CSV)
         _replace(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": self._reasons()}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
-        part = folder / f"{PARQUET}.part"
-        self.table.astype(dict.fromkeys(self._texts(), "string")).to_parquet(part, index=False)
-        part.replace(folder / PARQUET)
+        with _replacing(folder / PARQUET) as part:
+            self.table.astype(dict.fromkeys(self._texts(), "string")).to_parquet(part, index=False)
         return folder
 
     def to_csv(self, path: str | Path) -> Path:
@@ -153,7 +160,21 @@ def _plain(values: Mapping[str, Any]) -> Row:
 
 
 def _replace(path: Path, text: str) -> Path:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    part.replace(path)
+    with _replacing(path) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
     return path
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a file to write, which then takes the place of `path`, or is gone if that fails."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        why = error.strerror or error
+        raise KernbenchError(
+            f"{path}: cannot be written: {why}; make room, then run the same again: points are kept"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -33,6 +34,17 @@ def test_a_plan_becomes_a_table(plan, capsys, tmp_path):
     assert "sip.cube_mesh = 99 x 2 = 198 cubes must be <= 16" in out
     assert "2 points of tests.sweeps.studies:square over x, sip.cube_mesh.w: 2 ok, 2 that cannot be" in out
     assert (tmp_path / "squares" / "table.csv").read_text().count("\n") == 3
+
+
+def test_a_study_beside_its_plan_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_its_plan.py").write_text("def twice(machine, *, x: int):\n    return {'y': 2 * x}\n")
+    plan = tmp_path / "own.yaml"
+    plan.write_text("machine: preset:small\nstudy: beside_its_plan:twice\naxes: {x: [1, 2]}\n")
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        assert main(["sweep", str(plan), "--workers", workers, "--folder", str(out)]) == 0, capsys.readouterr().err
+        assert (out / "table.csv").read_text().splitlines()[1].endswith(",2,ok,")
 
 
 def test_a_dry_run_runs_nothing(plan, capsys, tmp_path):

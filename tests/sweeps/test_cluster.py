@@ -69,6 +69,16 @@ def test_the_same_table_as_on_this_machine(address, client):
     assert here.equals(table(studies.square, axes, workers=1))
 
 
+@pytest.mark.parametrize("limits", [{}, {"time_limit_s": 60}])
+def test_a_study_in_a_file_of_the_users_own_goes_along(client, tmp_path, monkeypatch, limits):
+    (tmp_path / "only_here.py").write_text(
+        "def helper(x):\n    return 3 * x\n\n\ndef study(machine, *, x: int):\n    return {'y': helper(x)}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    got = table("only_here:study", {"x": [1, 2]}, scheduler=client, **limits)
+    assert got["y"].tolist() == [3, 6], got["error"].tolist()
+
+
 def test_points_that_fail_or_have_to_be_ended_are_recorded_as_on_this_machine(client):
     assert list(table(studies.hurts, {"x": [1, 2, 3]}, scheduler=client)["status"]) == ["ok", "error", "ok"]
     hang = {"parameters": {"how": "hang"}, "time_limit_s": 1}

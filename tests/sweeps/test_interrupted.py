@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import kernbench as kb
+from kernbench.errors import KernbenchError
 from kernbench.sweeps.store import FINISHED, Store, entries
 from tests.repo import ROOT
 from tests.sweeps import studies
@@ -127,6 +130,22 @@ def test_a_disk_that_is_full_loses_nothing_that_was_written(tmp_path, notes):
     out, err = start(notes, folder, xs).communicate(timeout=60)
     assert json.loads(out) == xs, err
     assert not {int(p.name) for p in notes.iterdir()} & set(had)
+
+
+def test_a_table_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    swept = kb.sweep("preset:small", studies.square, {"x": [1]}, folder=tmp_path, workers=1, progress=False)
+    before = (tmp_path / "table.csv").read_bytes()
+
+    def full(path, text, **_):
+        with path.open("w") as file:
+            file.write(text[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(KernbenchError, match=r"table.csv: cannot be written: No space left on device; make room"):
+        swept.save(tmp_path)
+    assert (tmp_path / "table.csv").read_bytes() == before
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_second_sweep_into_the_folder_of_a_running_one_is_refused(tmp_path, notes):
