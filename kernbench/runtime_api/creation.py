@@ -62,6 +62,8 @@ class Creation:
     def arange(self, start: float, end: float | None = None, step: float = 1, **options: Unpack[Options]) -> Tensor:
         """Return start, start + step, ... below end; `arange(end)` begins at 0."""
         first, last = (0, start) if end is None else (start, end)
+        if step == 0 or (last - first) / step < 0:
+            raise RuntimeError(f"arange({first}, {last}, {step}): step must lead from the first to the last")
         values = np.arange(first, last, step)
         return self._new(values.shape, _default(values), lambda _: values, **options)
 

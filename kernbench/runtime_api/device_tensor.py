@@ -15,7 +15,7 @@ from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.indexing import parse
 from kernbench.runtime_api.layout import Layout, TensorShard, strided
 from kernbench.runtime_api.memory import TensorHandle
-from kernbench.runtime_api.tensor import Size, Tensor, row_major
+from kernbench.runtime_api.tensor import Size, Tensor, check_broadcast, row_major
 from kernbench.runtime_api.types import Device
 from kernbench.triton_emu.handles import Pointer
 
@@ -158,8 +158,7 @@ class DeviceTensor(Tensor):
 
     def _write(self, values: np.ndarray) -> None:
         """Queue a copy of `values` to the device; they are taken as they are now."""
-        if np.broadcast_shapes(values.shape, self.shape) != self.shape:
-            raise RuntimeError(f"{self.name}: values of shape {values.shape} do not fit shape {tuple(self.shape)}")
+        check_broadcast(values.shape, self.shape)
         data = self._bytes(values) if self._host.engine.data else None
         self._host.write(self._handle, self._layout.write_pieces, data)
 

@@ -10,7 +10,7 @@ import numpy as np
 from kernbench.dtypes import DType, as_dtype
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.layout import strided
-from kernbench.runtime_api.tensor import Size, Tensor
+from kernbench.runtime_api.tensor import Size, Tensor, check_broadcast
 from kernbench.runtime_api.types import Device
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class HostTensor(Tensor):
 
     def copy_(self, src: Tensor) -> Tensor:
         """Take over the values of `src`, broadcast to this shape and rounded to this type."""
+        check_broadcast(src.shape, self.shape)
         self._array[...] = src.numpy()
         return self
 
@@ -76,6 +77,8 @@ class HostTensor(Tensor):
 
     def __getitem__(self, key: Any) -> Tensor:
         keys = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(k, slice) and k.step is not None and k.step <= 0 for k in keys):
+            raise ValueError("step must be greater than zero")
         keys = tuple(k.numpy() if isinstance(k, Tensor) else k for k in keys)
         if not any(k is Ellipsis for k in keys):
             keys = (*keys, Ellipsis)  # so that single elements come as views, too

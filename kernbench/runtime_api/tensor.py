@@ -237,6 +237,12 @@ class Tensor(ABC):
     def __bool__(self) -> bool:
         return bool(self.item())
 
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
     def _dim(self, dim: int) -> int:
         n = max(self.dim(), 1)
         if not -n <= dim < n:
@@ -293,6 +299,13 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
         stride.append(step)
         step *= max(size, 1)
     return tuple(reversed(stride))
+
+
+def check_broadcast(given: Sequence[int], shape: Sequence[int]) -> None:
+    """Refuse values of a shape that does not broadcast to `shape`."""
+    padded = (1,) * (len(shape) - len(given)) + tuple(given)
+    if len(given) > len(shape) or any(n not in (1, size) for n, size in zip(padded, shape, strict=True)):
+        raise RuntimeError(f"copy_: values of shape {tuple(given)} do not fit shape {tuple(shape)}")
 
 
 def as_shape(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:

@@ -118,6 +118,10 @@ def test_refusals(torch):
         torch.zeros(4, -1)
     with pytest.raises(TypeError, match="must be integers"):
         torch.zeros(2.5)
+    for wrong in ((5, 1), (1, 5, -1), (1, 5, 0)):
+        with pytest.raises(RuntimeError, match="step must lead from the first to the last"):
+            torch.arange(*wrong)
+    assert torch.arange(3, 3).tolist() == []
     with pytest.raises(RuntimeError, match="ahbm:0 to ahbm:1"):
         torch.zeros(4, device="ahbm:2")
 

@@ -42,9 +42,42 @@ def program(torch, rank, device):
     work = dist.isend(x(100 * rank, 4), 1 - rank)
     assert dist.recv(got, 1 - rank) == 1 - rank
     work.wait()
+    found += [t, joint, *parts, own, split, got, *more(torch, rank, x, device)]
     group = dist.new_group([1])
-    outside = dist.get_rank(group)
-    return [np.asarray(t.cpu().numpy()) for t in (*found, t, joint, *parts, own, split, got)], outside
+    own_group = dist.new_group([1, 0])
+    told = [dist.get_rank(group), dist.get_world_size(group), dist.get_process_group_ranks(own_group)]
+    told += [dist.get_global_rank(own_group, 1), dist.get_group_rank(own_group, 0)]
+    return [np.asarray(t.cpu().numpy()) for t in found], told
+
+
+def more(torch, rank, x, device):
+    """Return what the rest of the collectives make, of integers and halves too."""
+    dist = torch.distributed
+    found = []
+    for dtype in (np.int32, np.int64, np.uint8, np.float16):
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT):
+            t = torch.from_numpy(np.arange(1 + rank, 7 + rank, dtype=dtype)).to(device)
+            assert dist.all_reduce(t, op=op, async_op=True).wait()
+            found.append(t)
+    t = x(10 * rank, 5)
+    dist.reduce(t, dst=1)
+    found += [t] if rank == 1 else []
+    part = torch.zeros(2, 3).to(device)
+    dist.reduce_scatter_tensor(part, x(5 * rank, 4, 3))
+    listed = torch.zeros(3).to(device)
+    dist.reduce_scatter(listed, [x(rank, 3), x(9 * rank, 3)])
+    gathered = [torch.zeros(2).to(device) for _ in range(2)]
+    dist.gather(x(rank, 2), gathered if rank == 0 else None, dst=0)
+    swapped = [torch.zeros(2).to(device) for _ in range(2)]
+    dist.all_to_all(swapped, [x(100 * rank, 2), x(100 * rank + 10, 2)])
+    passed = torch.zeros(3).to(device)
+    ops = [dist.P2POp(dist.isend, x(7 * rank, 3), 1 - rank), dist.P2POp(dist.irecv, passed, 1 - rank)]
+    assert all(work.wait() for work in dist.batch_isend_irecv(ops))
+    crossed = [torch.zeros(2).to(device) for _ in range(2)]
+    works = [dist.isend(x(10 * tag + rank, 2), 1 - rank, tag=tag) for tag in range(2)]
+    works += [dist.irecv(crossed[tag], 1 - rank, tag=tag) for tag in (1, 0)]
+    assert all(work.wait() for work in works)
+    return [*found, part, listed, *gathered, *swapped, passed, *crossed]
 
 
 def real(rank, port, results):
