@@ -29,26 +29,31 @@
 #
 # - the *lower bound*: the largest of what latency, a cut of the machine, all traffic together, the vector engines and
 #   the memories allow. No algorithm between the same PEs can be faster;
-# - the *closed form* of the algorithm: its steps and sizes, over the machine's own latencies, bandwidths and windows of
-#   slots. Nothing in it is fitted.
+# - the *closed form* of the algorithm: its steps and sizes, over the machine's own latencies, bandwidths, windows of
+#   slots, vector engines and memories. Nothing in it is fitted.
+#
+# **What is not simulated.** Long vectors over many PEs would take minutes: the sizes `by_form`, and cases with more
+# than `max_messages` messages, have no latency. Their rows say *closed form only*, and they are drawn with open marks.
+# All others are simulated flit by flit (mode exact), but for the lists of real programs: those run message by message
+# (mode fast), and are not certified.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME; the SIPs are changed to those of each system
 overrides: list = []  # changes to it, path and value joined by an equals sign
-ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are compared, yours as well
-by_rank: dict = {"systems": [[2, "ring_1d"], [4, "torus_2d", 2, 2]], "sizes": [16, 4096, 65536]}  # of one PE a SIP
-by_cube: dict = {"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}  # number and shape of SIPs, bytes of a PE
-by_pe: dict = {"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}  # for all-reduces over every PE
+ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are compared
+own: str = ""  # Python file with algorithms of your own, which are compared with them
+by_rank: list = [{"systems": [[2, "ring_1d"], [4, "torus_2d", 2, 2]], "sizes": [16, 4096, 65536]}]  # one PE a SIP
+by_cube: list = [{"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}]  # number and shape of SIPs, bytes of a PE
+by_pe: list = [{"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}]  # for all-reduces over every PE
 others: dict = {"systems": [[4, "ring_1d"]], "sizes": [64, 4096]}  # for collectives that are no all-reduce
 kinds: list = [256, 4096]  # sizes with rings in TCM, SRAM and HBM
 root_bytes: int = 2048  # size with each cube as root
 more_sips: dict = {"counts": [2, 4, 8], "topology": "ring_1d", "sizes": [4096]}  # ever more SIPs
 more_slots: dict = {"counts": [2, 4, 8], "nbytes": 65536}  # ever more slots
 halved: list = [4096]  # sizes with one thing halved after the other
-real: dict = {"lists": ["llama3-70b"], "system": [4, "ring_1d"]}  # all-reduces of real programs
+real: dict = {"lists": ["llama3-70b"], "system": [4, "ring_1d"], "longest": 300000}  # all-reduces of real programs
 marks: list = [2048]  # sizes of published figures
-exact_flits: int = 2000  # a case with more is simulated message by message, and not certified
-max_flits: int = 20000  # a case with more has its closed form and bound only
+max_messages: int = 8000  # a case with more has its closed form and bound only
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -62,10 +67,11 @@ from IPython.display import Image, Markdown, display
 import kernbench as kb
 from kernbench.ccl.install import load_ccl_config
 from kernbench.config import default_ccl_path
-from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_report
+from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_own, ccl_report
 
 machine = kb.load(topology, overrides)
 config = load_ccl_config(ccl_file or default_ccl_path())
+mine = ccl_own.algorithms(own) if own else []
 folder = Path(output or mkdtemp())
 machine
 
@@ -74,7 +80,7 @@ machine
 #
 # | slice | question |
 # |---|---|
-# | sizes | every all-reduce on every system that admits it, by size |
+# | sizes | every all-reduce on every system that admits it, by size; your own too: `--param own=my_algorithms.py` |
 # | other collectives | broadcast, reduce, reduce-scatter, all-gather, all-to-all, barrier |
 # | buffer kinds | rings of slots in TCM, in the cube's SRAM, in HBM |
 # | roots | which cube stands for its SIP |
@@ -88,18 +94,20 @@ machine
 cases = ccl_cases.study(
     config, machine.config, by_rank=by_rank, by_cube=by_cube, by_pe=by_pe, others=others, kinds=kinds,
     root_bytes=root_bytes, more_sips=more_sips, more_slots=more_slots, halved=halved, programs=real, marks=marks,
+    own=mine,
 )  # fmt: skip
 if rerender:
     content = ccl.read(folder)
     rows, refused = content["rows"], content["refused"]
 else:
     kept = folder if output else None
-    limits = {"exact_flits": exact_flits, "max_flits": max_flits}
-    rows, refused = ccl.sweep(machine, cases, config=config, **limits, workers=workers, folder=kept)
+    rows, refused = ccl.sweep(
+        machine, cases, config=config, own=mine, max_messages=max_messages, workers=workers, folder=kept
+    )
     ccl.write(rows, refused, folder)
-print(
-    f"{len(rows)} rows, {sum(row['certified'] for row in rows)} certified, {len(ccl_findings.broken(rows))} below bound"
-)
+ran = sum(row["latency_ns"] is not None for row in rows)
+certified = sum(row["certified"] for row in rows)
+print(f"{len(rows)} rows, {ran} simulated, {certified} certified, {len(ccl_findings.broken(rows))} below bound")
 
 # %%
 ccl_report.draw(rows, machine, folder)

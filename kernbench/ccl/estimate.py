@@ -340,15 +340,33 @@ SHAPES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """A network in which a form comes to the messages that a participant sends, one after the other."""
+
+    chunk: int
+
+    def way(self, nbytes: float, adds: int = 0) -> float:
+        """Return 1, for the first chunk."""
+        return 1.0
+
+    def rest(self, nbytes: float, adds: int = 0) -> float:
+        """Return how many other chunks there are."""
+        return self.busy(nbytes) - 1
+
+    def busy(self, nbytes: float, adds: int = 0) -> float:
+        """Return how many chunks there are."""
+        return max(1.0, -(-nbytes // self.chunk))
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
     """A level on a machine: its queues, and what it is to a form once they know their chunk."""
 
     part: Part
     net: Queues
 
-    def cut(self, chunk: int) -> cost.Level:
-        """Return it for messages of `chunk` bytes."""
-        net = replace(self.net, chunk=chunk)
+    def over(self, net: cost.Network) -> cost.Level:
+        """Return what it is over a network."""
         return cost.Ring(self.part.n, net) if self.part.n else cost.Tree(len(self.part.line), net, self.part.fan)
 
 
@@ -392,17 +410,29 @@ class Estimate:
             return 0.0
         chunk = self._chunk(nbytes)
         first_and_last = (self._slice.load_ps(chunk) + self._slice.store_ps(chunk)) / 1000
-        levels = [level.cut(chunk) for level in self.levels]
+        levels = [level.over(replace(level.net, chunk=chunk)) for level in self.levels]
         form = self.shape.form(levels, nbytes / self._streams)
         moved = self.shape.moved(self._plan.world_size) * nbytes
         return max(form + first_and_last, self._slice.load_ps(1) / 1000 + moved / self._slice.hbm_gbs)
+
+    def messages(self, nbytes: int) -> int:
+        """Return about how many messages all participants send, one of 8 slots counting twice: what a simulation does."""
+        assert self.shape is not None, "ask for what is known only"
+        if not self.levels:
+            return 0
+        chunk, slot = self._chunk(nbytes), self._plan.algorithm.slot_size
+        assert slot is not None
+        counted = [level.over(Counted(chunk)) for level in self.levels]
+        each = self.shape.form(counted, nbytes / self._streams) * self._streams
+        return int(each * (1 + -(-chunk // slot) / 8) * len(self._plan.programs))
 
     def _chunk(self, nbytes: int) -> int:
         """Return the bytes of messages: what rings inside each other leave, cut as the algorithms cut it."""
         assert self.shape is not None
         rings = [level.part.n or 1 for level in self.levels] if self.shape.cut else []
         elements = max(1, -(-nbytes // (self._streams * prod(rings) * self._itemsize)))
-        return min(Cut(self._itemsize).chunks((0, elements))[0][1], elements) * self._itemsize
+        cut = Cut(self._itemsize, chunk_bytes=self._plan.algorithm.options.get("chunk_bytes"))
+        return min(cut.chunks((0, elements))[0][1], elements) * self._itemsize
 
     def _level(self, part: Part) -> Level:
         """Return a level with its queues, each at its share of the links that are in use together."""

@@ -30,8 +30,7 @@ FILE = "ccl.json"
 SUMMARY = "summary.csv"
 KINDS = "buffer_kinds.csv"
 VISIBLE = 0.01  # links busy for less are not drawn
-NOT_RUN = "not run"
-_FLIT = 256
+NOT_RUN = "closed form only"
 
 # Parts of a vector that count as bus traffic, as nccl-tests has it (doc/PERFORMANCE.md).
 _BUS: dict[str, Callable[[int], float]] = {
@@ -71,6 +70,8 @@ class Case:
         Whether the row keeps how busy each link was.
     what : str
         A name that figures print.
+    mode : str
+        "exact"; "fast": message by message, not certified; or "closed form only": not simulated.
     """
 
     slice: str
@@ -87,6 +88,7 @@ class Case:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     links: bool = False
     what: str = ""
+    mode: str = "exact"
 
     def machine(self, base: Machine) -> Machine:
         """Return the machine with this many SIPs, joined so."""
@@ -100,8 +102,7 @@ def sweep(
     *,
     config: CclLike | None = None,
     own: Sequence[Algorithm] = (),
-    exact_flits: int = 4000,
-    max_flits: int = 1_000_000,
+    max_messages: int = 20_000,
     workers: int = 1,
     folder: Path | None = None,
 ) -> tuple[list[Row], dict[str, str]]:
@@ -116,11 +117,10 @@ def sweep(
     config
         The ccl.yaml that algorithms are looked up in.
     own
-        Further algorithms, by their names; they are run in this process, and not kept.
-    exact_flits
-        A case whose PEs send more flits than this is simulated message by message, and says that it is not certified.
-    max_flits
-        A case with more flits than this is not simulated: its row has its closed form and bound.
+        Further algorithms, by their names; they are run in this process, and not kept. The sums of an all-reduce are
+        compared with numpy's.
+    max_messages
+        A case with more messages than this is not simulated: its row has its closed form and bound.
     workers
         Processes.
     folder
@@ -137,33 +137,47 @@ def sweep(
     unknown = [case.algorithm for case in cases if case.algorithm not in known]
     if unknown:
         raise KernbenchError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
-    cases = _without_twins(cases)
     rows: list[Row | None] = [None] * len(cases)
-    points: dict[int, Row] = {}
+    points: dict[str, Row] = {}
+    work: dict[str, int] = {}
+    shared: dict[int, str] = {}
     refused: dict[str, str] = {}
     for i, case in enumerate(cases):
         there = case.machine(base)
         algorithm = mine.get(case.algorithm) or resolve_algorithm_config(case.algorithm, ccl)
         try:
             planned = _plan(there, algorithm, case)
-        except ConfigError as error:
-            refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}"] = str(error).partition(": ")[2]
+            messages = _messages(there, planned, case)
+            mode = case.mode if messages <= max_messages else NOT_RUN
+            if case.algorithm in mine:
+                rows[i] = _row(there, planned, case, mode, data=planned.algorithm.collective == "all_reduce")
+                continue
+        except KernbenchError as error:
+            if not (case.algorithm in mine or isinstance(error, ConfigError)):
+                raise
+            at = "" if isinstance(error, ConfigError) else f", {case.nbytes:,} B"
+            refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}{at}"] = _why(error)
             continue
-        flits = _flits(planned, case)
-        mode = "auto" if flits <= exact_flits else "fast" if flits <= max_flits else NOT_RUN
-        if case.algorithm in mine:
-            rows[i] = _row(there, planned, case, mode)
-        else:
-            entry = ccl.algorithms[case.algorithm]
-            part = CclConfig(defaults=ccl.defaults, algorithms={case.algorithm: entry})
-            points[i] = {
-                "machine": dict(there.spec),
-                "ccl": part.model_dump(mode="json", exclude_none=True),
-                "case": asdict(case),
-                "mode": mode,
-            }
-    for i, row in zip(points, run_points(simulate, list(points.values()), folder=folder, workers=workers), strict=True):
-        rows[i] = row
+        entry = ccl.algorithms[case.algorithm]
+        part = CclConfig(defaults=ccl.defaults, algorithms={case.algorithm: entry})
+        alone = _nameless(case, algorithm.on(there.config))
+        shared[i] = key = repr((there.hash, replace(alone, links=False), mode))
+        point = {
+            "machine": dict(there.spec),
+            "ccl": part.model_dump(mode="json", exclude_none=True),
+            "case": asdict(alone),
+            "mode": mode,
+        }
+        if key not in points or alone.links:
+            points[key], work[key] = point, messages
+    # The longest first: no process is left alone with one of them at the end.
+    order = sorted(points, key=lambda key: -work[key])
+    ran = run_points(simulate, [points[key] for key in order], folder=folder, workers=workers)
+    found = dict(zip(order, ran, strict=True))
+    for i, key in shared.items():
+        case = cases[i]
+        row = found[key] | {"slice": case.slice, "what": case.what}
+        rows[i] = row if case.links else row | {"links": {}}
     return [row for row in rows if row is not None], refused
 
 
@@ -187,14 +201,10 @@ def bus_factor(collective: str, n: int) -> float:
     return _BUS[collective](n)
 
 
-def _without_twins(cases: Sequence[Case]) -> list[Case]:
-    """Return cases without those that another one covers: the same, keeping its links."""
-    found: dict[str, Case] = {}
-    for case in cases:
-        key = repr(replace(case, links=False))
-        if key not in found or case.links:
-            found[key] = case
-    return list(found.values())
+def _nameless(case: Case, algorithm: Algorithm) -> Case:
+    """Return a case without what several slices may call differently: they share one run."""
+    changes = {name: value for name, value in case.changes.items() if getattr(algorithm, name) != value}
+    return replace(case, slice="", what="", overrides={}, mode="", changes=changes)
 
 
 def _plan(machine: Machine, algorithm: Algorithm, case: Case) -> Plan:
@@ -203,12 +213,21 @@ def _plan(machine: Machine, algorithm: Algorithm, case: Case) -> Plan:
     return plan(chosen, machine.config, sips, places(machine, algorithm.contribution, case.cubes, case.pes))
 
 
-def _flits(planned: Plan, case: Case) -> int:
-    """Return about how many flits PEs send: each twice its shard."""
-    return len(planned.programs) * 2 * -(-case.nbytes // _FLIT)
+def _why(error: KernbenchError) -> str:
+    """Return the first line of an error, without the name of the algorithm that refuses a plan."""
+    return str(error).partition(": ")[2] if isinstance(error, ConfigError) else str(error).splitlines()[0]
 
 
-def _row(machine: Machine, planned: Plan, case: Case, mode: str) -> Row:
+def _messages(machine: Machine, planned: Plan, case: Case) -> int:
+    """Return about how many messages there are; of an algorithm without a form, one for each slot of two vectors."""
+    form = Estimate(planned, machine, as_dtype(case.dtype).itemsize)
+    if form.known:
+        return form.messages(case.nbytes)
+    assert planned.algorithm.slot_size is not None
+    return len(planned.programs) * 2 * -(-case.nbytes // planned.algorithm.slot_size)
+
+
+def _row(machine: Machine, planned: Plan, case: Case, mode: str, *, data: bool = False) -> Row:
     algorithm, itemsize = planned.algorithm, as_dtype(case.dtype).itemsize
     bound = Bounds(machine, list(planned.programs), algorithm.contribution).of(
         algorithm.collective, case.nbytes, itemsize
@@ -226,12 +245,12 @@ def _row(machine: Machine, planned: Plan, case: Case, mode: str) -> Row:
     }  # fmt: skip
     measured = dict.fromkeys(("latency_ns", "algbw_gbs", "busbw_gbs")) | {"certified": False, "certificate": "",
         "hottest_link": "", "hottest_busy": 0.0, "links": {}}  # fmt: skip
-    return row | (measured if mode == NOT_RUN else _measured(machine, planned, case, mode))
+    return row | (measured if mode == NOT_RUN else _measured(machine, planned, case, mode, data=data))
 
 
-def _measured(machine: Machine, planned: Plan, case: Case, mode: str) -> Row:
+def _measured(machine: Machine, planned: Plan, case: Case, mode: str, *, data: bool) -> Row:
     collective, n = planned.algorithm.collective, planned.world_size
-    ran = run(machine, planned, case.nbytes, dtype=case.dtype, mode=mode)
+    ran = run(machine, planned, case.nbytes, dtype=case.dtype, mode=mode, data=data)
     algbw = case.nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution lies on so many PEs
     link, busy = ran.hottest
     return {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isqrt
 from typing import Any
 
+from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.install import names
 from kernbench.config import CclConfig, MachineConfig
 from kernbench.dtypes import as_dtype
-from kernbench.studies.ccl import Case
+from kernbench.studies.ccl import NOT_RUN, Case
 from kernbench.studies.ccl_lists import sizes as list_sizes
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
@@ -22,6 +24,7 @@ INTERCUBE = "intercube_allreduce"
 RING = "ring_allreduce_tcm"
 ONE_EACH = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce")
 LISTED = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce")
+CHUNK, LONG = 32 << 10, 128 << 10  # of lists; long vectors go in chunks twice as long
 SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
     "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "limits", "lists", "published",
 )  # fmt: skip
@@ -31,9 +34,9 @@ def study(
     config: CclConfig,
     machine: MachineConfig,
     *,
-    by_rank: Grid,
-    by_cube: Grid,
-    by_pe: Grid,
+    by_rank: Sequence[Grid],
+    by_cube: Sequence[Grid],
+    by_pe: Sequence[Grid],
     others: Grid,
     kinds: Sequence[int],
     root_bytes: int,
@@ -42,6 +45,7 @@ def study(
     halved: Sequence[int],
     programs: Mapping[str, Any],
     marks: Sequence[int],
+    own: Sequence[Algorithm] = (),
 ) -> list[Case]:
     """Return the cases of the whole study.
 
@@ -51,8 +55,10 @@ def study(
         The ccl.yaml.
     machine : MachineConfig
         The machine; its SIPs are changed.
-    by_rank, by_cube, by_pe, others : mapping
-        `systems` and `sizes` of every all-reduce with that contribution, and of other collectives.
+    by_rank, by_cube, by_pe : sequence of mapping
+        `systems` and `sizes` of every all-reduce with that contribution, and sizes `by_form`, which are not simulated.
+    others : mapping
+        `systems` and `sizes` of every other collective.
     kinds : sequence of int
         Sizes with rings in TCM, SRAM and HBM.
     root_bytes : int
@@ -64,21 +70,31 @@ def study(
     halved : sequence of int
         Sizes with one thing halved after the other.
     programs : mapping
-        `lists` of all-reduces of real programs, and the `system` they run on.
+        `lists` of all-reduces of real programs, the `system` they run on, and the `longest` vector that is simulated.
     marks : sequence of int
         Sizes of published figures.
+    own : sequence of Algorithm
+        Further ones, which are compared by size with those of the same collective and contribution.
     """
     cases = []
-    for contribution, grid in (("rank", by_rank), ("cube", by_cube), ("pe", by_pe)):
-        found = by_size(config, machine, grid["systems"], grid["sizes"])
-        cases += [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
+    for contribution, grids in (("rank", by_rank), ("cube", by_cube), ("pe", by_pe)):
+        for grid in grids:
+            mine = [a.name for a in own if (a.collective, a.contribution) == ("all_reduce", contribution)]
+            for by_form in (False, True):
+                systems, sizes = grid["systems"], grid.get("by_form", ()) if by_form else grid["sizes"]
+                found = by_size(config, machine, systems, sizes)
+                found = [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
+                found += [_case(SIZES, system, name, size) for system in systems for name in mine for size in sizes]
+                cases += [replace(case, mode=NOT_RUN) for case in found] if by_form else found
+    mine = [a.name for a in own if a.collective != "all_reduce"]
+    cases += [_case(OTHERS, s, name, size) for s in others["systems"] for name in mine for size in others["sizes"]]
     cases += by_size(config, machine, others["systems"], others["sizes"], others=True)
-    cases += buffer_kinds(SIX, kinds) + roots(by_cube["systems"][0], machine, root_bytes)
+    cases += buffer_kinds(SIX, kinds) + roots(by_cube[0]["systems"][0], machine, root_bytes)
     cases += scaling(more_sips["counts"], more_sips["topology"], more_sips["sizes"])
     cases += slots(SIX, more_slots["counts"], more_slots["nbytes"])
     cases += limits(SIX, machine, halved, (RING, "tree_allreduce"))
-    cases += lists(programs["system"], machine, programs["lists"])
-    return cases + published(SIX, marks) + with_links(by_cube["systems"][-1], by_cube["sizes"][-1])
+    cases += lists(programs["system"], machine, programs["lists"], programs["longest"])
+    return cases + published(SIX, marks)
 
 
 def by_size(
@@ -163,32 +179,37 @@ def lists(
     system: System,
     machine: MachineConfig,
     names: Sequence[str],
+    longest: int,
     algorithms: Sequence[str] = LISTED,
-    slot_size: int = 32768,
 ) -> list[Case]:
-    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk."""
+    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk.
+
+    They run message by message, as flits of so many PEs meet everywhere; those longer than `longest` do not run.
+    """
     cases = []
     for size in (size for name in names for size in list_sizes(name)):
         item = as_dtype(size.dtype).itemsize
         part = -(-size.nbytes // (machine.cubes_per_sip * item)) * item
+        mode = "fast" if size.nbytes <= longest else NOT_RUN
+        changes: Mapping[str, Any] = {"slot_size": CHUNK}
+        if part >= LONG:
+            changes = {"slot_size": 2 * CHUNK, "options": {"chunk_bytes": 2 * CHUNK}}
         cases += [
             _case(
                 LISTS, system, algorithm, part, dtype=size.dtype, cubes=machine.cubes_per_sip, pes=1,
-                changes={"slot_size": slot_size}, what=f"{size.list} {size.name}",
+                changes=changes, what=f"{size.list} {size.name}", mode=mode,
             )
             for algorithm in algorithms
         ]  # fmt: skip
     return cases
 
 
-def with_links(system: System, nbytes: int) -> list[Case]:
-    """Return the run whose links are drawn."""
-    return [_case(SIZES, system, INTERCUBE, nbytes, links=True)]
-
-
 def published(system: System, sizes: Sequence[int], others: int = 65536) -> list[Case]:
-    """Return the all-reduces that the reference design's figures are of: by cube, and at one size in other memories."""
-    cases = [_case(MARKS, system, INTERCUBE, nbytes) for nbytes in sizes]
+    """Return the all-reduces that the reference design's figures are of: by cube, and at one size in other memories.
+
+    The largest one keeps its links.
+    """
+    cases = [_case(MARKS, system, INTERCUBE, nbytes, links=nbytes == max(sizes)) for nbytes in sizes]
     if others in sizes:
         kinds = ("sram", "hbm")
         cases += [_case(MARKS, system, INTERCUBE, others, changes={"buffer_kind": kind}) for kind in kinds]

@@ -16,7 +16,7 @@ from kernbench.viz.ccl import by, crossovers, size_label
 def findings(rows: Sequence[Row]) -> list[str]:
     """Return what the table says, one sentence each."""
     ran = [row for row in rows if row["latency_ns"]]
-    said = [*_bounds(ran), *_forms(ran)]
+    said = [*_bounds(rows, ran), *_forms(ran)]
     said += _winners(of_slice(ran, cases.SIZES))
     said += _kinds(of_slice(ran, cases.KINDS))
     said += _roots(of_slice(ran, cases.ROOTS))
@@ -29,24 +29,27 @@ def findings(rows: Sequence[Row]) -> list[str]:
 
 
 def broken(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that are faster than their bound: there must be none."""
-    return [row for row in rows if row["latency_ns"] and row["latency_ns"] < row["bound_ns"]]
+    """Return the rows with a simulated time, or a closed form, below their bound: there must be none."""
+    times = ("latency_ns", "closed_form_ns")
+    return [row for row in rows if any(row[time] is not None and row[time] < row["bound_ns"] for time in times)]
 
 
-def _bounds(ran: Sequence[Row]) -> list[str]:
+def _bounds(rows: Sequence[Row], ran: Sequence[Row]) -> list[str]:
     least = min(ran, key=lambda row: row["latency_ns"] / row["bound_ns"])
-    wrong, loose = len(broken(ran)), sum(not row["certified"] for row in ran)
-    hold = f"The lower bound holds in all {len(ran)} simulated rows" if not wrong else f"{wrong} rows BREAK their bound"
+    wrong, exact = len(broken(rows)), sum(bool(row["certified"]) for row in ran)
+    hold = f"The lower bound holds in all {len(rows)} rows" if not wrong else f"{wrong} rows BREAK their bound"
     said = [
         (
             f"{hold}; closest to it is {_name(least)} with {least['latency_ns'] / least['bound_ns']:.2f} x the bound "
             f"({least['bound_by']})."
-        )
+        ),
+        f"{len(ran)} of {len(rows)} rows are simulated, {exact} of them in mode exact or certified to equal it.",
     ]
-    if loose:
+    if left := Counter(f"{row['slice']}, by {row['contribution']}" for row in rows if not row["latency_ns"]):
+        each = "; ".join(f"{n} of {name}" for name, n in left.items())
         said.append(
-            f"{loose} of {len(ran)} rows are not certified: simulated message by message, their times may differ "
-            "somewhat from those of every flit; figures draw them with open marks."
+            f"{len(rows) - len(ran)} rows, of long vectors or many PEs, are CLOSED FORM ONLY: they are not simulated, "
+            f"and drawn with open marks ({each})."
         )
     return said
 

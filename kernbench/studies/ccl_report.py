@@ -52,7 +52,7 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
     """Write all figures for which there are rows; return their paths."""
     name, link_gbs = machine.hash, machine.config.system.sip_link.bw_gbs
     drawn: list[tuple[str, Figure]] = []
-    sizes = _ran(rows, cases.SIZES)
+    sizes = of_slice(rows, cases.SIZES)
     for title, contributions in _CONTRIBUTIONS.items():
         chosen = [row for row in sizes if row["contribution"] in contributions]
         if chosen:
@@ -60,17 +60,18 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
             drawn.append((f"latency_{title}.png", by_size.latency_by_size(chosen, machine=name, title=what)))
             figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
             drawn.append((f"busbw_{title}.png", figure))
-    if others := _ran(rows, cases.OTHERS):
+    if others := of_slice(rows, cases.OTHERS):
         figure = by_size.latency_by_size(others, machine=name, title="Other collectives")
         drawn.append(("latency_other_collectives.png", figure))
     for file, slice_name, figure_of in (
         ("buffer_kinds.png", cases.KINDS, figures.buffer_kinds),
-        ("scaling.png", cases.SCALING, figures.scaling),
         ("slots.png", cases.SLOTS, figures.slots),
         ("limits.png", cases.LIMITS, figures.limits),
     ):
         if chosen := _ran(rows, slice_name):
             drawn.append((file, figure_of(chosen, machine=name)))
+    if grown := of_slice(rows, cases.SCALING):
+        drawn.append(("scaling.png", figures.scaling(grown, machine=name)))
     if roots := _ran(rows, cases.ROOTS):
         figure = figures.root_placement(roots, machine=name, cube_columns=machine.config.sip.cube_mesh.w)
         drawn.append(("root_placement.png", figure))
@@ -111,7 +112,7 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
 
     columns = [
         "slice", "algorithm", "contribution", "sip_topology", "n_sips", "bytes_per_pe", "buffer_kind", "n_slots",
-        "latency_ns", "busbw_gbs", "bound_ns", "closed_form_ns", "certified",
+        "latency_ns", "busbw_gbs", "bound_ns", "closed_form_ns", "mode", "certified",
     ]  # fmt: skip
     return pd.DataFrame(rows)[columns].round(1)
 
@@ -122,11 +123,9 @@ def write_findings(found: Sequence[str], rows: Sequence[Row], refused: Mapping[s
     lines += [f"![{path.stem.replace('_', ' ')}]({path.name})" for path in sorted(folder.glob("*.png"))]
     if refused:
         lines += ["", "## Refused", "", *(f"- {name}: {why}" for name, why in refused.items())]
-    first, certified = rows[0], sum(row["certified"] for row in rows)
-    lines += [
-        "",
-        f"{len(rows)} rows, {certified} certified, code {first['code_version']}. Each row names its machine's hash.",
-    ]
+    certified, ran = (sum(bool(row[column]) for row in rows) for column in ("certified", "latency_ns"))
+    code = rows[0]["code_version"]
+    lines += ["", f"{len(rows)} rows, {ran} simulated, {certified} certified, code {code}. Each row names its machine."]
     path = folder / "README.md"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return path

@@ -99,7 +99,7 @@ def run(
     output
         Where to write; default: milestones/output/NAME.
     parameters
-        Further parameters of the notebook, over those of milestones/NAME.yaml.
+        Further parameters of the notebook, over those of milestones/NAME.yaml. Files are named as from here.
     again
         Execute it in any case.
 
@@ -113,7 +113,8 @@ def run(
     stem = resolve(name).replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
     out = (output or folder() / "output" / stem).resolve()
-    values = _full(notebook.with_suffix(".yaml")) | dict(parameters or {})
+    given = {key: _from_here(value) for key, value in (parameters or {}).items()}
+    values = _full(notebook.with_suffix(".yaml")) | given
     values |= {
         "output": str(out),
         "workers": workers or os.cpu_count() or 1,
@@ -129,7 +130,9 @@ def run(
         values["topology"] = str(Path(machine.source).resolve())
     _check(notebook, values)
     followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
-    key = made_of(notebook, followed, machine)
+    # What a Python file does may change without its text.
+    code = any(str(value).endswith(".py") for value in given.values())
+    key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or values["rerender"]):
         return Report(out, found=True)
     if isinstance(topology, Machine):
@@ -146,6 +149,11 @@ def _full(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path.name}: must be a mapping of the notebook's parameters")
     return content
+
+
+def _from_here(value: object) -> object:
+    """Return the full path of a file: the notebook runs in another folder."""
+    return str(Path(value).resolve()) if isinstance(value, str) and value and Path(value).is_file() else value
 
 
 def _check(notebook: Path, values: Mapping[str, Any]) -> None:

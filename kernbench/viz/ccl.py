@@ -31,8 +31,8 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns contribution, algorithm, sip_topology, n_sips, bytes_per_pe, latency_ns, bound_ns, closed_form_ns (None
-        where there is none), certified.
+        Columns contribution, algorithm, sip_topology, n_sips, bytes_per_pe, latency_ns (None where not simulated),
+        bound_ns, closed_form_ns (None where there is none).
     machine : str
         Hash of the machine.
     title : str
@@ -40,8 +40,7 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
     """
     rows = rows_of(table)
     looks = styles(row["algorithm"] for row in rows)
-    open_marks = "   open marks: not certified" if not all(row["certified"] for row in rows) else ""
-    note = f"line: simulated   thin: closed form   grey: lower bound{open_marks}"
+    note = f"line: simulated   dotted: closed form   grey: lower bound{not_run(rows)}"
     figure, panels = _panels(rows, f"{title}: latency by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
         for contribution, bound in by(chosen, "contribution").items():
@@ -50,18 +49,12 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
                 list(least),
                 list(least.values()),
                 color=palette.GREY,
-                lw=1.5,
+                lw=2.5,
                 zorder=1,
                 label=f"bound by {contribution}",
             )
         for algorithm, own in by(chosen, "algorithm").items():
-            look = looks[algorithm]
-            x = [row["bytes_per_pe"] for row in own]
-            axes.plot(x, [row["latency_ns"] for row in own], label=algorithm, lw=1.2, **look)
-            _marks(axes, own, "latency_ns", look)
-            formed = [row for row in own if row["closed_form_ns"]]
-            form = [row["closed_form_ns"] for row in formed]
-            axes.plot([row["bytes_per_pe"] for row in formed], form, color=look["color"], lw=0.5, alpha=0.8)
+            draw_times(axes, own, "bytes_per_pe", looks[algorithm])
         time_axis(axes)
         axes.set_ylabel("latency [ns]")
     name_lines(figure, (axes for axes, _ in panels))
@@ -87,10 +80,11 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
     busbw = algbw f, f as in nccl-tests (2 (n - 1) / n for an all-reduce), n counting contributions. A crossover is
     where the fastest algorithm changes, on the straight line between two sizes.
     """
-    rows = rows_of(table)
+    rows = [row for row in rows_of(table) if row["latency_ns"]]
     looks = styles(row["algorithm"] for row in rows)
     note = (
-        f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: the fastest changes"
+        f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: where the fastest "
+        "changes, in the colour of the new one"
     )
     figure, panels = _panels(rows, f"{title}: bus bandwidth by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
@@ -99,13 +93,11 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
             look = looks[algorithm]
             x = [row["bytes_per_pe"] for row in own]
             axes.plot(x, [row["busbw_gbs"] for row in own], label=algorithm, lw=1.2, **look)
-            _marks(axes, own, "busbw_gbs", look)
-        for nbytes, before, after in crossovers(chosen):
-            axes.axvline(nbytes, color=palette.GREY, lw=0.7, ls=(0, (1, 2)))
+        for nbytes, _, after in crossovers(chosen):
+            axes.axvline(nbytes, color=looks[after]["color"], lw=1.0, ls=(0, (1, 2)), zorder=1)
             axes.annotate(
-                f"{size_label(nbytes)}: {short(before)} > {short(after)}", (nbytes, 0.02),
-                xycoords=("data", "axes fraction"), fontsize=5.5, rotation=90, ha="right", va="bottom",
-                color=palette.DARK_GREY,
+                f" {size_label(nbytes)}: {short(after)}", (nbytes, 0.02), xycoords=("data", "axes fraction"),
+                fontsize=6, rotation=90, ha="right", va="bottom", color=palette.DARK_GREY,
             )  # fmt: skip
         axes.set_ylabel("busbw [GB/s]")
     name_lines(figure, (axes for axes, _ in panels))
@@ -232,7 +224,7 @@ def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple
         by_shape.setdefault((row["n_sips"], row["sip_topology"]), []).append(row)
     across = 3 if len(by_shape) > 4 else min(2, len(by_shape))
     down = -(-len(by_shape) // across)
-    figure = new_figure(4.0 * across + 1.8, 3.1 * down + 0.6, title, under)
+    figure = new_figure(4.2 * across + 1.8, 3.8 * down + 0.6, title, under)
     axes = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
     panels = []
     for panel, (n, shape) in zip(axes, sorted(by_shape), strict=False):
@@ -247,13 +239,21 @@ def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple
     return figure, panels
 
 
-def _marks(axes: Axes, own: list[Row], column: str, look: Mapping[str, Any]) -> None:
-    """Empty the marks of runs that are not certified."""
-    loose = [row for row in own if not row["certified"]]
-    axes.plot(
-        [row["bytes_per_pe"] for row in loose], [row[column] for row in loose], ls="", marker=look["marker"],
-        ms=look["ms"], color=look["color"], mfc="white", zorder=3,
-    )  # fmt: skip
+def draw_times(axes: Axes, own: Sequence[Row], x: str, look: Mapping[str, Any]) -> None:
+    """Draw an algorithm's latency as a line, its closed form dotted, with open marks where that is all there is."""
+    ran = [row for row in own if row["latency_ns"]]
+    formed = [row for row in own if row["closed_form_ns"]]
+    alone = [row for row in formed if not row["latency_ns"]]
+    colour, form = look["color"], "closed_form_ns"
+    axes.plot([r[x] for r in ran], [r["latency_ns"] for r in ran], label=own[0]["algorithm"], lw=1.2, **look)
+    axes.plot([r[x] for r in formed], [r[form] for r in formed], color=colour, lw=1.0, ls=(0, (1, 1.5)), zorder=1.5)
+    open_mark = {"marker": look["marker"], "ms": look["ms"], "mfc": "white", "ls": ""}
+    axes.plot([r[x] for r in alone], [r[form] for r in alone], color=colour, **open_mark)
+
+
+def not_run(rows: Sequence[Row]) -> str:
+    """Return what a caption says of open marks, if there are any."""
+    return "" if all(row["latency_ns"] for row in rows) else "   open marks: closed form only, not simulated"
 
 
 def name_lines(figure: Figure, panels: Iterable[Axes]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.viz import palette
-from kernbench.viz.ccl import Row, by, name_lines, short, size_axis, size_label, styles, time_axis
+from kernbench.viz.ccl import Row, by, draw_times, name_lines, not_run, short, size_axis, size_label, styles, time_axis
 from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ def buffer_kinds(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     rows = sorted(rows_of(table), key=lambda row: row["bytes_per_pe"])
     algorithms = by(rows, "algorithm")
     title = f"Where the rings of slots lie: {rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}"
-    figure = new_figure(4.2 * len(algorithms) + 1.0, 5.2, title, caption(len(rows), machine, "thin: closed form"))
+    figure = new_figure(4.2 * len(algorithms) + 1.0, 5.2, title, caption(len(rows), machine, "dotted: closed form"))
     panels = figure.subplots(2, len(algorithms), squeeze=False, sharex=True, height_ratios=[2, 1])
     for (upper, lower), (algorithm, own) in zip(panels.T, algorithms.items(), strict=True):
         tcm = {row["bytes_per_pe"]: row["latency_ns"] for row in own if row["buffer_kind"] == "tcm"}
         for kind, chosen in by(own, "buffer_kind").items():
             x, y = _xy(chosen, "bytes_per_pe", "latency_ns")
             upper.plot(x, y, "o-", ms=3.5, lw=1.2, color=_KINDS[kind], label=kind)
-            upper.plot(*_xy(chosen, "bytes_per_pe", "closed_form_ns"), lw=0.6, color=_KINDS[kind])
+            upper.plot(*_xy(chosen, "bytes_per_pe", "closed_form_ns"), lw=1, ls=(0, (1, 1.5)), color=_KINDS[kind])
             lower.plot(x, [t / tcm[size] for size, t in zip(x, y, strict=True)], "o-", ms=3, lw=1, color=_KINDS[kind])
         time_axis(upper)
         upper.set_ylabel("latency [ns]")
@@ -92,21 +92,23 @@ def scaling(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns algorithm, n_sips, sip_topology, bytes_per_pe, latency_ns, busbw_gbs, bound_ns.
+        Columns algorithm, n_sips, sip_topology, bytes_per_pe, latency_ns and busbw_gbs (None where not simulated),
+        closed_form_ns, bound_ns.
     machine : str
         Hash of the machine.
     """
     rows = sorted(rows_of(table), key=lambda row: row["n_sips"])
     looks = styles(row["algorithm"] for row in rows)
     sizes = sorted({row["bytes_per_pe"] for row in rows})
-    under = caption(len(rows), machine, f"{rows[0]['sip_topology']}   one PE of each SIP   grey: lower bound")
+    note = f"{rows[0]['sip_topology']}, one PE of each SIP   dotted: closed form   grey: lower bound{not_run(rows)}"
+    under = caption(len(rows), machine, note)
     figure = new_figure(4.0 * len(sizes) + 1.8, 5.6, "All-reduce over ever more SIPs", under)
     panels = figure.subplots(2, len(sizes), squeeze=False, sharex=True)
     for (upper, lower), size in zip(panels.T, sizes, strict=True):
         chosen = [row for row in rows if row["bytes_per_pe"] == size]
-        upper.plot(*_xy(chosen, "n_sips", "bound_ns"), color=palette.GREY, lw=1.5, label="bound", zorder=1)
+        upper.plot(*_xy(chosen, "n_sips", "bound_ns"), color=palette.GREY, lw=2.5, label="bound", zorder=1)
         for algorithm, own in by(chosen, "algorithm").items():
-            upper.plot(*_xy(own, "n_sips", "latency_ns"), lw=1.2, label=algorithm, **looks[algorithm])
+            draw_times(upper, own, "n_sips", looks[algorithm])
             lower.plot(*_xy(own, "n_sips", "busbw_gbs"), lw=1.2, **looks[algorithm])
         upper.set_title(f"{size_label(size)} of each", fontsize=8, loc="left")
         time_axis(upper)
@@ -133,16 +135,16 @@ def slots(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     """
     rows = sorted(rows_of(table), key=lambda row: row["n_slots"])
     looks = styles(row["algorithm"] for row in rows)
-    note = f"slots of {rows[0]['slot_size']:,} B   thin: closed form, rate = min(link, slots x slot / round trip)"
+    note = f"slots of {rows[0]['slot_size']:,} B   dotted: closed form, rate = min(link, slots x slot / round trip)"
     title = f"Slots: {size_label(rows[0]['bytes_per_pe'])} of each, {rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}"
     figure = new_figure(6.4, 3.8, title, caption(len(rows), machine, note))
     axes = figure.subplots()
     for algorithm, own in by(rows, "algorithm").items():
         look = looks[algorithm]
         axes.plot(*_xy(own, "n_slots", "latency_ns"), lw=1.2, label=short(algorithm), **look)
-        axes.plot(*_xy(own, "n_slots", "closed_form_ns"), lw=0.6, color=look["color"])
-        axes.plot(*_xy(own, "n_slots", "bound_ns"), lw=0.8, color=look["color"], ls=(0, (1, 2)))
-    axes.plot([], [], lw=0.8, color=palette.GREY, ls=(0, (1, 2)), label="lower bound")
+        axes.plot(*_xy(own, "n_slots", "closed_form_ns"), lw=1, ls=(0, (1, 1.5)), color=look["color"])
+        axes.plot(*_xy(own, "n_slots", "bound_ns"), lw=2.5, color=palette.GREY, zorder=1)
+    axes.plot([], [], lw=2.5, color=palette.GREY, label="lower bound")
     axes.set(xscale="log", xlabel="slots of each ring", ylabel="latency [ns]")
     time_axis(axes)
     counts = sorted({row["n_slots"] for row in rows})

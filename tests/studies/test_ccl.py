@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,11 @@ from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import plan
 from kernbench.config import default_ccl_path
-from kernbench.errors import KernbenchError, VerificationError
+from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_lists, ccl_report, ccl_run
+from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_lists, ccl_own, ccl_report, ccl_run
 from kernbench.studies.ccl import Case
+from kernbench.studies.points import FINISHED
 
 CONFIG = load_ccl_config(default_ccl_path())
 RING_OF_FOUR = (4, "ring_1d")
@@ -92,13 +95,61 @@ def test_an_algorithm_of_ones_own_stands_in_the_table_and_the_figure(machine):
     assert times["passing", 65536] > times["ring_allreduce_tcm", 65536]
 
 
-def test_large_cases_are_not_certified_and_larger_ones_not_run(machine):
+def test_what_is_not_simulated_says_so(machine):
     case = Case("x", 4, "ring_1d", "ring_allreduce_tcm", 65536)
-    [fast], _ = ccl.sweep(machine, [case], config=CONFIG, exact_flits=0)
-    [left], _ = ccl.sweep(machine, [case], config=CONFIG, exact_flits=0, max_flits=1)
-    assert (fast["mode"], fast["certified"]) == ("fast", False)
-    assert (left["mode"], left["latency_ns"]) == (ccl.NOT_RUN, None)
-    assert left["closed_form_ns"] == fast["closed_form_ns"]
+    cases = [case, replace(case, mode="fast", what="fast"), replace(case, mode=ccl.NOT_RUN, what="form")]
+    (exact, fast, left), _ = ccl.sweep(machine, cases, config=CONFIG)
+    [many], _ = ccl.sweep(machine, [case], config=CONFIG, max_messages=1)
+    assert [row["certified"] for row in (exact, fast, left)] == [True, False, False]
+    assert [row["mode"] for row in (exact, fast, left, many)] == ["exact", "fast", ccl.NOT_RUN, ccl.NOT_RUN]
+    assert left["latency_ns"] is many["latency_ns"] is None
+    assert len({row["closed_form_ns"] for row in (exact, fast, left, many)}) == 1
+
+
+def test_slices_that_ask_the_same_share_a_run(machine, tmp_path):
+    case = Case("one", 4, "ring_1d", "ring_allreduce_tcm", 16384)
+    twin = replace(case, slice="two", what="twin", links=True, changes={"buffer_kind": "tcm"})
+    rows, _ = ccl.sweep(machine, [case, twin], config=CONFIG, folder=tmp_path)
+    assert [(row["slice"], row["what"], bool(row["links"])) for row in rows] == [
+        ("one", "", False),
+        ("two", "twin", True),
+    ]
+    assert rows[0]["latency_ns"] == rows[1]["latency_ns"]
+    assert sum('"row"' in line for line in (tmp_path / FINISHED).read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_a_wrong_sum_of_ones_own_is_refused(machine):
+    def lazy(t_ptr, n, world, *, tl):
+        tl.store(t_ptr, tl.load(t_ptr, shape=n))
+
+    rows, refused = ccl.sweep(machine, [Case("x", 4, "ring_1d", "lazy", 64)], config=CONFIG, own=[algorithm(lazy)])
+    assert rows == []
+    assert "another sum than numpy" in refused["lazy on 4 SIPs, ring_1d, 64 B"]
+
+
+def test_algorithms_of_a_file(tmp_path):
+    file = tmp_path / "mine.py"
+    head = "from kernbench.ccl.algorithm import algorithm\n\ndef one(t_ptr, n, world, *, tl): ...\n\n"
+    file.write_text(head + "mine = [algorithm(one), algorithm(one, name='two', n_slots=8)]\n", encoding="utf-8")
+    assert [a.name for a in ccl_own.algorithms(file)] == ["one", "two"]
+    for text, why in ((head, "has no algorithm"), (head + "a, b = algorithm(one), algorithm(one)", "'one'")):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=why):
+            ccl_own.algorithms(file)
+    with pytest.raises(ConfigError, match="no file"):
+        ccl_own.algorithms(tmp_path / "none.py")
+
+
+def test_ones_own_stands_among_the_slices_by_size(machine):
+    grid = {"systems": [RING_OF_FOUR], "sizes": [64], "by_form": [1 << 20]}
+    empty = {"systems": [], "sizes": []}
+    cases = ccl_cases.study(
+        CONFIG, machine.config, by_rank=[grid], by_cube=[grid], by_pe=[], others=empty, kinds=[], root_bytes=64,
+        more_sips={"counts": [], "topology": "ring_1d", "sizes": []}, more_slots={"counts": [], "nbytes": 64},
+        halved=[], programs={"lists": [], "system": RING_OF_FOUR, "longest": 0}, marks=[], own=[algorithm(passing)],
+    )  # fmt: skip
+    mine = [(case.slice, case.nbytes, case.mode) for case in cases if case.algorithm == "passing"]
+    assert mine == [("sizes", 64, "exact"), ("sizes", 1 << 20, ccl.NOT_RUN)]
 
 
 def planned(machine, name, places=((0, 0),)):
@@ -153,7 +204,7 @@ def test_findings_name_the_winners_and_the_worst(rows, machine, tmp_path):
     least = min(
         (r for r in rows if r["bytes_per_pe"] == 64 and r["contribution"] == "rank"), key=lambda r: r["latency_ns"]
     )
-    assert found[0].startswith(f"The lower bound holds in all {len(rows)} simulated rows; closest to it is ")
+    assert found[0].startswith(f"The lower bound holds in all {len(rows)} rows; closest to it is ")
     assert any(f"{least['algorithm']} is fastest at 64 B" in sentence for sentence in found)
     broken = [{**rows[0], "latency_ns": rows[0]["bound_ns"] / 2}]
     assert ccl_findings.findings(broken)[0].startswith("1 rows BREAK their bound")
