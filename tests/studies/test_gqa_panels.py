@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+import kernbench as kb
 from kernbench.benches import milestone_gqa_llama70b as bench
 from kernbench.ccl.lane import Group
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import gqa_panels as panels
 from kernbench.studies import gqa_run as study
+from kernbench.studies import milestone
 from kernbench.studies.gqa_lanes import lanes
 from kernbench.topology.builder import resolve_topology
 
@@ -38,6 +40,15 @@ def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
             assert (counts["dma_read_count"], counts["dma_write_count"]) == (3 * n, n)
         else:
             assert counts["gemm_count"] == 2 * n
+
+
+def test_elsewhere_the_bench_executes_the_notebook(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.delenv("GQA_VALIDATION", raising=False)
+    monkeypatch.setattr(milestone, "run", lambda name, **given: asked.append((name, given)) or tmp_path)
+    assert kb.run("milestone-gqa-llama70b", kb.load("preset:small")).ok
+    assert asked == [("gqa", {"topology": "preset:small", "overrides": [], "output": bench.OUTPUT_DIR})]
+    assert bench.OUTPUT_DIR.parts[-3:] == ("milestones", "output", "gqa")
 
 
 SMALL = study.Setting("prefill", 4, cubes=1, pes=8, items=2, group=4, head_dim=32, tokens=24)
