@@ -84,8 +84,9 @@ def study(
                 systems, sizes = grid["systems"], grid.get("by_form", ()) if by_form else grid["sizes"]
                 found = by_size(config, machine, systems, sizes)
                 found = [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
-                found += [_case(SIZES, system, name, size) for system in systems for name in mine for size in sizes]
                 cases += [replace(case, mode=NOT_RUN) for case in found] if by_form else found
+                # One's own have no closed form.
+                cases += [_case(SIZES, system, name, size) for system in systems for name in mine for size in sizes]
     mine = [a.name for a in own if a.collective != "all_reduce"]
     cases += [_case(OTHERS, s, name, size) for s in others["systems"] for name in mine for size in others["sizes"]]
     cases += by_size(config, machine, others["systems"], others["sizes"], others=True)
