@@ -45,7 +45,12 @@ def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
 def test_elsewhere_the_bench_executes_the_notebook(monkeypatch, tmp_path):
     asked = []
     monkeypatch.delenv("GQA_VALIDATION", raising=False)
-    monkeypatch.setattr(milestone, "run", lambda name, **given: asked.append((name, given)) or tmp_path)
+
+    def note(name, **given):
+        asked.append((name, given))
+        return milestone.Report(tmp_path, found=False)
+
+    monkeypatch.setattr(milestone, "run", note)
     assert kb.run("milestone-gqa-llama70b", kb.load("preset:small")).ok
     assert asked == [("gqa", {"topology": "preset:small", "overrides": [], "output": bench.OUTPUT_DIR})]
     assert bench.OUTPUT_DIR.parts[-3:] == ("milestones", "output", "gqa")
