@@ -45,6 +45,13 @@ def torus_2d(lane: Lane) -> Neighbours:
     return _grid(Grid(grid.w, grid.h, wraps=True))
 
 
+def double_torus(lane: Lane) -> Neighbours:
+    """Return the torus twice, with queues `a_E`, ... and `b_E`, ...: for what begins in rows, and in columns."""
+    grid = lane.flat_grid()
+    twice = (_grid(Grid(grid.w, grid.h, wraps=True), prefix) for prefix in ("a_", "b_"))
+    return [a | b for a, b in zip(*twice, strict=True)]
+
+
 def mesh_2d_no_wrap(lane: Lane) -> Neighbours:
     """Return rows and columns with ends: E, W, N, S, where there is somebody."""
     grid = lane.flat_grid()

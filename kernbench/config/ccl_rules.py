@@ -14,7 +14,7 @@ from kernbench.registry import hint
 
 _HOLDS = "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
 # Those of the packaged topologies that ask for the grid of all participants.
-_ON_A_GRID = ("mesh_2d", "torus_2d", "mesh_2d_no_wrap", "mesh_cycle")
+_ON_A_GRID = ("mesh_2d", "torus_2d", "mesh_2d_no_wrap", "mesh_cycle", "double_torus")
 
 
 def broken(config: CclConfig) -> Iterator[Fault]:

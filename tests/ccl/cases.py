@@ -23,7 +23,9 @@ OVER_RANKS = {
     "halving_doubling": "hypercube",
     "recursive_doubling": "hypercube",
 }
-OVER_GRIDS = {"mesh_2d": "mesh_2d_no_wrap", "torus_2d": "torus_2d", "ring_mesh": "mesh_cycle"}
+OVER_GRIDS = {
+    "mesh_2d": "mesh_2d_no_wrap", "torus_2d": "torus_2d", "ring_mesh": "mesh_cycle", "double_torus": "double_torus",
+}  # fmt: skip
 OVER_LEVELS = {
     "intercube": ("intercube", "by_cube"),
     "hierarchical": ("hierarchical_3level", "all_pes"),

@@ -8,6 +8,8 @@ from itertools import cycle
 import numpy as np
 import pytest
 
+from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.plan import plan
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import resolve_topology
@@ -92,6 +94,27 @@ def test_other_collectives():
     summed, _ = run(n, built("reduce", "tree_binary", collective="reduce"), x, root=2)
     np.testing.assert_array_equal(summed[2], reduced("sum", x))
     np.testing.assert_array_equal(summed[0], x[0])
+
+
+@pytest.mark.parametrize(("link_gbs", "gain"), [(128, (0.95, 1.1)), (16, (1.35, 2.0))])
+def test_both_axes_at_a_time_gain_where_links_are_the_limit(link_gbs, gain):
+    """At 128 GB/s the way from a device's cube to its links, which all four share, is the limit."""
+    there = machine(16).with_({"system.sip_link.bw_gbs": link_gbs, "system.sips.w": 4, "system.sips.h": 4})
+    nbytes, times = 128 << 10, []
+    for name in ("torus_2d", "double_torus"):
+        algorithm = built(name, name, n_slots=16)
+        with session(there, mode="fast", log="off") as torch:
+            tensors = [torch.empty(nbytes // 2, dtype=torch.float16, device=f"ahbm:{rank}") for rank in range(16)]
+            for _ in range(2):  # the first installs queues
+                before = torch.engine.now_ns
+                torch.collective(tensors, algorithm)
+                for rank in range(16):
+                    torch.ahbm.synchronize(rank)
+            times.append(torch.engine.now_ns - before)
+    form = Estimate(plan(algorithm, there.config, range(16), [(0, 0)]), there).ns(nbytes)
+    assert 0.85 * times[1] < form < 1.15 * times[1]
+    assert times[1] > 2 * 15 / 16 * nbytes / (4 * link_gbs)
+    assert gain[0] < times[0] / times[1] < gain[1]
 
 
 @pytest.mark.parametrize("name", ["ring", "halving_doubling", "double_tree", "tree_binary", "recursive_doubling"])

@@ -11,8 +11,8 @@ from kernbench.ccl.lane import Grid, Group, Lane
 from kernbench.errors import ConfigError
 from kernbench.registry import TOPOLOGIES
 
-FLAT = ("none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "tree_binary", "double_tree",
-        "hypercube", "all_to_all")  # fmt: skip
+FLAT = ("none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "double_torus", "tree_binary",
+        "double_tree", "hypercube", "all_to_all")  # fmt: skip
 GRIDS = ("mesh_cycle",)
 LEVELS = ("intercube", "local_ring", "hierarchical_3level")
 
@@ -53,7 +53,7 @@ def test_every_name_is_tested():
 @pytest.mark.parametrize("n", [*range(1, 18), 24, 32])
 def test_flat_graphs_join_everybody(name, n):
     is_prime = n > 1 and all(n % d for d in range(2, n))
-    if is_prime and name.startswith(("mesh", "torus")):
+    if is_prime and name.startswith(("mesh", "torus", "double_torus")):
         with pytest.raises(ConfigError, match=f"{n} participants form no grid"):
             TOPOLOGIES.resolve(name)(flat(n))
         return
