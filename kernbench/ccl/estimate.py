@@ -1,8 +1,8 @@
 """The closed form of an algorithm on a machine: its form, over the queues that its plan has.
 
-A form (kernbench.ccl.cost) knows steps and sizes. Here stands which levels a shipped algorithm has on its participants,
-and what messages cost over the queues of each: cut into chunks as the algorithms cut them, and sharing the links that
-queues in use at the same time have in common.
+A form (kernbench.ccl.cost) knows steps and sizes, a shape (kernbench.ccl.shapes) which levels an algorithm has. Here
+stands what messages cost over the queues of each level: cut into chunks as the algorithms cut them, and sharing the
+links and memories that queues in use at the same time have in common.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Estimate:
         return max(form + first_and_last, self._slice.load_ps(1) / 1000 + moved / self._slice.hbm_gbs)
 
     def messages(self, nbytes: int) -> int:
-        """Return about how many messages all participants send, one of 8 slots counting twice: what a simulation does."""
+        """Return about how many messages all participants send, those of 8 slots counted twice: a simulation's work."""
         assert self.shape is not None, "ask for what is known only"
         if not self.levels:
             return 0
