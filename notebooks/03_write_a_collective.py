@@ -19,7 +19,12 @@
 # tiles, and one that beats it by far. Both are then compared with the algorithms that are shipped.
 
 # %%
+import inspect
+from pathlib import Path
+from tempfile import mkdtemp
+
 import numpy as np
+from IPython.display import Image
 
 import kernbench as kb
 from kernbench.analysis.utilization import pe_window
@@ -31,7 +36,7 @@ from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.studies import ccl, ccl_run
+from kernbench.studies import ccl, ccl_run, milestone
 from kernbench.viz import ccl as figures
 
 # %% [markdown]
@@ -227,6 +232,45 @@ print(tuner.choose("all_reduce", 256))
 tuner.choose("all_reduce", 2 * N)
 
 # %% [markdown]
+# ## 7. In the report
+#
+# A Python file with the same kernels is all that the collectives report needs:
+# `kernbench milestone ccl --param own=my_collectives.py` compares them with the shipped ones on every system and at
+# every size, in its table, its figures and its findings. Sums are compared with numpy's; where one is wrong, or a
+# kernel does not fit its memory, the report says so under *Refused*. Here is that command, on this machine and without
+# the other slices:
+
+# %%
+source = "\n\n".join(
+    [
+        "from kernbench.ccl.algorithm import algorithm",
+        inspect.getsource(passing),
+        inspect.getsource(blocks),
+        "mine = [algorithm(passing), algorithm(blocks, name='blocks, 8 slots', n_slots=8)]",
+    ]
+)
+folder = Path(mkdtemp())
+file = folder / "my_collectives.py"
+file.write_text(source, encoding="utf-8")
+few = {
+    "own": str(file),
+    "by_rank": [{"systems": [[2, "ring_1d"], [6, "torus_2d", 3, 2]], "sizes": [48, 3072, 49152]}],
+    "more_sips": {"counts": [], "topology": "ring_1d", "sizes": []},
+    "more_slots": {"counts": [], "nbytes": 0},
+    "others": {"systems": [], "sizes": []},
+    "real": {"lists": [], "system": [2, "ring_1d"], "longest": {}},
+    **{key: [] for key in ("by_cube", "by_pe", "kinds", "halved", "marks")},
+}
+report = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
+Image(report / "latency_rank.png")
+
+# %%
+for row in ccl.read(report)["rows"]:
+    if row["algorithm"] in ("passing", "blocks, 8 slots", "torus_allreduce"):
+        size, time = f"{row['bytes_per_pe']:,} B", f"{row['latency_ns']:,.0f} ns"
+        print(f"{row['n_sips']} SIPs {row['algorithm']:20}{size:>10}{time:>12}, bound {row['bound_ns']:,.0f} ns")
+
+# %% [markdown]
 # To use an algorithm of your own by name, put its `kernel` and `kernel_args` into a module and add an entry to a
-# ccl.yaml: `kernbench milestone ccl --param ccl_file=...` then compares it with all others in its report, and it can be
-# what `torch.distributed` runs.
+# ccl.yaml: then it can be what `torch.distributed` runs, and `kernbench milestone ccl --param ccl_file=...` compares
+# the entries of that file.

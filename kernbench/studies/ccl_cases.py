@@ -70,7 +70,8 @@ def study(
     halved : sequence of int
         Sizes with one thing halved after the other.
     programs : mapping
-        `lists` of all-reduces of real programs, the `system` they run on, and the `longest` vector that is simulated.
+        `lists` of all-reduces of real programs, the `system` they run on, and the `longest` vector of each algorithm
+        that is simulated.
     marks : sequence of int
         Sizes of published figures.
     own : sequence of Algorithm
@@ -90,7 +91,9 @@ def study(
     mine = [a.name for a in own if a.collective != "all_reduce"]
     cases += [_case(OTHERS, s, name, size) for s in others["systems"] for name in mine for size in others["sizes"]]
     cases += by_size(config, machine, others["systems"], others["sizes"], others=True)
-    cases += buffer_kinds(SIX, kinds) + roots(by_cube[0]["systems"][0], machine, root_bytes)
+    cases += buffer_kinds(SIX, kinds)
+    if by_cube:
+        cases += roots(by_cube[0]["systems"][0], machine, root_bytes)
     cases += scaling(more_sips["counts"], more_sips["topology"], more_sips["sizes"])
     cases += slots(SIX, more_slots["counts"], more_slots["nbytes"])
     cases += limits(SIX, machine, halved, (RING, "tree_allreduce"))
@@ -180,25 +183,26 @@ def lists(
     system: System,
     machine: MachineConfig,
     names: Sequence[str],
-    longest: int,
+    longest: Mapping[str, int],
     algorithms: Sequence[str] = LISTED,
 ) -> list[Case]:
     """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk.
 
-    They run message by message, as flits of so many PEs meet everywhere; those longer than `longest` do not run.
+    They run message by message, as flits of so many PEs meet everywhere; those longer than what `longest` says of their
+    algorithm do not run.
     """
     cases = []
     for size in (size for name in names for size in list_sizes(name)):
         item = as_dtype(size.dtype).itemsize
         part = -(-size.nbytes // (machine.cubes_per_sip * item)) * item
-        mode = "fast" if size.nbytes <= longest else NOT_RUN
         changes: Mapping[str, Any] = {"slot_size": CHUNK}
         if part >= LONG:
             changes = {"slot_size": 2 * CHUNK, "options": {"chunk_bytes": 2 * CHUNK}}
         cases += [
             _case(
                 LISTS, system, algorithm, part, dtype=size.dtype, cubes=machine.cubes_per_sip, pes=1,
-                changes=changes, what=f"{size.list} {size.name}", mode=mode,
+                changes=changes, what=f"{size.list} {size.name}",
+                mode="fast" if size.nbytes <= longest.get(algorithm, 0) else NOT_RUN,
             )
             for algorithm in algorithms
         ]  # fmt: skip

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import kernbench as kb
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.estimate import SHAPES, Estimate
+from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import plan
+from kernbench.ccl.shapes import SHAPES
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
 

@@ -146,7 +146,7 @@ def test_ones_own_stands_among_the_slices_by_size(machine):
     cases = ccl_cases.study(
         CONFIG, machine.config, by_rank=[grid], by_cube=[grid], by_pe=[], others=empty, kinds=[], root_bytes=64,
         more_sips={"counts": [], "topology": "ring_1d", "sizes": []}, more_slots={"counts": [], "nbytes": 64},
-        halved=[], programs={"lists": [], "system": RING_OF_FOUR, "longest": 0}, marks=[], own=[algorithm(passing)],
+        halved=[], programs={"lists": [], "system": RING_OF_FOUR, "longest": {}}, marks=[], own=[algorithm(passing)],
     )  # fmt: skip
     mine = [(case.slice, case.nbytes, case.mode) for case in cases if case.algorithm == "passing"]
     assert mine == [("sizes", 64, "exact"), ("sizes", 1 << 20, "exact")]
