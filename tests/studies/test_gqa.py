@@ -120,6 +120,20 @@ def test_weights_of_the_model_are_those_that_are_published():
     held = need(MACHINE.config, 1, 8192, 1, 1, "f16")
     assert held.weights / 2 == pytest.approx(70.6e9, rel=0.01)
     assert held.kv == 2.5 * 2**30
+    assert need(MACHINE.config, 1, 8192, 3, 4, "f16").kv == 12 * held.kv
+
+
+def test_bounds_of_a_decode_step_by_hand():
+    """8 kv heads of 8,192 tokens over 128 PEs: 256 KiB a PE at 256 GB/s; 8 query heads fill 8 of 32 rows of a tile."""
+    bound = work(resolve_topology("preset:default").config, gqa.Point("", "decode", 8192).setting(8))
+    assert (bound.kv_bytes, bound.flops) == (2 * 8 * 8192 * 128 * 2, 2 * 2 * 64 * 8192 * 128)
+    assert (bound.hbm_ns, bound.useful) == (1024, 0.25)
+    assert bound.matrix_ns == bound.flops / 2 / 0.25 / 4096 / 128 == 1024
+    assert bound.vector_ns == 64 * 8192 / 128 * (
+        8 / 128 + 1 / 256
+    # Max, fma, sum and cast, and exp in four cycles; a transposition of 16-bit values.
+    assert bound.vector_ns == 64 * 8192 / 128 * (8 / 128 + 1 / 256)
+    assert bound.bound_ns == 1024
 
 
 def test_bounds_know_groups_and_masks():
