@@ -198,5 +198,6 @@ class Receiver:
             command = job.command
             assert isinstance(command, Recv)
             names = " or ".join(queue.name for queue in queues)
-            found.append(f"recv of {command.nbytes} B from {names} ({peers}) since {job.ready / 1000:,.2f} ns")
+            behind = ", behind earlier commands that use its memory" if job.waiting else ""
+            found.append(f"recv of {command.nbytes} B from {names} ({peers}) since {job.ready / 1000:,.2f} ns{behind}")
         return found

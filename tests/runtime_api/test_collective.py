@@ -11,7 +11,7 @@ import pytest
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import names, resolve_algorithm_config
 from kernbench.config import default_ccl_path, load_yaml, read_ccl
-from kernbench.errors import CollectiveMismatchError, ConfigError, KernelError, OutOfMemoryError
+from kernbench.errors import CollectiveMismatchError, ConfigError, IpcqDeadlock, KernelError, OutOfMemoryError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine.observer import Observer
@@ -280,6 +280,24 @@ def test_a_message_that_nobody_reads_is_an_error_at_the_end(kind):
         "all_reduce by talkative: sip1.cube0.pe0 ended without reading what sip0.cube0.pe0 sent it over 'E' ('W' where "
         "it arrives): 200 B; receive every message that is sent, or the next collective gets it"
     )
+
+
+def test_a_receive_into_memory_that_its_own_send_still_reads_says_what_it_waits_for():
+    def in_place(t_ptr, n_elem, world_size, *, tl):
+        tl.send("E", t_ptr, shape=n_elem)
+        tl.recv("W", shape=n_elem, dst=t_ptr)
+
+    def run(n):
+        with session(one_cube(3), data=True) as torch:
+            arrays, tensors = of_each_device(torch, n)
+            torch.collective(tensors, in_place, n_slots=1)
+            np.testing.assert_array_equal(tensors[1].numpy(), arrays[0])
+
+    run(2048)  # fits into the slot
+    with pytest.raises(
+        IpcqDeadlock, match=r"recv of 4098 B from W .* ns, behind earlier commands that use its memory\n"
+    ):
+        run(2049)
 
 
 def test_messages_of_the_next_collective_are_not_unread():
