@@ -129,8 +129,6 @@ def test_bounds_of_a_decode_step_by_hand():
     assert (bound.kv_bytes, bound.flops) == (2 * 8 * 8192 * 128 * 2, 2 * 2 * 64 * 8192 * 128)
     assert (bound.hbm_ns, bound.useful) == (1024, 0.25)
     assert bound.matrix_ns == bound.flops / 2 / 0.25 / 4096 / 128 == 1024
-    assert bound.vector_ns == 64 * 8192 / 128 * (
-        8 / 128 + 1 / 256
     # Max, fma, sum and cast, and exp in four cycles; a transposition of 16-bit values.
     assert bound.vector_ns == 64 * 8192 / 128 * (8 / 128 + 1 / 256)
     assert bound.bound_ns == 1024
