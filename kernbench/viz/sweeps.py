@@ -35,7 +35,7 @@ def tornado(
     of : str
         What ran, for the title.
     spread_pct : float
-        By how much the metric differs without any change, by the order of simultaneous arrivals: a band.
+        By how much the metric differs without any change, as by the order of simultaneous arrivals: a band.
     """
     rows = sorted(rows_of(table), key=lambda row: max(_width(row["down_pct"]), _width(row["up_pct"])))
     note = f"one factor at a time, +-{change:.0%} or the nearest step; less is better"
@@ -43,7 +43,7 @@ def tornado(
     figure = new_figure(8, 1.5 + 0.36 * len(rows), title, caption(len(rows), machine, note))
     axes = figure.subplots()
     if spread_pct:
-        axes.axvspan(-spread_pct, spread_pct, color=palette.LIGHT_GREY, label="order of simultaneous arrivals")
+        axes.axvspan(-spread_pct, spread_pct, color=palette.LIGHT_GREY, label="no effect: within chance")
     for column, colour, label in (("down_pct", palette.ORANGE, "less of it"), ("up_pct", palette.BLUE, "more of it")):
         values = [row[column] if _width(row[column]) else 0 for row in rows]
         axes.barh(range(len(rows)), values, 0.7, color=colour, alpha=0.85, label=label)
