@@ -7,6 +7,8 @@ along the row of the cube. Between SIPs the shortest path of SIPs, ties to the l
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kernbench.errors import KernbenchError
 from kernbench.topology import naming
 from kernbench.topology.graph import Graph
@@ -20,6 +22,12 @@ _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
 def reverse(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the route of replies to requests over `path`: the same links the other way."""
     return path[::-1]
+
+
+@lru_cache(maxsize=4)
+def router_of(graph: Graph) -> Router:
+    """Return the router of a machine, the same for all who ask while it is in use."""
+    return Router(graph)
 
 
 class Router:
@@ -39,6 +47,7 @@ class Router:
         self._w = graph.blocks.w
         self._connections = graph.blocks.config.cube.ucie.connections
         self._paths: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._merges: dict[tuple[str, str], bool] = {}
 
     def path(self, src: str, dst: str) -> tuple[str, ...]:
         """Return the ids of the nodes from `src` to `dst`, both included.
@@ -55,6 +64,12 @@ class Router:
 
         Where they do not, the order on that one is the order on this.
         """
+        found = self._merges.get((src, dst))
+        if found is None:
+            found = self._merges[src, dst] = self._has_several_before(src, dst)
+        return found
+
+    def _has_several_before(self, src: str, dst: str) -> bool:
         before = [edge.dst for edge in self._graph.out(src) if edge.dst != dst]
         place, behind = naming.parse(src), naming.parse(dst)
         if len(before) > 1 and place.kind == "router":

@@ -1,19 +1,13 @@
-"""All links of a machine, and the messages that cross them, flit by flit or whole.
+"""All links of a machine, and the messages that cross them, in trains of flits or whole.
 
 A message of n bytes is one flit of n bytes (n <= 256) or ceil(n / 256) whole flits. A flit that reaches a link
 at t leaves it at max(t, free) + bytes / bandwidth and reaches the next one a latency later: done in order of
-arrival, that arithmetic is a FIFO server, and needs one event per flit and link at most. Two shortcuts skip
-events that cannot change the order: a flit goes on inline while nothing else is due before it (`run_ahead`),
-and of a train only the next flit is in the heap (`lazy`). Switching them off changes no result.
+arrival, that arithmetic is a FIFO server. Two shortcuts skip events that cannot change the order: flits of a message
+move together until something comes between them (`lazy`), and take links ahead (`run_ahead`; see `trains`). Switching
+them off changes no result.
 
-With `whole`, q flits of one message move as one: with h and t the arrivals of its first and last flit, and d
-the time of one flit,
-
-    start = max(h, free)    end = max(start + q d, t + d)    next h = start + d + latency    next t = end + latency
-
-which equals the flits' own arithmetic whenever no head reaches a link before the last flit of the message
-before it. Every link checks that; those where it failed are in `flagged`, and routes over links (or to
-memories) in `hot` go flit by flit.
+With `whole` a message keeps a link even where something does come between its flits, and the link is noted in
+`flagged`: results equal those of flits while there is none.
 """
 
 from __future__ import annotations
@@ -24,11 +18,10 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from kernbench.policy.routing import Router, reverse
+from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
 from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
-from kernbench.sim_engine.movers import message_mover, note
 from kernbench.sim_engine.trains import train_mover
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
@@ -85,13 +78,12 @@ class Fabric:
         self.reservations = 0
         self.hops: list[Hop] | None = [] if trace else None
         self.rehearsed: dict[Hashable, Any] = {}
-        self._router = Router(graph)
+        self._router = router_of(graph)
         self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
         self._parts: dict[str, Any] = {}
         self.start_train: Callable[..., Any]
         self.start_train, self._make_way = train_mover(self, clock, run_ahead)
-        self._move, self._start_pair = message_mover(self, clock, run_ahead)
 
     def link(self, src: str, dst: str) -> Link:
         """Return the link from `src` to `dst`, its latency as the node behind it says."""
@@ -136,21 +128,20 @@ class Fabric:
         start: Any
         if self.hops is not None or any(link.hook is not None for link in links):
             start = self._start_observed
-        elif not self.whole:
-            start = self.start_train if self.lazy else self._start_singly
+        elif self.lazy or self.whole:
+            start = self.start_train
         else:
-            start = self._start_pair if len(links) == 2 else self._start_whole
+            start = self._start_singly
         node = self.graph.index(path[0])
         return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), start)
 
     def pairs(self, route: Route) -> bool:
         """Return whether messages over `route` cross just two links each way, in this run's own way and unobserved."""
-        usual = self._start_pair if self.whole else self.start_train
-        return len(route.links) == 2 and route.start == usual == self.back(route).start
+        return len(route.links) == 2 and route.start == self.start_train == self.back(route).start
 
     def carries_whole(self, route: Route) -> bool:
         """Return whether messages go over `route` whole."""
-        return route.start in (self._start_pair, self._start_whole)
+        return self.whole and route.start == self.start_train
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
@@ -177,11 +168,6 @@ class Fabric:
             route.small[size] = count
         route.start(route, count, size, key, fn, arg, each)
 
-    def _start_whole(
-        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
-    ) -> None:
-        self._move([route.links, 0, count, size, self.clock._now, True, fn, arg, each])
-
     def _start_singly(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
     ) -> None:
@@ -206,13 +192,9 @@ class Fabric:
         came_over, number = (route.links[k - 1].priority, route.links[k - 1].order) if k else (ARRIVAL, key)
         if link.free >= HELD:
             link.held((t, came_over, number))
-        if self.whole:
-            if k:
-                note(self, link, t, came_over)
-        else:
-            if t <= link.last:
-                self._make_way(link, t, came_over, number)
-            link.ahead, link.last = None, -1
+        if k:
+            self._make_way(link, t, came_over, number)
+        link.ahead, link.last = None, -1
         start = max(t, link.free)
         end = link.free = start + link.time(size)
         self.reservations += 1

@@ -24,16 +24,17 @@ class Link:
     """A directed link.
 
     `free` is when its last reservation ends. What leaves it arrives in that order, and among simultaneous arrivals over
-    other links by `priority`: `order` numbers what has left, from a base of its own. In `exact`, `ahead` is
-    the train that took it last, and `last` when the last flit of that one comes; in `fast` that of the latest message,
-    over the link of priority `last_from`. While somebody has the link to himself `free`
-    is HELD: who reaches it first calls `held` with his place in the heap (time, priority, order), and gets the true
-    `free`. `merges` says that routes reach it over several links, or begin here; `hook` is the part behind it, if it
-    wants to see every head.
+    other links by `priority`: `order` numbers what has left, from a base of its own. `merges` says that routes reach it
+    over several links, or begin here; `hook` is the part behind it, if it wants to see every head.
+
+    `ahead` is the train that took it last, as link `at` of its way and number `came` over the one before, and `last`
+    when the last of its flits comes; `under` are those before it that may have flits to come, too, over that same link.
+    `open` holds trains whose flits take it one by one. While somebody has the link to himself `free` is HELD: who
+    reaches it first calls `held` with his place in the heap (time, priority, order), and finds the true `free`.
     """
 
     __slots__ = (
-        "ahead", "at", "bw_gbs", "came", "dst", "flit_ps", "free", "held", "hook", "last", "last_from", "lat", "merges",
+        "ahead", "at", "bw_gbs", "came", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
         "name", "open", "order", "priority", "src", "times", "under",
     )  # fmt: skip
 
@@ -43,7 +44,7 @@ class Link:
         self.lat = edge.latency_ps + extra_ps
         self.hook = hook
         self.priority = ARRIVAL + 1 + rank
-        self.free = self.last_from = 0
+        self.free = 0
         self.last = -1
         self.ahead: Train | None = None
         self.at = self.came = 0

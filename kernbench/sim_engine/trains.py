@@ -147,28 +147,29 @@ def latest(lines: Lines, i: int) -> int:
     return max([a + i * d for a, d in lines])
 
 
-def behind(lines: Lines, n: int, free: int, d: int, lat: int) -> Lines:
-    """Return when `n` flits are behind a link that serves one in `d` ps, takes `lat` ps and is free from `free` on.
+def behind(lines: Lines, n: int, start: int, d: int, lat: int) -> Lines:
+    """Return when `n` flits are behind a link of `d` ps a flit and `lat` ps that begins with the first one at `start`.
 
     Examples
     --------
-    >>> behind(((100, 5),), 3, 0, 2, 50)  # they come more slowly than they are served
+    >>> behind(((100, 5),), 3, 100, 2, 50)  # they come more slowly than they are served
     ((152, 5),)
     >>> behind(((100, 5),), 3, 103, 2, 50)  # the first two have to wait, the third does not
     ((155, 2), (152, 5))
-    >>> behind(((100, 5),), 3, 0, 8, 50)
+    >>> behind(((100, 5),), 3, 100, 8, 50)
     ((158, 8),)
     """
-    came = latest(lines, 0)
-    start = free if free > came else came
-    end = start + n * d
-    own = start + d + lat, d
-    slower = [(a + d + lat, step) for a, step in lines if step > d and a + (n - 1) * step + d > end]
-    if not slower:
-        return (own,)
-    if start == came and any(a == own[0] for a, _ in slower):
+    if len(lines) == 1:
+        a, step = lines[0]
+        if step <= d or a + (n - 1) * (step - d) <= start:
+            return ((start + d + lat, d),)
+        if start == a:
+            return ((a + d + lat, step),)
+        return ((start + d + lat, d), (a + d + lat, step))
+    slower = [(a + d + lat, step) for a, step in lines if step > d and a + (n - 1) * (step - d) > start]
+    if any(a == start + d + lat for a, _ in slower):
         return tuple(slower)
-    return (own, *slower)
+    return ((start + d + lat, d), *slower)
 
 
 def train_mover(
@@ -187,7 +188,10 @@ def train_mover(
         return latest_place
 
     def make_way(link: Link, t: int, priority: int, order: int) -> None:
-        """Have `link` serve what comes before this place in the heap; what comes later has not taken it any more."""
+        """Have `link` serve what comes before this place in the heap; what comes later has not taken it any more.
+
+        A message that moves whole keeps the link, and the link is flagged.
+        """
         place = reached(t, priority, order)
         if link.open:
             serve(link, place)
@@ -198,6 +202,9 @@ def train_mover(
             come = come_before(train.before_link(at), train.n, t + 1 if has_come else t)
             if come == train.n:
                 return
+            if come and fabric.whole:
+                fabric.flag(link)
+                return
             again(train.part_from(at, number), come, number)
             if come:
                 return
@@ -206,7 +213,7 @@ def train_mover(
         """Let the flits of a train from `j` on come as another one."""
         rest, given_back = train.split(j, order)
         fabric.reservations -= given_back
-        if rest.k == len(rest.links) - 1 and not rest.each:
+        if rest.k == len(rest.links) - 1 and not rest.each and not fabric.whole:
             rest.before = None
             join(rest)
         else:
@@ -226,7 +233,8 @@ def train_mover(
             a, came_over, number, train = heappop(joined)
             train = train.front()
             if train.told < train.n:
-                free = (free if free > a else a) + link.time(train.size)
+                d = link.flit_ps if train.size == FLIT_BYTES else link.time(train.size)
+                free = (free if free > a else a) + d
                 train.told += 1
                 fabric.reservations += 1
                 if train.told < train.n:
@@ -264,60 +272,64 @@ def train_mover(
         train.before = None
         take(train, k)
 
-    def is_ours(ahead: Link, link: Link) -> bool:
-        """Return whether nobody, or nobody but over `link`, is under way to the link ahead."""
-        train = ahead.ahead
-        if ahead.last < clock._now or train is None:
-            return ahead.free < HELD and not ahead.open
-        return train.links[ahead.at - 1] is link and not ahead.open
-
     def take(train: Train, k: int) -> None:
-        """Take link `k`, and those behind it that nobody else is under way to."""
+        """Take link `k`, and those behind it that nobody else is under way to, but over the link before."""
         links, n, size, order = train.links, train.n, train.size, train.order
         out, found = train.out, train.found
-        lines = out[-1] if out else train.lines
+        lines = train.before_link(k)
         now, first, count = clock._now, k, len(links)
-        a = latest(lines, 0)
+        head, tail = latest(lines, 0), latest(lines, n - 1)
         while True:
             link = links[k]
-            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
             free = link.free
             found.append(free)
             if k and (link.merges or not link.lat):
-                under = link.under
                 if link.last >= now:
+                    under = link.under
                     if under and under[-1][3] < now:
                         under.clear()
                     under.append((link.ahead, link.at, link.came, link.last))
-                elif under:
-                    under.clear()
-                link.ahead, link.at, link.came = train, k, order
-                link.last = latest(lines, n - 1)
+                elif link.under:
+                    link.under.clear()
+                link.ahead, link.at, link.came, link.last = train, k, order, tail
+            d = link.times.get(size) or link.time(size)
+            lat = link.lat
+            if free < head:
+                free = head
             if n == 1:
-                if free > a:
-                    a = free
-                link.free = a = a + d
-                a += link.lat
-                lines = ((a, 0),)
+                link.free = tail = free + d
+                head = tail = tail + lat
+                lines = ((head, 0),)
+            elif len(lines) == 1 and (lines[0][1] <= d or tail + d <= free + n * d):
+                head = free + d + lat
+                link.free = tail = free + n * d
+                tail += lat
+                lines = ((head, d),)
             else:
-                lines = behind(lines, n, free, d, link.lat)
-                link.free = latest(lines, n - 1) - link.lat
-                a = latest(lines, 0)
+                lines = behind(lines, n, free, d, lat)
+                head, tail = latest(lines, 0), latest(lines, n - 1)
+                link.free = tail - lat
             out.append(lines)
             link.order = order = link.order + 1
             k += 1
             if k == count:
                 if train.fn is not None:
-                    if n == 1 or not train.each:
-                        a = latest(lines, n - 1)
-                    heappush(heap, (a, link.priority, order, (arrive if train.each else arrive_last, train)))
+                    if train.each:
+                        heappush(heap, (head, link.priority, order, (arrive, train)))
+                    else:
+                        heappush(heap, (tail, link.priority, order, (arrive_last, train)))
                 break
             ahead = links[k]
-            if (ahead.merges or not ahead.lat) and not (
-                run_ahead and now < a and (size or ahead.lat) and is_ours(ahead, link)
-            ):
-                heappush(heap, (a, link.priority, order, (advance, train)))
-                break
+            if ahead.lat and not ahead.merges:
+                continue
+            if run_ahead and now < head and (size or ahead.lat) and not ahead.open:
+                if ahead.last < now:
+                    if ahead.free < HELD:
+                        continue
+                elif ahead.ahead is not None and ahead.ahead.links[ahead.at - 1] is link:
+                    continue
+            heappush(heap, (head, link.priority, order, (advance, train)))
+            break
         train.order = order
         fabric.reservations += (k - first) * n
 

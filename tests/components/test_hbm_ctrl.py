@@ -194,5 +194,5 @@ def test_a_long_read_over_channels_that_are_not_free_alike_leaves_in_few_message
     exact, fast = (run(kernel, log="tile", mode=mode) for mode in ("exact", "fast"))
     assert fast.certified
     assert fast.records().digest() == exact.records().digest()
-    # 393 flits in each direction's links; at most a few messages for each read.
-    assert fast.fabric.reservations - run(lambda tl: None, mode="fast").fabric.reservations < 60
+    # 393 flits come in some fifty groups; at most a few messages for each read.
+    assert fast.env.events - run(lambda tl: None, mode="fast").env.events < 40

@@ -59,4 +59,4 @@ def test_products_on_one_pe(variant):
     exact, fast = (run(gemm(128, 256, 128, variant), log="tile", mode=mode) for mode in ("exact", "fast"))
     if fast.certified:
         assert fast.records().digest() == exact.records().digest()
-    assert fast.env.events < exact.env.events
+    assert fast.env.events <= exact.env.events
