@@ -45,6 +45,14 @@ def test_no_run_beats_its_bound(study):
         assert (row["sent_bytes"] > 0) == (row["ranks"] > 1)
 
 
+def test_ranks_on_every_sip_are_run_on_every_sip(study):
+    """Two SIPs: a lane that spans them runs on both; where each has its own items, one is run for both."""
+    [spanning] = [row for row in study[0] if row["span"]]
+    assert (spanning["sips"], spanning["cubes"], spanning["pes"], spanning["ranks"]) == (2, 2, 32, 4)
+    alone = gqa.Point("", "decode", 64, sips=2, cubes=2).setting(8)
+    assert (alone.sips, alone.programs, alone.ranks) == (1, 16, 4)
+
+
 def test_what_does_not_fit_says_how_many_bytes(study):
     [row] = [row for row in study[0] if row["left_out"]]
     assert (row["context"], row["batch"]) == (131072, 64)
