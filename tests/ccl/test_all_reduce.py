@@ -100,7 +100,12 @@ def test_messages_are_no_more_than_steps_where_they_are_short():
     assert sent([row, column], 1024) == 2 * (7 + 7)
     # Longer pieces, and few short ones, go through all levels in one pipeline.
     assert sent([row, column], 1 << 16) == 2 * 63
-    assert sent([Ring(0, 4, "E", "W"), Ring(1, 4, "S", "N")], 1024) == 2 * 15
+    assert sent([Ring(0, 4, "E", "W"), Ring(1, 4, "S", "N")], 64) == 2 * 15
+
+
+def test_members_whose_parts_differ_decide_alike_how_to_send_them():
+    """The longest part is too long to keep rings apart, and the shortest is not."""
+    check(built("torus_2d", "torus_2d"), grid(8, 8), 64, 8 * 1791 + 4, both_ways=False)
 
 
 def log_sum_exp(a, b, tl):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.lane import Group
-from kernbench.ccl.plan import plan, plan_group
+from kernbench.ccl.plan import devices, plan, plan_group
 from kernbench.errors import ConfigError
 
 CUBES = [(cube, 0) for cube in range(16)]
@@ -62,6 +64,17 @@ def refusal(*args, **settings) -> str:
 def test_more_participants_than_the_machine_has_are_refused(two_sips):
     assert "world_size = 7, but 2 take part" in refusal(two_sips, [0, 1], [(0, 0)], world_size=7)
     assert "the machine has 2 SIPs, 0 to 1" in refusal(two_sips, range(7), [(0, 0)], world_size=7)
+
+
+def test_an_algorithm_runs_on_the_first_devices_that_make_up_its_world(six_sips):
+    mine = algorithm(kernel, topology="none", mapper="by_cube", world_size=48)
+    assert devices(mine, six_sips, CUBES) == range(3)
+    assert devices(algorithm(kernel), six_sips, CUBES) == range(6)
+    for wrong in (40, 112):
+        with pytest.raises(
+            ConfigError, match=f"world_size = {wrong} is not to be had: the machine has 6 SIPs, with 16"
+        ):
+            devices(replace(mine, world_size=wrong), six_sips, CUBES)
 
 
 def test_places_that_the_machine_does_not_have_are_refused(two_sips):

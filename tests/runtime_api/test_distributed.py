@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
 from kernbench.runtime_api.multiprocessing import ProcessRaisedException
@@ -300,6 +301,36 @@ def test_empty_tensors_and_single_elements():
         return one.item(), every.tolist()
 
     assert on_ranks(program) == [(1.0, [0.0, 1.0])] * 2
+
+
+@pytest.mark.parametrize("name", ["ring_flat_allreduce", "tree_allreduce", "intercube_allreduce"])
+def test_the_default_of_ccl_yaml_is_used_for_all_reduce_alone(tmp_path, monkeypatch, name):
+    text = default_ccl_path().read_text()
+    (tmp_path / "ccl.yaml").write_text(text.replace("algorithm: auto", f"algorithm: {name}", 1))
+    monkeypatch.chdir(tmp_path)
+
+    def program(torch, rank):
+        x = device(torch, np.full((4, 6), rank + 1.0, np.float32), DPPolicy(cube="row_wise", num_pes=1))
+        torch.distributed.all_reduce(x)
+        torch.distributed.broadcast(x, 0)
+        return set(x.cpu().numpy().flat)
+
+    with session(small(2), data=True) as torch:
+        assert on_ranks(program, torch=torch) == [{12.0 if name.startswith("intercube") else 3.0}] * 2
+        said = {c.name.removesuffix(" over each cube's shard") for c in torch.engine.log.commands}
+    assert f"all_reduce by {name}" in said
+    assert any(text.startswith("broadcast by ") for text in said)
+
+
+def test_a_broken_ccl_yaml_is_told_before_anything_runs(tmp_path, monkeypatch):
+    text = default_ccl_path().read_text()
+    (tmp_path / "ccl.yaml").write_text(text.replace("root_cube: corner", "root_cube: 99"))
+    monkeypatch.chdir(tmp_path)
+    with (
+        session(small(2)) as torch,
+        pytest.raises(ProcessRaisedException, match=r"ccl.yaml: .*_corner.root_cube = 99 must be < 4"),
+    ):
+        on_ranks(lambda torch, rank: None, torch=torch)
 
 
 def test_an_algorithm_of_a_group_sums_what_it_says_and_the_result_tells():
