@@ -19,7 +19,9 @@
 # tiles, and one that beats it by far. Both are then compared with the algorithms that are shipped.
 
 # %%
+import contextlib
 import inspect
+import io
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -261,7 +263,8 @@ few = {
     "real": {"lists": [], "system": [2, "ring_1d"], "longest": {}},
     **{key: [] for key in ("by_cube", "by_pe", "kinds", "halved", "marks")},
 }
-report = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
+with contextlib.redirect_stderr(io.StringIO()):  # the bar of progress
+    report = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
 Image(report / "latency_rank.png")
 
 # %%
