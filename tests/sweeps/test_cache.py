@@ -102,3 +102,17 @@ def test_a_failed_point_is_not_kept(tmp_path):
     cache = Cache(tmp_path)
     kb.sweep("preset:small", studies.hurts, {"x": [2]}, workers=1, progress=False, cache=cache)
     assert cache.groups() == []
+
+
+def test_a_log_is_kept_beside_its_row_and_goes_with_it(tmp_path):
+    cache = Cache(tmp_path)
+    assert cache.find("a") is None
+    put(cache, "a")
+    without = cache.groups()[0].nbytes
+    cache.put_log("a", b"log" * 100, {"checks": 2})
+    kept = cache.find("a")
+    assert (kept.row, kept.seconds, kept.notes, kept.log) == (ROW, 0.25, {"checks": 2}, b"log" * 100)
+    assert cache.groups()[0].nbytes == without + 300
+    assert cache.prune() == 1
+    put(cache, "a")
+    assert (cache.find("a").notes, cache.find("a").log) == ({}, None)
