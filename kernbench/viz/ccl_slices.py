@@ -41,7 +41,7 @@ def buffer_kinds(table: Table | pd.DataFrame, *, machine: str) -> Figure:
             lower.plot(x, [t / tcm[size] for size, t in zip(x, y, strict=True)], "o-", ms=3, lw=1, color=_KINDS[kind])
         time_axis(upper)
         upper.set_ylabel("latency [ns]")
-        upper.set_title(algorithm, fontsize=8, loc="left")
+        upper.set_title(short(algorithm).removesuffix("_tcm"), fontsize=8, loc="left")
         lower.set(ylabel="latency / that in TCM")
         size_axis(lower, [row["bytes_per_pe"] for row in own])
         tidy(upper)
@@ -270,7 +270,7 @@ def _published(axes: Axes, marks: Sequence[Row]) -> None:
     for source, own in by([dict(mark) for mark in marks], "source").items():
         for kind, chosen in by(own, "buffer_kind").items():
             x, y = _xy(chosen, "bytes_per_pe", "latency_us")
-            look = {"marker": "x", "ls": ""} if len(chosen) < 9 else {"ls": "--", "lw": 0.8}
+            look = {"ls": "--", "lw": 0.8} if "model" in source else {"marker": "x", "ls": ""}
             colour = _KINDS.get(kind, palette.DARK_GREY)
             axes.plot(x, y, color=colour, ms=6, label=f"{source}{f', {kind}' if kind else ''}", **look)
 
