@@ -109,11 +109,9 @@ class Turns:
         lazy = fabric.lazy and route.start == fabric.start_train
         others = self._waiting[1 - message.kind]
         count = message.count
-        if others:
-            if lazy and self._alternate(message, others):
-                return
-            count = min(count, self.chunk)
-        elif not lazy:
+        if others and lazy and self._alternate(message, others):
+            return
+        if others or not lazy:
             count = min(count, self.chunk)
         self._start = max(self.clock._now, self.link.free)
         self._granted, self._count = message, count
@@ -126,9 +124,8 @@ class Turns:
         Nothing that comes meanwhile changes these turns. Return whether they do.
         """
         second, fabric, link = others[0], self.fabric, self.link
-        if self.chunk > 1 or first.route.links[:2] == second.route.links[:2]:
-            return False
-        if second.route.start != fabric.start_train:
+        apart = first.route.links[:2] != second.route.links[:2]
+        if self.chunk > 1 or not apart or second.route.start != fabric.start_train:
             return False
         others.popleft()
         rounds = min(first.count, second.count)
