@@ -29,13 +29,14 @@ class Link:
 
     `ahead` is the train that took it last, as link `at` of its way and number `came` over the one before, and `last`
     when the last of its flits comes; `under` are those before it that may have flits to come, too, over that same link.
-    `open` holds trains whose flits take it one by one. While somebody has the link to himself `free` is HELD: who
-    reaches it first calls `held` with his place in the heap (time, priority, order), and finds the true `free`.
+    `wary` counts those that may not take it ahead, `open` holds trains whose flits take it one by one. While somebody
+    has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap (time,
+    priority, order), and finds the true `free`.
     """
 
     __slots__ = (
         "ahead", "at", "bw_gbs", "came", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
-        "name", "open", "order", "priority", "src", "times", "under",
+        "name", "open", "order", "priority", "src", "times", "under", "wary",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool) -> None:
@@ -47,7 +48,7 @@ class Link:
         self.free = 0
         self.last = -1
         self.ahead: Train | None = None
-        self.at = self.came = 0
+        self.at = self.came = self.wary = 0
         self.under: list[tuple[Train | None, int, int, int]] = []
         self.open: list[tuple[int, int, int, Train]] = []
         self.order = to << _ORDER_BITS

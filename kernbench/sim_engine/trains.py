@@ -4,6 +4,7 @@ A train takes a link for all of its flits, and arithmetic says when each of them
 reaches the link, or ahead of that where nobody else is under way to it. Should something else reach the link before a
 flit of the train has, the train is split there: what has not come yet gives the link back, and the links behind it,
 and comes again as a train of its own. So links serve flits in the order in which they come, at a few events a message.
+Where that happens often, and for single flits, an event a link costs less than what would be undone.
 
 Flit i of a train comes at the latest of a + i*d over its lines (a, d). A link that serves a flit in d ps, and is free
 for the first one at s, is through with flit i at the latest of s + (i+1)*d and its arrival + d: lines again, since the
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.sim_engine.clock import Callback, Clock
 from kernbench.sim_engine.link import HELD
@@ -23,6 +24,9 @@ from kernbench.units import FLIT_BYTES
 if TYPE_CHECKING:
     from kernbench.sim_engine.fabric import Fabric
     from kernbench.sim_engine.link import Link, Route
+
+# How many trains have to come to a link before one is let take it ahead again, once one that had had to make way.
+_WARY = 256
 
 Lines = tuple[tuple[int, int], ...]
 
@@ -174,7 +178,7 @@ def behind(lines: Lines, n: int, start: int, d: int, lat: int) -> Lines:
 
 def train_mover(
     fabric: Fabric, clock: Clock, run_ahead: bool
-) -> tuple[Callable[..., Train], Callable[[Link, int, int, int], None]]:
+) -> tuple[Callable[..., Train | None], Callable[[Link, int, int, int], None]]:
     """Return `start`, which puts flits on the first link of a route, and `make_way`, for what reaches a link."""
     heap = clock.heap
     latest_place = -1, -1, -1
@@ -205,6 +209,7 @@ def train_mover(
             if come and fabric.whole:
                 fabric.flag(link)
                 return
+            link.wary = _WARY
             again(train.part_from(at, number), come, number)
             if come:
                 return
@@ -258,10 +263,10 @@ def train_mover(
         k = train.k + len(train.out)
         link, priority, order = train.links[k], train.links[k - 1].priority, train.order
         t = clock._now
-        if link.free >= HELD:
-            link.held((t, priority, order))
-        make_way(link, t, priority, order)
         if train.n > 1:
+            if link.free >= HELD:
+                link.held((t, priority, order))
+            make_way(link, t, priority, order)
             if link.open and k == len(train.links) - 1 and not train.each:
                 join(train)
                 return
@@ -270,7 +275,13 @@ def train_mover(
                 train = train.part_from(k, order)
                 again(train, 1, order)
         train.before = None
-        take(train, k)
+        if train.n > 1:
+            if link.wary:
+                link.wary -= 1
+            take(train, k)
+        else:
+            hop([train.links, k, train.size, order, train.fn, train.arg])
+            link.ahead = train
 
     def take(train: Train, k: int) -> None:
         """Take link `k`, and those behind it that nobody else is under way to, but over the link before."""
@@ -292,15 +303,11 @@ def train_mover(
                 elif link.under:
                     link.under.clear()
                 link.ahead, link.at, link.came, link.last = train, k, order, tail
-            d = link.times.get(size) or link.time(size)
+            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
             lat = link.lat
             if free < head:
                 free = head
-            if n == 1:
-                link.free = tail = free + d
-                head = tail = tail + lat
-                lines = ((head, 0),)
-            elif len(lines) == 1 and (lines[0][1] <= d or tail + d <= free + n * d):
+            if len(lines) == 1 and (lines[0][1] <= d or tail + d <= free + n * d):
                 head = free + d + lat
                 link.free = tail = free + n * d
                 tail += lat
@@ -322,7 +329,7 @@ def train_mover(
             ahead = links[k]
             if ahead.lat and not ahead.merges:
                 continue
-            if run_ahead and now < head and (size or ahead.lat) and not ahead.open:
+            if run_ahead and now < head and (size or ahead.lat) and not (ahead.wary or ahead.open):
                 if ahead.last < now:
                     if ahead.free < HELD:
                         continue
@@ -332,6 +339,51 @@ def train_mover(
             break
         train.order = order
         fabric.reservations += (k - first) * n
+
+    def hop(flit: list[Any]) -> None:
+        """Take links for a single flit [links, k, size, order, fn, arg] that has come to link `k`."""
+        links, k, size, order, fn, arg = flit
+        first, count = k, len(links)
+        t = clock._now
+        came_over = links[k - 1].priority
+        while True:
+            link = links[k]
+            if link.free >= HELD:
+                link.held((t, came_over, order))
+            if t <= link.last or link.open:
+                make_way(link, t, came_over, order)
+            link.ahead = None
+            link.last = -1
+            if link.wary:
+                link.wary -= 1
+            start = link.free
+            if start < t:
+                start = t
+            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
+            link.free = start
+            head = start + link.lat
+            if head == t:
+                reached(t, came_over, order)
+            t = head
+            came_over = link.priority
+            link.order = order = link.order + 1
+            k += 1
+            if k == count:
+                if fn is not None:
+                    heappush(heap, (t, came_over, order, (land, (link, order, fn, arg))))
+                break
+            ahead = links[k]
+            if not (ahead.lat and not ahead.merges) and not (run_ahead and (not heap or t < heap[0][0])):
+                flit[1], flit[3] = k, order
+                heappush(heap, (t, came_over, order, (hop, flit)))
+                break
+        fabric.reservations += k - first
+
+    def land(what: tuple[Link, int, Callback, object]) -> None:
+        """Tell of a single flit at its end."""
+        link, order, fn, arg = what
+        reached(clock._now, link.priority, order)
+        fn(arg)
 
     def arrive(train: Train) -> None:
         """Tell of a flit at its end."""
@@ -362,10 +414,32 @@ def train_mover(
         arg: object,
         each: bool,
         lines: Lines | None = None,
-    ) -> Train:
-        """Put `count` flits of `size` bytes on the first link, now or by `lines`."""
+    ) -> Train | None:
+        """Put `count` flits of `size` bytes on the first link, now or by `lines`; return the train, if they are one."""
+        if count == 1 and lines is None:
+            depart(route.links, size, fn, arg)
+            return None
         train = Train(route.links, 0, count, size, lines or ((clock._now, 0),), 0, fn, arg, each)
         take(train, 0)
         return train
+
+    def depart(links: tuple[Link, ...], size: int, fn: Callback | None, arg: object) -> None:
+        """Put a single flit on the first link now, and on those behind it that are reached over it only."""
+        k, t, count = 0, clock._now, len(links)
+        while True:
+            link = links[k]
+            if t < link.free:
+                t = link.free
+            link.free = t = t + (link.flit_ps if size == FLIT_BYTES else link.time(size))
+            t += link.lat
+            link.order = order = link.order + 1
+            k += 1
+            if k == count or links[k].merges or not links[k].lat:
+                break
+        fabric.reservations += k
+        if k < count:
+            heappush(heap, (t, link.priority, order, (hop, [links, k, size, order, fn, arg])))
+        elif fn is not None:
+            heappush(heap, (t, link.priority, order, (land, (link, order, fn, arg))))
 
     return start, make_way
