@@ -56,8 +56,8 @@ first.invalid
 first.table[["k", "latency_ns", "macs_f16", "hbm_bytes", "energy_uj", "energy_hbm_uj", "area_mm2"]].round(2)
 
 # %% [markdown]
-# Costs are proxies, declared in the machine file with their sources (`cost:` in topology.yaml). Arguing with one needs
-# no new simulation: it is outside the hash by which a finished point is found.
+# Costs are proxies, declared in the machine file with their sources (`cost:` in topology.yaml). They change no time, so
+# they are outside the machine's hash; with another price, compute anew from the table's columns of what was moved.
 
 # %%
 cheap = kb.load(machine, ["cost.energy.hbm_pj_per_bit=2"])

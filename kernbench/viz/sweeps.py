@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
+_TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
 
@@ -135,7 +137,7 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     figure = new_figure(
         max(6.5, 2.4 + 1.1 * len(across)),
         1.9 + 0.55 * len(up),
-        f"{_first_upper(_label(metric))} by {axes[1]} and {axes[0]}{_of(of)}",
+        fill(f"{_first_upper(_label(metric))} by {axes[1]} and {axes[0]}{_of(of)}", _TITLE),
         caption(len(rows), machine, note),
     )
     canvas = figure.subplots()
