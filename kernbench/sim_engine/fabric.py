@@ -22,7 +22,7 @@ from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
 from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
-from kernbench.sim_engine.trains import train_mover
+from kernbench.sim_engine.movers import train_mover
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
 

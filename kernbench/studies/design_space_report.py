@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kernbench.studies.design_space import AREA, ENERGY, HBM, LATENCY, MESH, SIPS, UCIE, chance, frame, mode_pct
 from kernbench.sweeps.answers import pareto, steps
 from kernbench.sweeps.keys import Row
@@ -57,7 +59,7 @@ def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
     """Return what to change first for a workload, rounded; what is within chance has no effect, and comes last."""
     table = ranked(frame(rows, f"{workload} factors"), LATENCY)
     spread = chance(rows, workload)
-    moves = table[["down_pct", "up_pct"]].abs().max(axis=1) > spread
+    moves = np.nanmax(np.abs(table[["down_pct", "up_pct"]].to_numpy(float)), axis=1) > spread
     table[EFFECT] = ["" if moved else NONE for moved in moves]
     table.loc[~moves, "first"] = ""
     return table.sort_values(EFFECT, kind="stable", ignore_index=True).round(2)
@@ -113,14 +115,15 @@ def _chance(name: str, rows: Sequence[Row]) -> list[str]:
 def _bought(name: str, rows: Sequence[Row]) -> list[str]:
     said = []
     for axis, table in bought(rows, name).groupby("axis", sort=False):
+        taken: list[dict[Any, Any]] = table.to_dict("records")
         parts = [
-            f"{row.step} no effect"
-            if row.effect == NONE
-            else f"{row.step} takes {abs(row.gain_pct):.1f} % {'less' if row.gain_pct > 0 else 'more'} time "
-            f"({_signed(-row.most_pct)} to {_signed(-row.least_pct)} %)"
-            for row in table.itertuples()
+            f"{row['step']} no effect"
+            if row["effect"] == NONE
+            else f"{row['step']} takes {abs(row['gain_pct']):.1f} % {'less' if row['gain_pct'] > 0 else 'more'} time "
+            f"({_signed(-row['most_pct'])} to {_signed(-row['least_pct'])} %)"
+            for row in taken
         ]
-        costs = [f", for {row.cost_pct:.1f} % more silicon" for row in table.itertuples()]
+        costs = [f", for {row['cost_pct']:.1f} % more silicon" for row in taken]
         steps_said = "; ".join(part + cost for part, cost in zip(parts, costs, strict=True))
         said.append(f"{axis}, in {SHOWN[name]}: {steps_said}.")
     return said

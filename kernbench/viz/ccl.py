@@ -252,8 +252,12 @@ def draw_times(axes: Axes, own: Sequence[Row], x: str, look: Mapping[str, Any]) 
 
 
 def not_run(rows: Sequence[Row]) -> str:
-    """Return what a caption says of open marks, if there are any."""
-    return "" if all(row["latency_ns"] for row in rows) else "   open marks: closed form only, not simulated"
+    """Return what a caption says of open marks, and of times without a certificate, if there are any."""
+    run = [row for row in rows if row["latency_ns"]]
+    loose = sum(not row.get("certified", True) for row in run)
+    return ("" if len(run) == len(rows) else "   open marks: closed form only, not simulated") + (
+        f"   {loose} not certified" if loose else ""
+    )
 
 
 def name_lines(figure: Figure, panels: Iterable[Axes]) -> None:

@@ -44,7 +44,7 @@ def test_a_crossover_lies_where_the_lines_meet():
     [(nbytes, before, after)] = ccl.crossovers(rows)
     assert (before, after) == ("a", "b")
     assert nbytes == pytest.approx(256)  # both twice as fast at one end: half way on log axes
-    assert "256 B: a > b" in texts(ccl.busbw_by_size(rows, machine=HASH, link_gbs=128))
+    assert "256 B: b" in texts(ccl.busbw_by_size(rows, machine=HASH, link_gbs=128))
     assert ccl.crossovers(rows[:2]) == []
 
 
@@ -83,7 +83,7 @@ def test_what_was_not_simulated_is_an_open_mark():
 def test_scaling_and_slots_draw_bounds():
     counts = [row(n_sips=n, latency_ns=100.0 * n) for n in (2, 4)]
     upper = ccl_slices.scaling(counts, machine=HASH).axes[0]
-    assert [line.get_label() for line in upper.lines] == ["bound", "ring"]
+    assert [line.get_label() for line in upper.lines if line.get_label()[0] != "_"] == ["bound", "ring"]
     axes = ccl_slices.slots([row(n_slots=n) for n in (2, 4)], machine=HASH).axes[0]
     assert [line.get_label() for line in axes.lines][-1] == "lower bound"
 

@@ -1,0 +1,291 @@
+"""The engine's hot functions: what moves trains and single flits from link to link (see `trains`).
+
+Closures over the heap and the clock, since attribute look-ups would be a third of their cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from kernbench.sim_engine.clock import Callback, Clock
+from kernbench.sim_engine.link import HELD
+from kernbench.sim_engine.trains import Lines, Train, behind, come_before, latest
+from kernbench.units import FLIT_BYTES
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.fabric import Fabric
+    from kernbench.sim_engine.link import Link, Route
+
+# How many have to come to a link before a train is let take it ahead again, once one that had had to make way.
+_WARY = 256
+
+
+def train_mover(
+    fabric: Fabric, clock: Clock, run_ahead: bool
+) -> tuple[Callable[..., Train | None], Callable[[Link, int, int, int], None]]:
+    """Return `start`, which puts flits on the first link of a route, and `make_way`, for what reaches a link."""
+    heap = clock.heap
+    latest_place = -1, -1, -1
+
+    def reached(t: int, priority: int, order: int) -> tuple[int, int, int]:
+        """Return the latest place in the heap that this instant has seen: what takes no time may come to an earlier."""
+        nonlocal latest_place
+        place = t, priority, order
+        if latest_place < place or latest_place[0] != t:
+            latest_place = place
+        return latest_place
+
+    def make_way(link: Link, t: int, priority: int, order: int) -> None:
+        """Have `link` serve what comes before this place in the heap; what comes later has not taken it any more.
+
+        A message that moves whole keeps the link, and the link is flagged.
+        """
+        place = reached(t, priority, order)
+        if link.open:
+            serve(link, place)
+        while t <= link.last:
+            train, at, number = link.ahead, link.at, link.came
+            assert train is not None
+            has_come = (t, train.links[at - 1].priority, number) < place
+            come = come_before(train.before_link(at), train.n, t + 1 if has_come else t)
+            if come == train.n:
+                return
+            if come and fabric.whole:
+                fabric.flag(link)
+                return
+            link.wary = _WARY
+            again(train.part_from(at, number), come, number)
+            if come:
+                return
+
+    def again(train: Train, j: int, order: int) -> None:
+        """Let the flits of a train from `j` on come as another one."""
+        rest, given_back = train.split(j, order)
+        fabric.reservations -= given_back
+        if rest.k == len(rest.links) - 1 and not rest.each and not fabric.whole:
+            rest.before = None
+            join(rest)
+        else:
+            heappush(heap, (latest(rest.lines, 0), rest.links[rest.k - 1].priority, order, (advance, rest)))
+
+    def join(train: Train) -> None:
+        """Let the flits of a train take the last link one by one among others: only when all are through matters."""
+        link, priority, order = train.links[-1], train.links[-2].priority, train.order
+        lines = train.before_link(len(train.links) - 1)
+        heappush(link.open, (latest(lines, 0), priority, order, train))
+        heappush(heap, (latest(lines, train.n - 1), priority, order, (finish, train)))
+
+    def serve(link: Link, place: tuple[int, int, int]) -> None:
+        """Have `link` serve the flits of those that have joined which come before this place in the heap."""
+        joined, free = link.open, link.free
+        while joined and joined[0][:3] < place:
+            a, came_over, number, train = heappop(joined)
+            train = train.front()
+            if train.told < train.n:
+                d = link.flit_ps if train.size == FLIT_BYTES else link.time(train.size)
+                free = (free if free > a else a) + d
+                train.told += 1
+                fabric.reservations += 1
+                if train.told < train.n:
+                    lines = train.before_link(len(train.links) - 1)
+                    heappush(joined, (latest(lines, train.told), came_over, number, train))
+                elif train.fn is not None:
+                    link.order += 1
+                    heappush(heap, (free + link.lat, link.priority, link.order, (arrive_last, train)))
+        link.free = free
+
+    def finish(train: Train) -> None:
+        """Have the last link serve a train that has joined: its last flit has come, unless with another one."""
+        link, before = train.links[-1], train.links[-2]
+        serve(link, reached(clock._now, before.priority, train.order + 1))
+
+    def advance(train: Train) -> None:
+        """Take links for a train whose first flit has come to the next one."""
+        train = train.front()
+        if not train.n:
+            return
+        k = train.k + len(train.out)
+        link, priority, order = train.links[k], train.links[k - 1].priority, train.order
+        t = clock._now
+        if train.n > 1:
+            if link.free >= HELD:
+                link.held((t, priority, order))
+            make_way(link, t, priority, order)
+            if link.open and k == len(train.links) - 1 and not train.each:
+                join(train)
+                return
+            if link.open or (train.before is not None and not train.out and link.ahead is not train.before):
+                # Others come between these flits: take them one by one, for as long as they do.
+                train = train.part_from(k, order)
+                again(train, 1, order)
+        train.before = None
+        if train.n > 1:
+            if link.wary:
+                link.wary -= 1
+            take(train, k)
+        else:
+            hop([train.links, k, train.size, order, train.fn, train.arg])
+            link.ahead = train
+
+    def take(train: Train, k: int) -> None:
+        """Take link `k`, and those behind it that nobody else is under way to, but over the link before."""
+        links, n, size, order = train.links, train.n, train.size, train.order
+        out, found = train.out, train.found
+        lines = train.before_link(k)
+        now, first, count = clock._now, k, len(links)
+        head, tail = latest(lines, 0), latest(lines, n - 1)
+        while True:
+            link = links[k]
+            free = link.free
+            found.append(free)
+            if k and (link.merges or not link.lat):
+                if link.last >= now:
+                    under = link.under
+                    if under and under[-1][3] < now:
+                        under.clear()
+                    under.append((link.ahead, link.at, link.came, link.last))
+                elif link.under:
+                    link.under.clear()
+                link.ahead, link.at, link.came, link.last = train, k, order, tail
+            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
+            lat = link.lat
+            if free < head:
+                free = head
+            if len(lines) == 1 and (lines[0][1] <= d or tail + d <= free + n * d):
+                head = free + d + lat
+                link.free = tail = free + n * d
+                tail += lat
+                lines = ((head, d),)
+            else:
+                lines = behind(lines, n, free, d, lat)
+                head, tail = latest(lines, 0), latest(lines, n - 1)
+                link.free = tail - lat
+            out.append(lines)
+            link.order = order = link.order + 1
+            k += 1
+            if k == count:
+                if train.fn is not None:
+                    if train.each:
+                        heappush(heap, (head, link.priority, order, (arrive, train)))
+                    else:
+                        heappush(heap, (tail, link.priority, order, (arrive_last, train)))
+                break
+            ahead = links[k]
+            if ahead.lat and not ahead.merges:
+                continue
+            if run_ahead and now < head and (size or ahead.lat) and not (ahead.wary or ahead.open):
+                if ahead.last < now:
+                    if ahead.free < HELD:
+                        continue
+                elif ahead.ahead is not None and ahead.ahead.links[ahead.at - 1] is link:
+                    continue
+            heappush(heap, (head, link.priority, order, (advance, train)))
+            break
+        train.order = order
+        fabric.reservations += (k - first) * n
+
+    def hop(flit: list[Any]) -> None:
+        """Take links for a single flit [links, k, size, order, fn, arg] that has come to link `k`."""
+        links, k, size, order, fn, arg = flit
+        first, count = k, len(links)
+        t = clock._now
+        came_over = links[k - 1].priority
+        while True:
+            link = links[k]
+            if link.free >= HELD:
+                link.held((t, came_over, order))
+            if t <= link.last or link.open:
+                make_way(link, t, came_over, order)
+            link.ahead = None
+            link.last = -1
+            if link.wary:
+                link.wary -= 1
+            start = link.free
+            if start < t:
+                start = t
+            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
+            link.free = start
+            head = start + link.lat
+            if head == t:
+                reached(t, came_over, order)
+            t = head
+            came_over = link.priority
+            link.order = order = link.order + 1
+            k += 1
+            if k == count:
+                if fn is not None:
+                    heappush(heap, (t, came_over, order, (land, (link, order, fn, arg))))
+                break
+            ahead = links[k]
+            if not (ahead.lat and not ahead.merges) and not (run_ahead and (not heap or t < heap[0][0])):
+                flit[1], flit[3] = k, order
+                heappush(heap, (t, came_over, order, (hop, flit)))
+                break
+        fabric.reservations += k - first
+
+    def land(what: tuple[Link, int, Callback, object]) -> None:
+        """Tell of a single flit at its end."""
+        link, order, fn, arg = what
+        reached(clock._now, link.priority, order)
+        fn(arg)
+
+    def arrive(train: Train) -> None:
+        """Tell of a flit at its end."""
+        train = train.front()
+        link = train.links[-1]
+        reached(clock._now, link.priority, train.order)
+        i, n = train.told, train.n
+        if i < n:
+            train.told = i = i + 1
+            if i < n:
+                heappush(heap, (latest(train.out[-1], i), link.priority, train.order, (arrive, train)))
+            assert train.fn is not None
+            train.fn(train.arg)
+
+    def arrive_last(train: Train) -> None:
+        """Tell of the last flit at its end, unless it comes with another train now."""
+        train = train.front()
+        reached(clock._now, train.links[-1].priority, train.order)
+        if train.fn is not None:
+            train.fn(train.arg)
+
+    def start(
+        route: Route,
+        count: int,
+        size: int,
+        key: int,
+        fn: Callback | None,
+        arg: object,
+        each: bool,
+        lines: Lines | None = None,
+    ) -> Train | None:
+        """Put `count` flits of `size` bytes on the first link, now or by `lines`; return the train, if they are one."""
+        if count == 1 and lines is None:
+            depart(route.links, size, fn, arg)
+            return None
+        train = Train(route.links, 0, count, size, lines or ((clock._now, 0),), 0, fn, arg, each)
+        take(train, 0)
+        return train
+
+    def depart(links: tuple[Link, ...], size: int, fn: Callback | None, arg: object) -> None:
+        """Put a single flit on the first link now, and on those behind it that are reached over it only."""
+        k, t, count = 0, clock._now, len(links)
+        while True:
+            link = links[k]
+            if t < link.free:
+                t = link.free
+            link.free = t = t + (link.flit_ps if size == FLIT_BYTES else link.time(size))
+            t += link.lat
+            link.order = order = link.order + 1
+            k += 1
+            if k == count or links[k].merges or not links[k].lat:
+                break
+        fabric.reservations += k
+        if k < count:
+            heappush(heap, (t, link.priority, order, (hop, [links, k, size, order, fn, arg])))
+        elif fn is not None:
+            heappush(heap, (t, link.priority, order, (land, (link, order, fn, arg))))
+
+    return start, make_way
