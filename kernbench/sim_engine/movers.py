@@ -56,7 +56,7 @@ def train_mover(
                 fabric.flag(link)
                 return
             link.wary = _WARY
-            again(train.part_from(at, number), come, number)
+            again(train.part_from(at), come, number)
             if come:
                 return
 
@@ -118,7 +118,7 @@ def train_mover(
                 return
             if link.open or (train.before is not None and not train.out and link.ahead is not train.before):
                 # Others come between these flits: take them one by one, for as long as they do.
-                train = train.part_from(k, order)
+                train = train.part_from(k)
                 again(train, 1, order)
         train.before = None
         if train.n > 1:

@@ -69,8 +69,8 @@ class Train:
         """Return when the flits come to link `k`."""
         return self.lines if k == self.k else self.out[k - self.k - 1]
 
-    def part_from(self, k: int, order: int) -> Train:
-        """Return the part of this train from link `k` on, which it reaches as number `order`."""
+    def part_from(self, k: int) -> Train:
+        """Return the part of this train from link `k` on."""
         first = k - self.k
         if not first:
             return self

@@ -9,23 +9,12 @@ from __future__ import annotations
 
 from kernbench.ccl.algorithms.in_place import reduce_in_place
 from kernbench.ccl.algorithms.levels import mesh_tree
-from kernbench.ccl.algorithms.reduction import Operator, Reduction, reduction
+from kernbench.ccl.algorithms.reduction import Reduction
+from kernbench.ccl.algorithms.reduction import grid_args as kernel_args
 from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
-
-def kernel_args(
-    *,
-    n_elem: int,
-    world_size: int,
-    grid_w: int,
-    grid_h: int,
-    op: str | Operator = "sum",
-    row: int = 1,
-    chunk_bytes: int | None = None,
-) -> tuple[object, ...]:
-    """Return the kernel's arguments after its pointer."""
-    return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes, grid_w, grid_h
+__all__ = ["kernel", "kernel_args"]
 
 
 def kernel(

@@ -95,6 +95,20 @@ def kernel_args(
     return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes
 
 
+def grid_args(
+    *,
+    n_elem: int,
+    world_size: int,
+    grid_w: int,
+    grid_h: int,
+    op: str | Operator = "sum",
+    row: int = 1,
+    chunk_bytes: int | None = None,
+) -> tuple[object, ...]:
+    """Return the arguments after its pointer of a kernel that asks for a grid."""
+    return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes, grid_w, grid_h
+
+
 def _wide(tl: TLContext, tile: Tile) -> Tile:
     dtype: DType = tile.dtype
     return tl.cast(tile, float32) if dtype.is_floating_point and dtype.itemsize < 4 else tile
