@@ -7,8 +7,8 @@ links and memories that queues in use at the same time have in common.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench.ccl import cost
 from kernbench.ccl.algorithms.moves import Cut
-from kernbench.ccl.hops import Hop, Pair, hops_of
+from kernbench.ccl.hops import Ends, Flows, Hop, hops_of
 from kernbench.ccl.hops import Ring as Slots
+from kernbench.ccl.lane import Target
 from kernbench.ccl.shapes import SHAPES, Part, both_ways
 from kernbench.units import FLIT_BYTES
 
@@ -169,6 +170,7 @@ class Estimate:
         self.shape = SHAPES.get(str(plan.algorithm.kernel.__module__).removeprefix(_HERE))
         self.known = self.shape is not None
         self._plan, self._itemsize, self._hops = plan, itemsize, hops_of(machine)
+        self._lanes = _Lanes(plan)
         parts = self.shape.levels(plan) if self.shape and plan.world_size > 1 else []
         self.levels = [self._level(part) for part in parts if part.n > 1 or part.line]
         self._streams = (self.shape.trees if self.shape else 1) * (1 + both_ways(plan))
@@ -224,9 +226,9 @@ class Estimate:
         assert algorithm.slot_size is not None
         assert algorithm.credit_bytes is not None
         slots = Slots(algorithm.buffer_kind, algorithm.n_slots, algorithm.slot_size, algorithm.credit_bytes)
-        pairs = _pairs(self._plan, part)
-        share = self._hops.shared_gbs(pairs, slots)
-        hops = Counter(self._hops.hop(src, dst, slots, itemsize=self._itemsize) for src, dst in pairs)
+        flows = self._lanes.of(part)
+        share = self._hops.shared_gbs(flows, slots)
+        hops = self._hops.counted(flows, slots, itemsize=self._itemsize)
         uses = {Use(hop, share): n for hop, n in hops.items()}
         if part.each:
             farthest = max(hops, key=lambda hop: hop.alpha_ns)
@@ -237,18 +239,44 @@ class Estimate:
         # A tree's edges are used one after the other by a chunk, each in all lanes at a time.
         line: Counter[Use] = Counter()
         for child, parent, fan in part.line:
-            beside = [(lane.places[child], lane.places[parent]) for lane in self._plan.lanes]
-            hop = self._hops.hop(*beside[0], slots, itemsize=self._itemsize)
+            beside = self._lanes.between([(child, parent)])
+            [hop, *_] = self._hops.counted(beside, slots, itemsize=self._itemsize)
             line[Use(hop, self._hops.shared_gbs(beside, slots), fan)] += 1
         return Level(part, Queues(line, frozenset(hops), share))
 
 
-def _pairs(plan: Plan, part: Part) -> list[Pair]:
-    """Return who sends to whom on a level."""
-    ways = [part.ways(rank) for rank in range(plan.world_size)]
-    return [
-        (place, role.neighbours[way][0])
-        for place, role in plan.programs.items()
-        for way in ways[role.rank]
-        if way in role.neighbours
-    ]
+class _Lanes:
+    """Queues of a plan of a shipped algorithm, whose lanes differ in their PEs only: looked at once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        members = zip(*(lane.places for lane in plan.lanes), strict=True)
+        # For each participant its PE in every lane, the same object where it is the same.
+        known: dict[tuple[Target, ...], tuple[Target, ...]] = {}
+        self._targets = [known.setdefault(t, t) for t in (tuple(place[1:] for place in at) for at in members)]
+        self._ends: dict[tuple[tuple[int, int], ...], Ends] = {}
+
+    def of(self, part: Part) -> Flows:
+        """Return who sends to whom on a level."""
+        places, programs = self._plan.lanes[0].places, self._plan.programs
+        beside = [programs[place].neighbours for place in places]
+        return self.between(
+            (rank, programs[beside[rank][way][0]].rank)
+            for rank in range(len(places))
+            for way in part.ways(rank)
+            if way in beside[rank]
+        )
+
+    def between(self, pairs: Iterable[tuple[int, int]]) -> Flows:
+        """Return the queues from one participant to another."""
+        places, found = self._plan.lanes[0].places, defaultdict(list)
+        for a, b in pairs:
+            found[places[a][0], places[b][0]].append((a, b))
+        return {sips: self._between(ranks) for sips, ranks in found.items()}
+
+    def _between(self, ranks: Sequence[tuple[int, int]]) -> Ends:
+        ends = [(self._targets[a], self._targets[b]) for a, b in ranks]
+        key = tuple((id(a), id(b)) for a, b in ends)
+        if key not in self._ends:
+            self._ends[key] = Ends(tuple(pair for a, b in ends for pair in zip(a, b, strict=True)))
+        return self._ends[key]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kernbench.analysis.transfer import Channels, Leg, message, read, write
-from kernbench.ccl.lane import Place
+from kernbench.ccl.lane import Place, Target
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.policy.routing import Router, reverse
@@ -20,7 +20,16 @@ from kernbench.units import ns_to_ps, serialization_ps
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-Pair = tuple[Place, Place]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """The PEs at both ends of queues from one SIP to another; between other SIPs they may be the same `Ends`."""
+
+    pairs: tuple[tuple[Target, Target], ...]
+
+
+# Queues in use at a time, by the SIPs that they join.
+Flows = Mapping[tuple[int, int], Ends]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +197,6 @@ class Hop:
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Way:
-    """Links of a route in the SIP that it begins in, and those `into` the SIP that it ends in, if that is another."""
-
-    links: tuple[tuple[str, str], ...]
-    into: _Way | None = None
-
-
 class Hops:
     """Hops of one machine, which are alike in all SIPs: each kind of way is looked at once."""
 
@@ -206,13 +207,14 @@ class Hops:
         self._math = PeMath(self._cube.pe.pe_math)
         self._command_ns = self._cube.pe.pe_cpu.command_ns
         self._hops: dict[tuple[object, ...], Hop] = {}
-        self._ways: dict[tuple[object, ...], _Way] = {}
+        self._ways: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
+        self._passes: dict[str, float] = {}
         self._bw_gbs: dict[tuple[str, str], float] = {}
         self._between: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
 
     def hop(self, src: Place, dst: Place, ring: Ring, *, itemsize: int = 2) -> Hop:
         """Return the queue from `src` to `dst`, whose elements are of `itemsize` bytes."""
-        key = (src[1:], dst[1:], len(self._crossed(src, dst)), ring, itemsize)
+        key = (src[1:], dst[1:], len(self._crossed(src[0], dst[0])), ring, itemsize)
         found = self._hops.get(key)
         if found is None:
             out = self._legs(self._router.path(_dma(src), _end(dst, ring.kind)))
@@ -224,26 +226,47 @@ class Hops:
             found = self._hops[key] = self._hops[alike]
         return found
 
-    def shared_gbs(self, pairs: Iterable[Pair], ring: Ring) -> float:
-        """Return what each of some queues gets if all are in use: the least share of a link, or of a ring's memory."""
-        inside: dict[int, Counter[_Way]] = defaultdict(Counter)
+    def counted(self, flows: Flows, ring: Ring, *, itemsize: int = 2) -> Counter[Hop]:
+        """Return the queues of some flows, and how many of each there are."""
+        times: Counter[tuple[Ends, int]] = Counter()
+        one: dict[int, tuple[int, int]] = {}
+        for sips, ends in flows.items():
+            far = len(self._crossed(*sips))
+            times[ends, far] += 1
+            one[far] = sips
+        found: Counter[Hop] = Counter()
+        for (ends, far), n in times.items():
+            src, dst = one[far]
+            for a, b in ends.pairs:
+                found[self.hop((src, *a), (dst, *b), ring, itemsize=itemsize)] += n
+        return found
+
+    def shared_gbs(self, flows: Flows, ring: Ring) -> float:
+        """Return what each queue of some flows gets if all are in use: the least share of a link, or a ring's memory.
+
+        SIPs whose PEs have the same queues are alike: each kind is looked at once.
+        """
+        inside: dict[int, Counter[tuple[Ends, str]]] = defaultdict(Counter)
         between: Counter[tuple[int, int]] = Counter()
-        arriving: Counter[Place] = Counter()
-        for src, dst in pairs:
-            way = self._way(src, dst, ring.kind)
-            inside[src[0]][way] += 1
-            arriving[dst] += 1
-            if way.into:
-                inside[dst[0]][way.into] += 1
-                between.update(self._crossed(src, dst))
-        shares = [self.memory(src, ring.kind).passes_gbs / max(arriving.values())]
-        shares += [self._graph.edge(*map(naming.io_noc, link)).bw_gbs / n for link, n in between.items()]
+        for (src, dst), ends in flows.items():
+            inside[src][ends, "within" if src == dst else "out"] += 1
+            if src != dst:
+                inside[dst][ends, "in"] += 1
+                for sips in self._crossed(src, dst):
+                    between[sips] += len(ends.pairs)
+        shares = [self._graph.edge(*map(naming.io_noc, sips)).bw_gbs / n for sips, n in between.items()]
         for ways in {frozenset(ways.items()) for ways in inside.values()}:
-            flows: Counter[tuple[str, str]] = Counter()
-            for way, n in ways:
-                for link in way.links:
-                    flows[link] += n
-            shares += [self._bw_gbs[link] / n for link, n in flows.items()]
+            links: Counter[tuple[str, str]] = Counter()
+            arriving: Counter[Target] = Counter()
+            for (ends, part), n in ways:
+                for a, b in ends.pairs:
+                    for link in self._links(a, b, part, ring.kind):
+                        links[link] += n
+                    if part != "out":
+                        arriving[b] += n
+            shares += [self._bw_gbs[link] / n for link, n in links.items()]
+            if arriving:
+                shares.append(self._passes_gbs(ring.kind) / max(arriving.values()))
         return min(shares)
 
     def memory(self, place: Place, kind: str) -> Memory:
@@ -260,21 +283,25 @@ class Hops:
         channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, access, turn)
         return Memory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
 
-    def _crossed(self, src: Place, dst: Place) -> tuple[tuple[int, int], ...]:
-        """Return the links between SIPs from one PE to another."""
-        ends = src[0], dst[0]
-        if ends not in self._between:
-            self._between[ends] = tuple(pairwise(self._graph.sips.path(*ends)))
-        return self._between[ends]
+    def _crossed(self, src: int, dst: int) -> tuple[tuple[int, int], ...]:
+        """Return the links between SIPs from one to another."""
+        if (src, dst) not in self._between:
+            self._between[src, dst] = tuple(pairwise(self._graph.sips.path(src, dst)))
+        return self._between[src, dst]
 
-    def _way(self, src: Place, dst: Place, kind: str) -> _Way:
-        """Return the links from one PE to the ring of another: in the first one's SIP, and `into` the other's."""
-        key = (src[1:], dst[1:], kind, src[0] != dst[0])
+    def _links(self, src: Target, dst: Target, part: str, kind: str) -> tuple[tuple[str, str], ...]:
+        """Return links from one PE to the ring of another: "within" a SIP, or those "out" of its own, or "in" there."""
+        key = (src, dst, part, kind)
         if key not in self._ways:
-            links = list(pairwise(self._router.path(_dma(src), _end(dst, kind))))
-            into = _Way(self._inside(links, dst[0])) if src[0] != dst[0] else None
-            self._ways[key] = _Way(self._inside(links, src[0]), into)
+            to = 0 if part == "within" else 1
+            path = list(pairwise(self._router.path(_dma((0, *src)), _end((to, *dst), kind))))
+            self._ways[key] = self._inside(path, to if part == "in" else 0)
         return self._ways[key]
+
+    def _passes_gbs(self, kind: str) -> float:
+        if kind not in self._passes:
+            self._passes[kind] = self.memory((0, 0, 0), kind).passes_gbs
+        return self._passes[kind]
 
     def _inside(self, links: Iterable[tuple[str, str]], sip: int) -> tuple[tuple[str, str], ...]:
         """Return those links that lie in a SIP, by names without it."""
@@ -289,7 +316,7 @@ class Hops:
         return tuple(Leg(edge.bw_gbs, edge.latency_ps, 0) for edge in edges)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def hops_of(machine: Machine) -> Hops:
     """Return the hops of `machine`, the same for as long as it is in use: its routes are found once."""
     return Hops(machine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ class Group:
         return cls(shards, Grid(n_sips, 1, wraps=True), cube_columns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lane:
     """Participants that talk to each other, in the order of their numbers, and how they stand.
 
@@ -124,17 +125,17 @@ class Lane:
         """Participants."""
         return len(self.places)
 
-    @property
+    @cached_property
     def sips(self) -> tuple[int, ...]:
         """Devices, in rank order."""
         return tuple(dict.fromkeys(sip for sip, _, _ in self.places))
 
-    @property
+    @cached_property
     def cubes(self) -> tuple[int, ...]:
         """Cubes of each device, ascending."""
         return tuple(sorted({cube for _, cube, _ in self.places}))
 
-    @property
+    @cached_property
     def pes(self) -> tuple[int, ...]:
         """PEs of each cube, ascending."""
         return tuple(sorted({pe for _, _, pe in self.places}))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.algorithm import Algorithm, Neighbours
 from kernbench.ccl.lane import Grid, Group, Lane, Place, Target
 from kernbench.errors import ConfigError
 
@@ -144,18 +144,22 @@ def plan_group(algorithm: Algorithm, group: Group) -> Plan:
         algorithm.validator(group)
         lanes = tuple(_lane(algorithm, group, places) for places in algorithm.mapper(group))
         programs: dict[Place, Role] = {}
+        graph: Neighbours = []
         for number, lane in enumerate(lanes):
             if algorithm.world_size not in (None, lane.world_size):
                 raise ConfigError(
                     f"world_size = {algorithm.world_size}, but {lane.world_size} take part; give it so many, or leave "
                     "world_size out"
                 )
-            for rank, (place, beside) in enumerate(zip(lane.places, algorithm.topology(lane), strict=True)):
+            own = algorithm.topology(lane)
+            if own != graph:
+                _check(own, lane)
+                graph = own
+            for rank, (place, beside) in enumerate(zip(lane.places, own, strict=True)):
                 neighbours = {way: (lane.places[peer], back) for way, (peer, back) in beside.items()}
                 programs[place] = Role(rank, number, neighbours)
     except ConfigError as error:
         raise ConfigError(f"algorithm {algorithm.name!r}: {error}") from error
-    _check(algorithm, programs)
     return Plan(algorithm, lanes[0].world_size, programs, lanes)
 
 
@@ -165,13 +169,13 @@ def _lane(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> Lane
     return Lane(places, group.sip_grid, group.cube_columns, algorithm.root_cube, grid)
 
 
-def _check(algorithm: Algorithm, programs: Mapping[Place, Role]) -> None:
+def _check(graph: Neighbours, lane: Lane) -> None:
     """Refuse a topology whose queues do not join two ends: a user's own may be wrong."""
-    for place, role in programs.items():
-        for way, (peer, back) in role.neighbours.items():
-            other = programs[peer].neighbours.get(back)
-            if other != (place, way):
+    for rank, beside in enumerate(graph):
+        for way, (peer, back) in beside.items():
+            if (other := graph[peer].get(back)) != (rank, way):
+                ends = other and (lane.places[other[0]], other[1])
                 raise ConfigError(
-                    f"algorithm {algorithm.name!r}: {way!r} of PE {place} leads to {back!r} of {peer}, which leads to "
-                    f"{other}; a topology has to name both ends of each queue"
+                    f"{way!r} of PE {lane.places[rank]} leads to {back!r} of {lane.places[peer]}, which leads to "
+                    f"{ends}; a topology has to name both ends of each queue"
                 )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.estimate import Estimate
-from kernbench.ccl.lane import Target
-from kernbench.ccl.plan import Plan, plan
+from kernbench.ccl.lane import Group, Target
+from kernbench.ccl.plan import Plan, plan, plan_group
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -241,9 +241,10 @@ class Tuner:
     ) -> Decision:
         found: list[Candidate] = []
         refused: dict[str, str] = {}
+        group = Group.of(self.machine.config, sips, places)
         for name in names:
             try:
-                planned = plan(self.algorithms[name], self.machine.config, sips, places)
+                planned = plan_group(self.algorithms[name].on(self.machine.config), group)
             except ConfigError as error:
                 refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
                 continue

@@ -91,9 +91,11 @@ class Case:
     mode: str = "exact"
 
     def machine(self, base: Machine) -> Machine:
-        """Return the machine with this many SIPs, joined so."""
+        """Return the machine with this many SIPs, joined so: the same one for the same machine."""
         sips = {"count": self.n_sips, "topology": self.topology, "w": self.w, "h": self.h}
-        return base.with_({f"system.sips.{key}": value for key, value in sips.items()} | dict(self.overrides))
+        return machine_of(
+            base.spec, {f"system.sips.{key}": value for key, value in sips.items()} | dict(self.overrides)
+        )
 
 
 def sweep(

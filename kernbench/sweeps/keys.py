@@ -91,7 +91,7 @@ def machine_of(spec: Mapping[str, Any], overrides: Mapping[str, Any] | None = No
     return _machine(json.dumps(dict(spec), sort_keys=True), json.dumps(overrides or {}, sort_keys=True))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _machine(spec: str, overrides: str) -> Machine:
     return resolve_topology(json.loads(spec), json.loads(overrides))
 

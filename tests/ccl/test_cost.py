@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import kernbench as kb
 from kernbench.ccl import cost
 from kernbench.ccl.cost import AlphaBeta
-from kernbench.ccl.hops import Ring, hops_of
+from kernbench.ccl.hops import Ends, Ring, hops_of
 from tests.components.queues_under_test import FAR, NEAR, run
 
 US = AlphaBeta(alpha_ns=1000, bw_gbs=50)
@@ -119,8 +119,8 @@ def test_memories_cost_what_they_say(hops):
 
 def test_queues_share_a_link(hops):
     # PE 0 of both cubes 1 and 2 send west over connection 0 of the same ports.
-    pairs = [((0, 1, 0), (0, 0, 0)), ((0, 2, 0), (0, 0, 0))]
-    assert [hops.shared_gbs(pairs[:n], TCM) for n in (1, 2)] == [128, 64]
+    pairs = (((1, 0), (0, 0)), ((2, 0), (0, 0)))
+    assert [hops.shared_gbs({(0, 0): Ends(pairs[:n])}, TCM) for n in (1, 2)] == [128, 64]
 
 
 @pytest.mark.parametrize(("kind", "within"), [("tcm", 0), ("sram", 0.03), ("hbm", 0.08)])
