@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks.table import Row, best
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import passes
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Machine, resolve_topology
@@ -20,38 +19,33 @@ ALGORITHM = "intercube_allreduce"
 def measure() -> Iterator[Row]:
     """Yield all-reduces of 96 KiB a cube, values checked, then rings of leaders without values."""
     six, large = resolve_topology("preset:six_sip_torus"), resolve_topology("preset:large")
-    yield all_reduce(six, "exact", "< 0.8 s")
-    yield all_reduce(six, "auto", "< 0.1 s")
-    yield all_reduce(large, "auto", "< 1.5 s", data=False)
+    yield all_reduce(six, "< 0.8 s")
+    yield all_reduce(large, "< 1.5 s", data=False)
     yield ring(64, "< 0.2 s")
 
 
-def all_reduce(machine: Machine, mode: str, target: str, *, data: bool = True) -> Row:
-    """Return one all-reduce, from its launch to the last completion, with whatever passes `mode` takes."""
+def all_reduce(machine: Machine, target: str, *, data: bool = True) -> Row:
+    """Return one all-reduce, from its launch to the last completion."""
     config = machine.config
     n = 96 * KIB // 2
     policy = DPPolicy(cube="row_wise", pe="replicate", num_pes=1)
 
     def once() -> int:
-        events = 0
-        for engine in passes(machine, data=data, mode=mode, log="off"):
-            with RuntimeContext(engine) as torch:
-                tensors = [
-                    torch.full(
-                        (config.cubes_per_sip, n), sip + 1.0, dtype=torch.float16, device=f"ahbm:{sip}", dp=policy
-                    )
-                    for sip in range(config.n_sips)
-                ]
-                torch.collective(tensors, algorithm=ALGORITHM)
-                if data:
-                    total = config.cubes_per_sip * sum(range(1, config.n_sips + 1))
-                    assert (tensors[0].numpy() == total).all()
-            events += engine.env.events
-        return events
+        engine = GraphEngine(machine, data, log="off")
+        with RuntimeContext(engine) as torch:
+            tensors = [
+                torch.full((config.cubes_per_sip, n), sip + 1.0, dtype=torch.float16, device=f"ahbm:{sip}", dp=policy)
+                for sip in range(config.n_sips)
+            ]
+            torch.collective(tensors, algorithm=ALGORITHM)
+            if data:
+                total = config.cubes_per_sip * sum(range(1, config.n_sips + 1))
+                assert (tensors[0].numpy() == total).all()
+        return engine.env.events
 
     seconds, events = best(once, 1 if config.n_sips > 8 else 3)
     return Row(
-        f"{ALGORITHM}, 96 KiB a cube, {config.n_sips} SIPs x {config.cubes_per_sip} cubes, {mode}",
+        f"{ALGORITHM}, 96 KiB a cube, {config.n_sips} SIPs x {config.cubes_per_sip} cubes, exact",
         seconds,
         f"{events / seconds / 1e3:,.0f} k events/s",
         target=target,

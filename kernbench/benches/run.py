@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.benches.registry import resolve
-from kernbench.runtime_api.auto import AUTO
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
@@ -19,7 +18,7 @@ def run(
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     *,
     data: bool = False,
-    mode: str = AUTO,
+    mode: str = "auto",
     log: str = "operation",
     device: DeviceSelector | str | None = None,
 ) -> BenchResult:
@@ -34,7 +33,8 @@ def run(
     data : bool
         Compute values, too, so that the bench checks them.
     mode : str
-        "exact", "fast", or "auto": fast first, then again with flits wherever that could differ.
+        "auto" or "exact": every flit on every link. "fast": whole messages, an estimate; the result says whether it
+        is known to be exact.
     log : str
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional

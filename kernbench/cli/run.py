@@ -21,8 +21,8 @@ from kernbench.cli.options import NewFile, echo_json, json_option, load_machine,
     type=click.Choice(["auto", "exact", "fast"]),
     default="auto",
     show_default=True,
-    help="How transfers are simulated. exact: every flit on every link. fast: whole messages; the result says "
-    "whether that is known to come to the same. auto: fast, and again with flits wherever it is not.",
+    help="How transfers are simulated. auto, exact: every flit on every link. fast: whole messages, an estimate; the "
+    "result says whether it is known to come to the same.",
 )
 @click.option(
     "--log",

@@ -38,8 +38,6 @@ class Frame:
         Events processed; 0 in a frame of a finished log.
     events_per_s : float
         Of host time.
-    passed : int
-        Which pass over the program this is, from 1 on ("auto" may need several).
     """
 
     now_ns: float
@@ -50,7 +48,6 @@ class Frame:
     total: int = 0
     events: int = 0
     events_per_s: float = 0.0
-    passed: int = 1
 
 
 def frame_of(records: Records) -> Frame:
@@ -60,7 +57,7 @@ def frame_of(records: Records) -> Frame:
     return Frame(result.latency_ns, parts.exclusive_ns(), tuple(result.busiest_links(SHOWN_LINKS)), len(records.pes()))
 
 
-def live_frame(engine: GraphEngine, events_per_s: float, passed: int) -> Frame:
+def live_frame(engine: GraphEngine, events_per_s: float) -> Frame:
     """Return where an engine stands."""
     return replace(
         frame_of(engine.records()),
@@ -68,7 +65,6 @@ def live_frame(engine: GraphEngine, events_per_s: float, passed: int) -> Frame:
         total=sum(len(pes) for launch in engine.launches for pes in launch.cubes.values()),
         events=engine.env.events,
         events_per_s=events_per_s,
-        passed=passed,
     )
 
 

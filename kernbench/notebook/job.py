@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError
 from kernbench.notebook.frames import Frame, live_frame
-from kernbench.runtime_api.auto import passes
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.engine import GraphEngine
     from kernbench.topology.builder import Machine
 
 _EVERY_S = 0.1
@@ -66,10 +65,8 @@ class Outcome:
         What the program returned.
     printed : str
         What it printed.
-    passed : int
-        Passes over the program.
     events : int
-        Events processed in the last pass.
+        Events processed.
     seconds : float
         Host time.
     made : float
@@ -82,7 +79,6 @@ class Outcome:
     checks: int = 0
     shown: object = None
     printed: str = ""
-    passed: int = 0
     events: int = 0
     seconds: float = 0.0
     made: float = 0.0
@@ -93,20 +89,6 @@ class Watch(Observer):
 
     def __init__(self, report: Callable[[Frame], None], stop: threading.Event) -> None:
         self._report, self._stop = report, stop
-        self.passed = 0
-        self._due = 0.0
-        self._before = (0.0, 0)
-
-    def begin(self) -> None:
-        """Begin the next pass.
-
-        Raises
-        ------
-        Cancelled
-            If the run is to end.
-        """
-        self.check()
-        self.passed += 1
         self._due, self._before = 0.0, (time.perf_counter(), 0)
 
     def check(self) -> None:
@@ -122,7 +104,7 @@ class Watch(Observer):
             return
         then, events = self._before
         self._before = now, engine.env.events
-        self._report(live_frame(engine, (engine.env.events - events) / max(1e-9, now - then), self.passed))
+        self._report(live_frame(engine, (engine.env.events - events) / max(1e-9, now - then)))
         self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))
 
 
@@ -170,7 +152,7 @@ class Job:
     def _work(self) -> None:
         begin = time.perf_counter()
         with _heard() as printed:
-            outcome = self._outcome(printed)
+            outcome = self._outcome()
         seconds = time.perf_counter() - begin
         if not outcome.made:
             outcome = replace(outcome, printed=printed.text.getvalue(), seconds=seconds)
@@ -178,9 +160,9 @@ class Job:
         # An engine is full of cycles, and what it holds is large. That of a short run is all young still.
         gc.collect(2 if seconds > 1 else 1)
 
-    def _outcome(self, printed: _Printed) -> Outcome:
+    def _outcome(self) -> Outcome:
         try:
-            return self.before() or self._run(printed)
+            return self.before() or self._run()
         except Cancelled:
             return Outcome(cancelled=True)
         except KernbenchError as error:
@@ -188,19 +170,14 @@ class Job:
         except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
             return Outcome(error=_told(error))
 
-    def _run(self, printed: _Printed) -> Outcome:
-        watch = Watch(self.on_frame, self._stop)
-        options = self.options
-        for engine in passes(self.machine, data=options.data, mode=options.mode, log=options.log):
-            engine.observers.append(watch)
-            watch.begin()
-            printed.clear()
-            with RuntimeContext(engine, correlation_id=self.name) as torch:
-                shown = self.program(torch)
+    def _run(self) -> Outcome:
+        watch, options = Watch(self.on_frame, self._stop), self.options
         watch.check()
-        return Outcome(
-            torch.result, checks=torch.checks, shown=shown, passed=watch.passed, events=torch.engine.env.events
-        )
+        engine = GraphEngine(self.machine, options.data, mode=options.mode, log=options.log, observers=[watch])
+        with RuntimeContext(engine, correlation_id=self.name) as torch:
+            shown = self.program(torch)
+        watch.check()
+        return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
 
 
 def _told(error: Exception) -> str:
@@ -221,9 +198,6 @@ class _Printed(io.TextIOBase):
 
     def flush(self) -> None:
         self.outer.flush()
-
-    def clear(self) -> None:
-        self.text = io.StringIO()
 
 
 @contextmanager

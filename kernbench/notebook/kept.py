@@ -115,7 +115,6 @@ def _notes(outcome: Outcome) -> Row:
     return {
         "checks": outcome.checks,
         "printed": outcome.printed,
-        "passed": outcome.passed,
         "events": outcome.events,
         "shown": {"html": str(html())} if callable(html) else shown if isinstance(shown, str) else None,
     }

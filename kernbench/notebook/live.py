@@ -49,8 +49,6 @@ def _clock(frame: Frame, end_ns: float | None) -> str:
         facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f} a second")
     if frame.total:
         facts.append(f"{frame.done} of {frame.total} programs ended")
-    if frame.passed > 1:
-        facts.append(f"pass {frame.passed}: streams met, so it is simulated flit by flit there")
     facts.append(f"mean of {frame.n_pes} PEs" if frame.n_pes > 1 else "")
     return f'<div style="margin:6px 0">simulated time {" &nbsp; ".join(x for x in facts if x)}</div>'
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernbench.notebook.parameters import Parameter
 
 _TIPS = {
-    "mode": "auto: whole messages first, flit by flit where they meet; exact: every flit; fast: only whole messages",
+    "mode": "auto, exact: every flit on every link; fast: whole messages, an estimate that says whether it is exact",
     "log": "tile: every piece of work; operation: every command; off: only totals",
 }
 

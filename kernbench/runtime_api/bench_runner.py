@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import html
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError, VerificationError
-from kernbench.runtime_api.auto import AUTO, passes
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
@@ -70,7 +66,7 @@ def run_bench(
     device: DeviceSelector | str | None = None,
     engine_factory: Callable[[Machine], GraphEngine] | None = None,
     data: bool = False,
-    mode: str = AUTO,
+    mode: str = "auto",
     log: str = "operation",
 ) -> BenchResult:
     """Run `bench_fn(torch)` and say what came of it.
@@ -89,8 +85,7 @@ def run_bench(
     data : bool
         Whether values are moved and computed, so that benches check their numbers.
     mode : str
-        A mode of the engine, or "auto" (see `kernbench.runtime_api.auto.passes`): the bench is then called once per
-        pass, and what it prints waits for the pass that counts.
+        Of the engine.
     log : str
         Level of the op log.
 
@@ -101,16 +96,7 @@ def run_bench(
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)
-    if engine_factory is not None:
-        return _run(bench_fn, engine_factory(machine), selector)
-    for engine in passes(machine, data=data, mode=mode, log=log):
-        with redirect_stdout(StringIO()) as printed:
-            outcome = _run(bench_fn, engine, selector)
-    sys.stdout.write(printed.getvalue())
-    return outcome
-
-
-def _run(bench_fn: Callable[[RuntimeContext], object], engine: GraphEngine, selector: DeviceSelector) -> BenchResult:
+    engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, mode=mode, log=log)
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
     torch = RuntimeContext(engine, selector, correlation_id=name)
     error: KernbenchError | None = None

@@ -198,7 +198,7 @@ def session(
         Whether values are moved and computed. Times are the same; without, values read from a device are NaN (or
         0 where the type has none).
     mode : str
-        "exact": every flit on every link.
+        "exact" or "auto": every flit on every link. "fast": whole messages, an estimate.
     log : str
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
@@ -211,10 +211,5 @@ def session(
     ...     a.numpy().sum()
     np.float16(16.0)
     """
-    if mode == "auto":
-        raise ValueError(
-            'mode = "auto" repeats a run where that is needed, and what is typed into a session cannot be repeated; '
-            'use a bench (kernbench run --bench NAME) or a study (kernbench milestone NAME), or mode = "exact"'
-        )
     engine = GraphEngine(resolve_topology(machine), data, mode=mode, log=log)
     return RuntimeContext(engine, device)

@@ -26,7 +26,7 @@ from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
-MODES = ("exact", "fast")
+MODES = ("auto", "exact", "fast")
 _SLICE = 4096
 _COLLECT_EVERY = 200_000
 
@@ -51,7 +51,8 @@ class GraphEngine:
     enable_data
         Move and compute values, too. Times are the same with and without.
     mode
-        "exact": every flit on every link. "fast": messages whole, which `certified` says to be exact or not.
+        "exact", or "auto", which is the same: every flit on every link. "fast": messages whole, an estimate that
+        `certified` says to be exact or not.
     log
         Level of the op log: "off", "operation" or "tile".
     trace
@@ -81,7 +82,8 @@ class GraphEngine:
     ) -> None:
         if mode not in MODES:
             raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join(MODES)}")
-        self.machine, self.data, self.mode = topology, enable_data, mode
+        self.machine, self.data = topology, enable_data
+        self.mode = "exact" if mode == "auto" else mode
         self.by_rounds = by_rounds
         self.env = Clock()
         self.fabric = Fabric(

@@ -20,7 +20,6 @@ from kernbench.ccl.plan import Plan
 from kernbench.ccl.tuner import Simulate
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import VerificationError
-from kernbench.runtime_api.auto import AUTO, passes
 from kernbench.runtime_api.collective import Collectives
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.report import link_table
@@ -65,7 +64,7 @@ def run(
     nbytes: int,
     *,
     dtype: object = "f16",
-    mode: str = AUTO,
+    mode: str = "auto",
     data: bool = False,
     **call: Any,
 ) -> Ran:
@@ -79,7 +78,7 @@ def run(
         Bytes of a shard; where it grows or shrinks, on its larger side.
     dtype : DType or name
     mode : str
-        A mode of the engine, or "auto".
+        Of the engine.
     data : bool
         With values, compared with numpy's at the end: all-reduces only.
     **call
@@ -92,22 +91,20 @@ def run(
     """
     kind = as_dtype(dtype)
     n_elem = nbytes // kind.itemsize // (plan.world_size if plan.algorithm.collective == "all_gather" else 1)
-    for engine in passes(machine, data=data, mode=mode):
-        shards = {place: _shard(engine, place, nbytes, kind) for place in plan.programs}
-        values = _fill(engine, shards, nbytes, kind) if data else {}
-        buffers = {place: [at] for place, at in shards.items()}
-        if plan.algorithm.collective in OUT_OF_PLACE:
-            for place, pointers in buffers.items():
-                pointers.append(_shard(engine, place, nbytes, kind))
-        collectives = Collectives(engine)
-        engine.wait(collectives.install(plan, _KEY).ready)
-        before = _busy_ps(engine)
-        starts = collectives.starts(
-            plan, _KEY, buffers, dict.fromkeys(plan.programs, n_elem), plan.algorithm.name, call
-        )
-        for done in [start() for start in starts.values()]:
-            engine.wait(done)
-        engine.run()  # the last credits
+    engine = GraphEngine(machine, data, mode=mode)
+    shards = {place: _shard(engine, place, nbytes, kind) for place in plan.programs}
+    values = _fill(engine, shards, nbytes, kind) if data else {}
+    buffers = {place: [at] for place, at in shards.items()}
+    if plan.algorithm.collective in OUT_OF_PLACE:
+        for place, pointers in buffers.items():
+            pointers.append(_shard(engine, place, nbytes, kind))
+    collectives = Collectives(engine)
+    engine.wait(collectives.install(plan, _KEY).ready)
+    before = _busy_ps(engine)
+    starts = collectives.starts(plan, _KEY, buffers, dict.fromkeys(plan.programs, n_elem), plan.algorithm.name, call)
+    for done in [start() for start in starts.values()]:
+        engine.wait(done)
+    engine.run()  # the last credits
     result = Result(engine.records(), plan.algorithm.name)
     if values:
         _check(engine, plan, shards, values, kind)
@@ -118,7 +115,7 @@ def run(
     return Ran((end - start) / 1000, result, shares)
 
 
-def simulator(machine: Machine, mode: str = AUTO) -> Simulate:
+def simulator(machine: Machine, mode: str = "auto") -> Simulate:
     """Return what a tuner simulates with."""
 
     def simulate(plan: Plan, nbytes: int, itemsize: int) -> float:

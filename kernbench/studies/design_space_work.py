@@ -15,8 +15,8 @@ from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
 from kernbench.studies import gqa_run, layers
 from kernbench.studies.layers_lists import Layer, select
 from kernbench.sweeps.activity import activity

@@ -19,8 +19,8 @@ from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import check_product, operand
 from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.results import read_results, write_results

@@ -180,7 +180,7 @@ def sweep(
     dtype
         Of q, k, v and the result.
     mode
-        The engine's mode. Queues meet in the network, so that "auto" would mostly come to "exact".
+        The engine's mode.
     max_scores
         A point with more scores (query heads x query tokens x tokens that they see) is not simulated.
     workers

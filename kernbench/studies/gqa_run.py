@@ -24,8 +24,8 @@ from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.kernels.lse_merge import EXTRA, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies.gqa_lanes import lanes
 from kernbench.topology.builder import Machine

@@ -30,8 +30,8 @@ from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.kernels.sharded_gemm import columns_gemm, grid_gemm, rows_gemm
 from kernbench.policy.address.allocator import AddressConfig
-from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.verify import operand
 from kernbench.sim_engine.report import link_table
@@ -76,7 +76,7 @@ def sweep(
         only its lower bound is given.
     exact_flits
         A point whose PEs read more flits than this from each other runs in mode "fast" only. Others run in mode
-        "exact", and in "fast" for comparison: all PEs meet in the network, so that "auto" would come to "exact".
+        "exact", and in "fast" for comparison.
     workers
         Processes.
     folder
@@ -178,7 +178,7 @@ def run(
         b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), at_b)
         c = torch.empty(m, n, dtype=dtype, dp=at_c, device="ahbm", name="c")
         torch.ahbm.synchronize()
-        before[:] = [link_table(torch.engine)]
+        before.append(link_table(torch.engine))
         name = f"{placement} {m}x{k}x{n}"
         if placement == "columns":
             torch.launch(name, columns_gemm, a, b, c, m, k, n, tile_m, room)

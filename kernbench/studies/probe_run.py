@@ -9,7 +9,6 @@ from itertools import groupby
 from kernbench.analysis import transfer
 from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import Channels, Leg, Parts
-from kernbench.runtime_api.auto import passes
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.fabric import Hop
 from kernbench.sim_engine.link import Route
@@ -49,9 +48,9 @@ class Probe:
 
 def probe(machine: Machine, case: Case, nbytes: int, *, mode: str = "auto") -> Probe:
     """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
-    for engine in passes(machine, mode=mode, log="off"):
-        ends = start(engine, case, nbytes)
-        engine.run()
+    engine = GraphEngine(machine, mode=mode, log="off")
+    ends = start(engine, case, nbytes)
+    engine.run()
     channels, rate = _channels(machine)
     parts, alone, ways = [], [], []
     capacity: dict[Hashable, float] = {}

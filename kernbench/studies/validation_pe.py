@@ -16,8 +16,8 @@ from kernbench.analysis.utilization import composite_window
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import Router, reverse
-from kernbench.runtime_api.auto import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_reference import Reference
 from kernbench.studies.validation_row import Outcome, Sample

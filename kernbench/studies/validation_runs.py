@@ -1,4 +1,4 @@
-"""Checks of whole runs: the engine against the reference, auto against exact, values, repetition."""
+"""Checks of whole runs: the engine against the reference, whole messages against flits, values, repetition."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from kernbench.kernels.gemm import column_gemm
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import passes, run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_reference import Reference
 from kernbench.studies.validation_row import Outcome, Sample
@@ -41,22 +41,8 @@ def against_reference(machine: Machine, repeats: int) -> Outcome:
     return Outcome(samples)
 
 
-def auto_against_exact(machine: Machine, repeats: int) -> Outcome:
-    """Compare the end of every transaction in mode auto, as it certifies itself, with mode exact."""
-    samples, tried, runs = [], 0, 0
-    for name, where, asks, closed in _traffic(2 * repeats):
-        exact = play(Engine(GraphEngine(where, log="off")), asks, closed=closed)
-        auto: list[int] = []
-        for engine in passes(where, log="off"):
-            tried += 1
-            auto = play(Engine(engine), asks, closed=closed)
-        runs += 1
-        samples += _samples(name, asks, exact, auto)
-    return Outcome(samples, f"{runs} runs certified (mode auto) in {tried} passes")
-
-
-def first_pass(machine: Machine, repeats: int) -> Outcome:
-    """Compare runs that are certified with messages whole, at once, with mode exact."""
+def certified_runs(machine: Machine, repeats: int) -> Outcome:
+    """Compare runs in mode fast that are certified with mode exact."""
     samples, certified, runs = [], 0, 0
     for name, where, asks, closed in _traffic(2 * repeats):
         engine = GraphEngine(where, mode="fast", log="off")
@@ -98,14 +84,6 @@ def same_twice(machine: Machine, repeats: int) -> Outcome:
     """Compare digests of the same run, repeated."""
     digests = [run_program(machine, _product, mode="exact", log="tile").records.digest() for _ in range(2 + repeats)]
     return Outcome([_equal(f"run {i}", digests[0], digest) for i, digest in enumerate(digests[1:], 1)])
-
-
-def auto_product(machine: Machine, repeats: int) -> Outcome:
-    """Compare every row of the log of that product, mode auto with mode exact."""
-    exact, auto = (run_program(machine, _product, mode=mode, log="tile") for mode in ("exact", "auto"))
-    pairs = zip(sorted(exact.records.end_ps.tolist()), sorted(auto.records.end_ps.tolist()), strict=True)
-    samples = [Sample(f"end {i} of the log", a, b) for i, (a, b) in enumerate(pairs)]
-    return Outcome([_equal("digest", exact.records.digest(), auto.records.digest()), *samples], auto.certificate)
 
 
 def tie_spread_product(machine: Machine, repeats: int) -> Outcome:

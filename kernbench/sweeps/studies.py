@@ -77,12 +77,12 @@ def measured(
     dict
         As `row_of` has it.
     """
-    from kernbench.runtime_api.auto import run_program  # only programs need it, and a process starts sooner without
+    from kernbench.runtime_api.program import run_program  # only programs need it, and a process starts sooner without
 
     returned: list[Any] = []
 
     def run(torch: RuntimeContext) -> None:
-        returned[:] = [program(torch, **parameters)]
+        returned.append(program(torch, **parameters))
 
     result = run_program(machine, run, mode=mode, log=log, data=data, tie_seed=tie_seed)
     return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))

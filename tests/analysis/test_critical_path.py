@@ -15,7 +15,7 @@ from kernbench.benches.run import run as run_bench
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import run_program
+from kernbench.runtime_api.program import run_program
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import STEPS, checked, program

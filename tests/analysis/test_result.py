@@ -56,7 +56,7 @@ def test_a_component_that_only_waits_for_others_is_not_busy(result):
     ("fields", "line"),
     [
         ({"mode": "exact"}, "certified: every flit"),
-        ({"mode": "auto", "certified": True}, "certified: equal to the simulation of every flit (mode auto)"),
+        ({"mode": "fast", "certified": True}, "certified: equal to the simulation of every flit (mode fast)"),
         ({"mode": "fast", "certified": False}, "NOT certified: streams met in mode fast"),
         ({"complete": False}, "INCOMPLETE: the run stopped before its end"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from kernbench.analysis.blame import blame
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.auto import run_program
+from kernbench.runtime_api.program import run_program
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 

@@ -73,6 +73,18 @@ def test_a_kernel_that_fails_is_an_outcome():
     assert isinstance(outcome.error, KernelError)
 
 
+def test_a_bench_is_called_once_and_prints_as_it_goes(capsys):
+    said = []
+
+    def program(torch):
+        print("begun")
+        said.append(capsys.readouterr().out)
+        work(torch)
+
+    run_bench(topology=small(), bench_fn=program)
+    assert said == ["begun\n"]
+
+
 def test_a_bug_in_the_bench_is_raised():
     with pytest.raises(ZeroDivisionError):
         run_bench(topology=small(), bench_fn=lambda torch: 1 / 0)

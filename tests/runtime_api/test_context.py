@@ -120,10 +120,10 @@ def test_device_of_a_session():
         session(small(), device="sip:2")
 
 
-def test_auto_is_for_what_can_be_repeated():
-    with pytest.raises(ValueError, match="kernbench run --bench") as caught:
-        session(small(), mode="auto")
-    assert "kernbench milestone" in str(caught.value)
+def test_auto_is_exact_in_a_session_too():
+    with session(small(), mode="auto") as torch:
+        torch.zeros(4, device="ahbm").fill_(1)
+        assert torch.result.records.mode == "exact"
 
 
 def test_log_level_reaches_the_engine():

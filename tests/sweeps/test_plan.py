@@ -115,7 +115,7 @@ def test_a_hypercube_is_the_same_for_the_same_seed():
 
 
 def test_a_program_has_its_parameters_and_the_mode_of_the_engine():
-    assert len(make_plan(SMALL, "gemm", {"mode": ["auto", "exact"], "k": [64]})) == 2
+    assert len(make_plan(SMALL, "gemm", {"mode": ["auto", "fast"], "k": [64]})) == 2
     with pytest.raises(ConfigError, match=r"known: m, k, n, .*, mode, log, data, tie_seed"):
         make_plan(SMALL, "gemm", {"q": [1]})
 
