@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -18,6 +18,7 @@ from kernbench.sim_engine.install import QueueSpec
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
+    from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.lane import Place, Target
     from kernbench.config import CclConfig
     from kernbench.sim_engine.engine import GraphEngine
@@ -264,12 +265,24 @@ class Collectives:
         )
 
 
+def title(algorithm: Algorithm) -> str:
+    """Return what the launches of a collective are called: what it does, and over whose shards if not the ranks'."""
+    over = "" if algorithm.contribution == "rank" else f" over each {algorithm.contribution}'s shard"
+    return f"{algorithm.collective} by {algorithm.name}{over}"
+
+
 def _check_arguments(plan: Plan, all_args: Iterable[tuple[Any, ...]]) -> None:
     """Refuse arguments that the kernel does not take, such as those of too many tensors."""
     try:
         takes = signature(plan.algorithm.kernel)
     except ValueError:
         return  # Python does not know what it takes; the run will tell.
+    kinds = {parameter.kind for parameter in takes.parameters.values()}
+    if "tl" not in takes.parameters and Parameter.VAR_KEYWORD not in kinds:
+        raise ConfigError(
+            f"algorithm {plan.algorithm.name!r}: its kernel({', '.join(takes.parameters)}) takes no tl, by which a "
+            f"kernel loads, sends and stores; write kernel({', '.join(takes.parameters)}, *, tl)"
+        )
     for args in {len(args): args for args in all_args}.values():
         try:
             takes.bind(*args, tl=None)

@@ -10,6 +10,7 @@ from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, resol
 from kernbench.ccl.plan import Plan, plan
 from kernbench.config import AUTO
 from kernbench.errors import CollectiveMismatchError
+from kernbench.runtime_api.collective import title
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
 
@@ -47,7 +48,6 @@ def collective(
     _check_alike(firsts)
     places = {_sip(tensor): tensor.pes for tensor in firsts}
     planned = _planned(host, firsts, algorithm, config, n_slots, sips, places)
-    chosen = planned.algorithm
     buffers: dict[Place, list[Pointer]] = {}
     n_elem: dict[Place, int] = {}
     for own in given:
@@ -55,10 +55,7 @@ def collective(
             place = _sip(own[0]), cube, pe
             buffers[place] = [_shard(tensor, cube, pe)[0] for tensor in own]
             n_elem[place] = _shard(own[0], cube, pe)[1]
-    title = name or f"{chosen.collective} by {chosen.name}" + (
-        "" if chosen.contribution == "rank" else f" over each {chosen.contribution}'s shard"
-    )
-    starts = host.collectives.starts(planned, "direct", buffers, n_elem, title, call)
+    starts = host.collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
     for own in given:
         host.start(_sip(own[0]), starts[_sip(own[0])], [tensor._handle for tensor in own])
     return planned

@@ -63,22 +63,18 @@ class Distributed(DistributedNames, Lists):
         return self._done(found.call(Call("reduce", {"tensor": own}, ReduceOp.of(op), root)), async_op)
 
     def all_gather_single(
-        self, output: Tensor, input: Tensor, group: GroupLike = None, async_op: bool = False
+        self, output_tensor: Tensor, input_tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
-        """Let every rank's `output` become the concatenation along dim 0, or the stack, of all ranks' `input`."""
+        """Let every rank's output become the concatenation along dim 0, or the stack, of all ranks' inputs."""
         found = self._enter(group, "all_gather_single")
         if found is None:
             return None
-        joint, part = self._pair(found, "all_gather_single", output, input)
+        joint, part = self._pair(found, "all_gather_single", output_tensor, input_tensor)
         pack, after = found.packer.packed(self._host, [joint], part, found.size(), unpack=True)
         tensors = {"output": joint, "input": part}
         return self._done(found.call(Call("all_gather", tensors, own=(pack, found.size()), after=after)), async_op)
 
-    def all_gather_into_tensor(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: GroupLike = None, async_op: bool = False
-    ) -> Work | None:
-        """Do as `all_gather_single`, which is torch's new name of it."""
-        return self.all_gather_single(output_tensor, input_tensor, group, async_op)
+    all_gather_into_tensor = all_gather_single  # torch's older name of it
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
@@ -94,12 +90,7 @@ class Distributed(DistributedNames, Lists):
         call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, found.size()), before=before)
         return self._done(found.call(call), async_op)
 
-    def reduce_scatter_tensor(
-        self, output: Tensor, input: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
-        async_op: bool = False,
-    ) -> Work | None:  # fmt: skip
-        """Do as `reduce_scatter_single`, which is torch's new name of it."""
-        return self.reduce_scatter_single(output, input, op, group, async_op)
+    reduce_scatter_tensor = reduce_scatter_single  # torch's older name of it
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
@@ -124,8 +115,10 @@ class Distributed(DistributedNames, Lists):
         more = {"dtype": str(source.dtype), "row": tuple(source.shape[1:])}
         return self._done(found.call(Call("all_to_all", more=more, own=own, ways=_split_ways)), async_op)
 
-    def barrier(self, group: GroupLike = None, async_op: bool = False, device_ids: object = None) -> Work | None:
-        """Let every rank wait for all: one PE of each device tells the others. `device_ids` is not used."""
+    def barrier(
+        self, group: GroupLike = None, async_op: bool = False, device_ids: object = None, timeout: object = None
+    ) -> Work | None:
+        """Let every rank wait for all: one PE of each device tells the others. The last two are torch's, not used."""
         found = self._enter(group, "barrier")
         return None if found is None else self._done(found.call(Call("barrier")), async_op)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -16,7 +15,7 @@ import simpy
 from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
 from kernbench.ccl.algorithms import exchange
 from kernbench.ccl.algorithms.exchange import Copy, Message
-from kernbench.ccl.lane import Lane
+from kernbench.ccl.lane import Lane, Target
 from kernbench.errors import PlacementError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.regions import Region, Run, elements, rows, runs, whole
@@ -24,7 +23,6 @@ from kernbench.runtime_api.regions import Region, Run, elements, rows, runs, who
 if TYPE_CHECKING:
     from kernbench.runtime_api.host import Host
 
-Place = tuple[int, int]
 MOST_RUNS = 4096
 
 
@@ -80,7 +78,7 @@ def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
     )
 
 
-def tasks(routes: Sequence[Route], members: int) -> list[dict[Place, Task]]:
+def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, Task]]:
     """Return what the PEs of each member do; the same PEs of all, some with nothing to do."""
     places = sorted({place for route in routes for run in route.runs for place in run.holders})
     found = [{place: Task() for place in places} for _ in range(members)]
@@ -161,9 +159,11 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
 
 
 def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
-    """Return what starts the PEs of one device on copies between tensors there."""
+    """Return what starts the PEs of one device on copies between tensors there, and holds these until then."""
     (own,) = tasks(routes, 1)
-    sip = routes[0].of.sip
-    args: Mapping[Place, tuple[Any, ...]] = {place: task.args for place, task in own.items()}
-    launch = partial(host.engine.launch, sip, list(own), exchange.kernel, args, name)
-    return lambda keep=routes: launch().done  # type: ignore[misc]
+    args: Mapping[Target, tuple[Any, ...]] = {place: task.args for place, task in own.items()}
+
+    def start() -> simpy.Event:
+        return host.engine.launch(routes[0].of.sip, list(own), exchange.kernel, args, name).done
+
+    return start

@@ -93,6 +93,7 @@ class Groups:
         if me in scope.world:
             raise ValueError("trying to initialize the default process group twice!")
         _check_backend(backend)
+        algorithms = _algorithms(pg_options)
         if rank not in (-1, me) or world_size not in (-1, size):
             raise ValueError(
                 f"init_process_group: rank = {rank}, world_size = {world_size}, but this is rank {me} of {size}; leave "
@@ -101,10 +102,10 @@ class Groups:
         entered = scope.entered.get(me, 0)
         if entered == len(scope.worlds):
             devices = [self._host.current] if scope is self._outside else range(size)
-            scope.worlds.append(self._new(range(size), devices, pg_options))
+            scope.worlds.append(self._new(range(size), devices, algorithms))
         scope.entered[me] = entered + 1
         world = scope.world[me] = scope.worlds[entered]
-        world.call(Call("init_process_group", more={"pg_options": dict(pg_options or {})}, runs=False)).wait()
+        world.call(Call("init_process_group", more={"pg_options": algorithms}, runs=False)).wait()
 
     def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
         """Leave a group; by default the world, and every group in it."""
@@ -135,8 +136,10 @@ class Groups:
         pg_options: Algorithms | None = None,
         use_local_synchronization: bool = False,
         group_desc: str | None = None,
+        device_id: object = None,
+        sort_ranks: bool = True,
     ) -> ProcessGroup | int:
-        """Return a group of some ranks, sorted; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
+        """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
 
         Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
         waits for all.
@@ -151,22 +154,25 @@ class Groups:
             "ahbm", the only one.
         pg_options : mapping, optional
             As for `init_process_group`.
-        use_local_synchronization, group_desc : optional
+        use_local_synchronization, group_desc, device_id : optional
             torch's; without meaning where ranks share a process.
+        sort_ranks : bool
+            Number the members by their global ranks; else as `ranks` has them.
         """
         world = self._group(None)
         _check_backend(backend)
-        members = sorted(world.ranks if ranks is None else ranks)
+        algorithms = _algorithms(pg_options)
+        members = list(world.ranks if ranks is None else ranks)
+        if sort_ranks:
+            members.sort()
         strangers = [rank for rank in members if rank not in world.ranks]
         if strangers or len(set(members)) < len(members) or not members:
             raise ValueError(
                 f"new_group: ranks = {ranks}: expected different ranks of the world, 0 to {world.size() - 1}"
             )
-        meeting, work = world.meet(
-            Call("new_group", more={"ranks": members, "pg_options": dict(pg_options or {})}, runs=False)
-        )
+        meeting, work = world.meet(Call("new_group", more={"ranks": members, "pg_options": algorithms}, runs=False))
         if meeting.shared is None:
-            meeting.shared = self._new(members, [world.devices[r] for r in members], pg_options)
+            meeting.shared = self._new(members, [world.devices[r] for r in members], algorithms)
             world.children.append(meeting.shared)
         work.wait()
         group: ProcessGroup = meeting.shared
@@ -217,13 +223,15 @@ class Groups:
             raise ValueError(f"{found!r} has been destroyed")
         return found
 
-    def _new(self, ranks: Sequence[int], devices: Sequence[int], algorithms: Algorithms | None) -> ProcessGroup:
-        chosen = self._transport.chosen(algorithms or {})
+    def _new(self, ranks: Sequence[int], devices: Sequence[int], algorithms: Algorithms) -> ProcessGroup:
+        chosen = self._transport.chosen(algorithms)
         taken = {group.name for scope in (self._outside, self._spawned) for group in scope.made}
         # A name is used again when its group is gone, and with it the queues that are installed under it.
         sips = ".".join(map(str, devices))
-        name = next(name for i in itertools.count() if (name := f"group {sips}{f' ({i})' if i else ''}") not in taken)
-        group = ProcessGroup(self._host, ranks, devices, name, chosen, self._transport)
+        endings = itertools.chain([""], (f" ({i})" for i in itertools.count(1)))
+        end = next(end for end in endings if f"group {sips}{end}" not in taken)
+        name, title = f"group {sips}{end}", f"group {tuple(ranks)}{end}"
+        group = ProcessGroup(self._host, ranks, devices, name, title, chosen, self._transport)
         self._scope.made.append(group)
         return group
 
@@ -232,6 +240,14 @@ class Groups:
         for group in self._spawned.made:
             group.cancel()
         self._spawned = _Scope()
+
+
+def _algorithms(pg_options: Algorithms | None) -> dict[str, AlgorithmLike]:
+    if not isinstance(pg_options, Mapping | None):
+        raise TypeError(
+            f'pg_options = {pg_options!r}: expected an algorithm for each of some collectives: {{"all_reduce": ...}}'
+        )
+    return dict(pg_options or {})
 
 
 def _check_backend(backend: str | None) -> None:

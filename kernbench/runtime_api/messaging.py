@@ -84,7 +84,8 @@ class Messaging(Groups):
 
     def _message(self, group: ProcessGroup, name: str, tensor: Tensor) -> Call:
         own = self._checked(group, name, tensor)
-        return Call("message", more={"shape": tuple(own.shape), "dtype": str(own.dtype)}, own=(own,), ways=_ways)
+        more = {"shape": tuple(own.shape), "dtype": str(own.dtype)}
+        return Call("message", more=more, own=(own,), ways=_ways, end=name.removeprefix("i"))
 
     def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
         """Return the group of a call; None, with a warning, for who is no member, as in torch."""

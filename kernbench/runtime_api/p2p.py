@@ -121,7 +121,7 @@ class Mailbox:
             meeting = self._meeting(source, me, tag)
             self._open.append(_Post(False, source, me, tag, call, None, meeting))
             return meeting.join(1, call), lambda: known
-        work = Received(self._host, f"recv from any rank of group {self._group.ranks}, tag {tag}: nobody has sent")
+        work = Received(self._host, f"recv from any rank of {self._group.title}, tag {tag}: nobody has sent")
         self._open.append(_Post(False, None, me, tag, call, work, None))
         return work, lambda: -1 if work.source is None else work.source
 
@@ -141,7 +141,7 @@ class Mailbox:
     def _meeting(self, source: int, target: int, tag: int) -> Meeting:
         group = self._group
         ranks, devices = ([of[source], of[target]] for of in (group.ranks, group.devices))
-        title = f"from rank {ranks[0]} to rank {ranks[1]}, tag {tag}"
+        title = f"the message from rank {ranks[0]} to rank {ranks[1]}, tag {tag}"
         stream = f"{group.name}.{source}-{target}.{tag}"
 
         def prepare(calls: list[Call]) -> list[Start]:

@@ -37,6 +37,8 @@ class ProcessGroup:
         The SIP of each.
     name : str
         For streams and installed queues.
+    title : str
+        What messages call it.
     algorithms : mapping
         Collective to the algorithm that this group uses for it; others are chosen.
     transport : Transport
@@ -54,10 +56,10 @@ class ProcessGroup:
     """
 
     def __init__(
-        self, host: Host, ranks: Sequence[int], devices: Sequence[int], name: str, algorithms: Mapping[str, Algorithm],
-        transport: Transport,
+        self, host: Host, ranks: Sequence[int], devices: Sequence[int], name: str, title: str,
+        algorithms: Mapping[str, Algorithm], transport: Transport,
     ) -> None:  # fmt: skip
-        self.ranks, self.devices, self.name = tuple(ranks), tuple(devices), name
+        self.ranks, self.devices, self.name, self.title = tuple(ranks), tuple(devices), name, title
         self.algorithms = dict(algorithms)
         self.left: set[int] = set()
         self.children: list[ProcessGroup] = []
@@ -96,7 +98,7 @@ class ProcessGroup:
         self._counts[member] += 1
         meeting = self._open.get(number)
         if meeting is None:
-            title = f"call {number} of group {self.ranks}"
+            title = f"call {number} of {self.title}"
             meeting = Meeting(self._host, title, self.ranks, self.devices, self.name, self._start)
             self._open[number] = meeting
         work = meeting.join(member, call)

@@ -14,6 +14,7 @@ from kernbench.config import AUTO, CclConfig
 from kernbench.config.ccl import COLLECTIVES
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
+from kernbench.runtime_api.collective import title
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.exchange import direct, no_args, tasks
 from kernbench.runtime_api.reduce_op import ReduceOp
@@ -21,10 +22,10 @@ from kernbench.runtime_api.work import Call, Start
 from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
+    from kernbench.ccl.lane import Place, Target
     from kernbench.runtime_api.host import Host
     from kernbench.runtime_api.process_group import ProcessGroup
 
-Target = tuple[int, int]
 # The arguments of a kernel on one shard: its pointers, and its elements.
 Shard = tuple[tuple[Pointer, ...], int]
 
@@ -136,13 +137,10 @@ class Transport:
         return self._starts(group.name, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
 
     def _starts(
-        self, key: str, planned: Plan, buffers: Mapping[tuple[int, int, int], Sequence[Any]],
-        n_elem: Mapping[tuple[int, int, int], int], options: Mapping[str, Any],
+        self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[Any]], n_elem: Mapping[Place, int],
+        options: Mapping[str, Any],
     ) -> list[Start]:  # fmt: skip
-        chosen = planned.algorithm
-        over = "" if chosen.contribution == "rank" else f" over each {chosen.contribution}'s shard"
-        title = f"{chosen.collective} by {chosen.name}{over}"
-        starts = self._host.collectives.starts(planned, key, buffers, n_elem, title, options)
+        starts = self._host.collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
         self._host.requests += len(starts)
         return [starts[sip] for sip in planned.sips]
 

@@ -28,7 +28,7 @@ class Call:
     Attributes
     ----------
     name : str
-        Which collective.
+        Which collective, or "message" for both ends of one.
     tensors : mapping
         By the name of the parameter; those that every rank gives alike.
     op : ReduceOp, optional
@@ -44,6 +44,8 @@ class Call:
         Gets the calls of all members, and returns what moves between their tensors; for what has no algorithm.
     runs : bool
         Whether anything happens on the machine; else the last call completes all.
+    end : str
+        Of a message: "send" or "recv".
     """
 
     name: str
@@ -56,12 +58,18 @@ class Call:
     after: Sequence[Start] = ()
     ways: Callable[[list[Call]], list[Route]] | None = None
     runs: bool = True
+    end: str = ""
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """What every rank has to agree about, but for places."""
         tensors = [(name, tuple(t.shape), t.dtype) for name, t in self.tensors.items()]
         return self.name, self.op, self.root, tensors, list(self.more.items())
+
+    @property
+    def said(self) -> str:
+        """What the rank said that it wants."""
+        return self.end or self.name
 
     @property
     def places(self) -> list[Any]:
@@ -73,7 +81,7 @@ class Call:
         given += [f"op={self.op}"] if self.op else []
         given += [f"root={self.root}"] if self.root is not None else []
         given += [f"{name}={value}" for name, value in self.more.items()]
-        return f"{self.name}({', '.join(given)})"
+        return f"{self.said}({', '.join(given)})"
 
 
 class Work:
@@ -241,7 +249,7 @@ class Meeting:
         self.cancel()
 
     def _describe(self, member: int) -> str:
-        text = f"{self.calls[member].name}, {self.title}"
+        text = f"{self.calls[member].said}, {self.title}"
         late = [rank for m, rank in enumerate(self.members) if m not in self.calls]
         if late and self._host.ranks is not None:
             over = self._host.ranks.over(late)

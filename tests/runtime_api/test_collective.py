@@ -249,6 +249,12 @@ def test_a_call_is_checked_before_the_run():
         ):
             with pytest.raises(ConfigError, match=rf"'{name}': its kernel\(t_ptr, .*, tl\) does not take what it"):
                 torch.collective(tensors, name, config=CCL)
+
+        def deaf(t_ptr, n, world):
+            raise AssertionError("never run")
+
+        with pytest.raises(ConfigError, match=r"takes no tl, .*; write kernel\(t_ptr, n, world, \*, tl\)"):
+            torch.collective([x, y], deaf)
         assert not installs(torch)
 
 

@@ -132,6 +132,19 @@ def test_a_collective_of_a_group_is_among_its_members():
     assert on_ranks(program, 4) == [(5, 5), (10, 10), (5, 5), (10, 10)]
 
 
+def test_a_group_may_keep_the_order_of_its_ranks():
+    def program(torch, rank):
+        dist = torch.distributed
+        group = dist.new_group([2, 0, 1], sort_ranks=False)
+        assert dist.get_process_group_ranks(group) == [2, 0, 1]
+        y = torch.zeros(6, device="ahbm")
+        dist.all_gather_into_tensor(y, torch.full((2,), float(rank), device="ahbm"), group=group)
+        return dist.get_rank(group), y.tolist()
+
+    joint = [2, 2, 0, 0, 1, 1]
+    assert on_ranks(program, 3) == [(1, joint), (2, joint), (0, joint)]
+
+
 def test_a_destroyed_group_is_refused_and_the_rest_goes_on():
     def program(torch, rank):
         dist = torch.distributed
@@ -357,3 +370,5 @@ def test_unknown_algorithms_are_refused_at_the_start(torch):
     for text, options in refused.items():
         with pytest.raises(ProcessRaisedException, match=text):
             on_ranks(lambda torch, rank: None, torch=torch, pg_options=options)
+    with pytest.raises(ProcessRaisedException, match=r"'ring_allreduce_tcm': expected an algorithm for each of some"):
+        on_ranks(lambda torch, rank: None, torch=torch, pg_options="ring_allreduce_tcm")

@@ -135,9 +135,20 @@ def test_who_waits_alone_is_named_and_so_is_who_has_ended():
         "rank 0, in all_reduce, call 1 of group (0, 1, 2): rank 1 has not called it, rank 2 has ended, since "
         in lines[1]
     )
-    assert "rank 1, in message, from rank 0 to rank 1, tag 7: rank 0 has not called it, since " in lines[2]
+    assert "rank 1, in recv, the message from rank 0 to rank 1, tag 7: rank 0 has not called it, since " in lines[2]
     assert len(lines) == 3
     assert list(error.errors) == [0, 1]
+
+
+def test_groups_of_the_same_ranks_are_told_apart():
+    def program(torch, rank):
+        groups = [torch.distributed.new_group([0, 1]) for _ in range(2)]
+        for group in groups if rank else groups[::-1]:
+            torch.distributed.all_reduce(torch.zeros(4, device="ahbm"), group=group)
+
+    text = str(failure(program).__cause__)
+    assert "rank 0, in all_reduce, call 0 of group (0, 1) (2): rank 1 has not called it" in text
+    assert "rank 1, in all_reduce, call 0 of group (0, 1) (1): rank 0 has not called it" in text
 
 
 def deaf(t_ptr, n_elem, world_size, *, tl):

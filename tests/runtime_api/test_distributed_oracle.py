@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 
 import numpy as np
 import pytest
 
+from kernbench.runtime_api.distributed import Distributed
 from tests.runtime_api.ranks import on_ranks
 
 pytestmark = [
@@ -86,6 +88,21 @@ def real(rank, port, results):
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     results[rank] = program(torch, rank, "cpu")
     torch.distributed.destroy_process_group()
+
+
+def test_parameters_are_torchs():
+    """By position and by name; torch's private ones are left out."""
+    import torch
+
+    def parameters(f):
+        return [name for name in inspect.signature(f).parameters if not name.startswith("_") and name != "self"]
+
+    ours = {name: f for name, f in inspect.getmembers(Distributed, inspect.isfunction) if not name.startswith("_")}
+    assert {"all_reduce", "all_gather_into_tensor", "new_group", "batch_isend_irecv"} <= set(ours)
+    for name, f in ours.items():
+        theirs = getattr(torch.distributed, name, None)
+        if theirs is not None:  # a name of a later torch than is installed
+            assert parameters(f) == parameters(theirs), name
 
 
 def test_ranks_here_and_ranks_of_torch_compute_the_same():
