@@ -11,6 +11,7 @@ import ipywidgets as widgets
 
 from kernbench.viz import palette
 
+NOTHING = "<p>Nothing has run yet: press Run, and it is shown here.</p>"
 _CSS = f"""<style>
 .kb-explorer {{ flex-flow: row wrap; align-items: flex-start; max-width: 1240px; overflow: hidden }}
 .kb-explorer .kb-controls {{ flex: 0 1 330px; min-width: 280px; padding: 0 8px 0 0 }}

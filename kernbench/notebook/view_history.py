@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 
 from kernbench.errors import KernbenchError
-from kernbench.notebook.style import button, row, told
+from kernbench.notebook.style import NOTHING, button, row, told
 
 if TYPE_CHECKING:
     from kernbench.notebook.model import Explorer
@@ -32,7 +32,7 @@ class HistoryTab:
         self.after.add_class("kb-after")
         self.pin = button("Pin the last run", "Compare later runs with this one", "thumb-tack", self._pin)
         self.pin.add_class("kb-pin")
-        self.comparison, self.table = widgets.HTML(), widgets.HTML("<p>Nothing has run yet.</p>")
+        self.comparison, self.table = widgets.HTML(), widgets.HTML(NOTHING)
         self.comparison.add_class("kb-comparison")
         self.table.add_class("kb-history")
         self._runs: list[Entry] = []

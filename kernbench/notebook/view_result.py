@@ -12,15 +12,13 @@ import ipywidgets as widgets
 from kernbench.errors import KernbenchError
 from kernbench.notebook.export import EXPORTS, export, png_of
 from kernbench.notebook.roof import roofline_figure, utilization_line
-from kernbench.notebook.style import button, download, row, told
+from kernbench.notebook.style import NOTHING, button, download, row, told
 from kernbench.notebook.view_history import HistoryTab
 from kernbench.notebook.view_timeline import TimelineTab
 from kernbench.notebook.words import why_html
 
 if TYPE_CHECKING:
     from kernbench.notebook.model import Explorer
-
-_NOTHING = "<p>Nothing has run yet.</p>"
 
 
 class ResultPanel:
@@ -37,7 +35,7 @@ class ResultPanel:
         self._explorer = explorer
         self._drawn: dict[str, object] = {}
         self.timeline, self.history = TimelineTab(explorer), HistoryTab(explorer)
-        self.html = {name: widgets.HTML(_NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
+        self.html = {name: widgets.HTML(NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
         self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of", layout={"width": "220px"})
@@ -128,7 +126,7 @@ class ResultPanel:
     def _export(self) -> None:
         result = self._explorer.result
         if result is None:
-            self.file.value = told("nothing has run yet", wrong=True)
+            self.file.value = told("nothing has run yet: press Run first", wrong=True)
             return
         try:
             made = export(self.what.value, self._explorer.history[-1], result)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 
 from kernbench.notebook.gantt import gantt_svg
-from kernbench.notebook.style import button, row
+from kernbench.notebook.style import NOTHING, button, row
 
 if TYPE_CHECKING:
     from kernbench.notebook.model import Explorer
@@ -39,7 +39,7 @@ class TimelineTab:
         self.window.add_class("kb-window")
         zoom = button("Zoom in", "The middle half of the window", "search-plus", lambda: self._zoom(0.5))
         out = button("Zoom out", "Twice the window", "search-minus", lambda: self._zoom(2.0))
-        self.picture = widgets.HTML("<p>Nothing has run yet.</p>")
+        self.picture = widgets.HTML(NOTHING)
         self.picture.add_class("kb-timeline")
         self.pe.observe(lambda _: self._draw(), "value")
         self.window.observe(lambda _: self._draw(), "value")
@@ -65,7 +65,7 @@ class TimelineTab:
     def _draw(self) -> None:
         result = self._explorer.result
         if result is None or self.pe.value is None:
-            self.picture.value = "<p>No PE did any work that was logged.</p>"
+            self.picture.value = NOTHING if result is None else "<p>No PE did any work that was logged.</p>"
             return
         low, high = (round(x * result.records.makespan_ps / _STEPS) for x in self.window.value)
         links = tuple(link.name for link in result.busiest_links(_LINKS))

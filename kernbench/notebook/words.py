@@ -28,7 +28,6 @@ def sentence(reason: Reason) -> str:
 
 
 def why_html(why: Why) -> str:
-    """Return the first reasons, and the limits that steps waited for, in words; then all of them as a table."""
-    told = [*(sentence(reason) for reason in why.reasons[:SHOWN]), *(f"{limit}." for limit in why.limits())]
-    items = "".join(f"<li>{escape(text)}</li>" for text in told)
+    """Return the first reasons in words; then all of them as a table, with the limits that steps waited for below."""
+    items = "".join(f"<li>{escape(sentence(reason))}</li>" for reason in why.reasons[:SHOWN])
     return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 import ipywidgets as widgets
 import pytest
 
+import kernbench as kb
 from kernbench.notebook import LiveRun, TopologyPicker, explore, state
 from kernbench.notebook.export import EXPORTS
 from kernbench.notebook.serve import PAGE
 from kernbench.notebook.view_run import STEPS
+from kernbench.notebook.words import why_html
 from tests.notebook import programs
 
 LONG_S = 60
@@ -210,6 +213,14 @@ def test_runs_are_pinned_and_compared(ran):
     assert "Pin a run" in text(history.comparison)
 
 
+def test_a_limit_that_steps_waited_for_is_told_once():
+    with kb.session(kb.load("preset:small", overrides=["system.sips.count=2"])) as torch:
+        torch.collective([torch.empty(1 << 15, dtype="f16", device=f"ahbm:{i}") for i in range(2)], "tree_allreduce")
+    why = torch.result.why()
+    (limit,) = why.limits()
+    assert why_html(why).count(escape(limit)) == 1
+
+
 @pytest.mark.parametrize("what", list(EXPORTS))
 def test_everything_can_be_exported(ran, what):
     ran.result_panel.what.value = what
@@ -217,9 +228,12 @@ def test_everything_can_be_exported(ran, what):
     assert 'download="run1' in ran.result_panel.file.value
 
 
-def test_nothing_is_exported_before_a_run(view):
-    view.result_panel.prepare.click()
-    assert "nothing has run yet" in text(view.result_panel.file)
+def test_before_a_run_every_tab_asks_for_one(view):
+    panel = view.result_panel
+    panel.prepare.click()
+    panel.timeline.window.value = (10, 500)
+    shown = [*panel.html.values(), panel.timeline.picture, panel.history.table, panel.file]
+    assert all("othing has run yet: press Run" in text(html) for html in shown)
 
 
 def controls(widget):
