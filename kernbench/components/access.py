@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_cpu import Program
+    from kernbench.components.builtin.pe_dma import Channel
     from kernbench.components.pe import Pe
 
 
@@ -58,17 +61,25 @@ def requests(pe: Pe, runs: tuple[Run, ...], tiled: bool) -> list[Request]:
 
 
 class AccessJob(Job):
-    """A load or a store: a source of requests for its DMA channel."""
+    """A load or a store: a source of requests for its DMA channel. `buffer` holds the command's bytes."""
 
-    __slots__ = ("buffer", "left", "requests", "sent", "start_ps")
+    __slots__ = ("buffer", "channel", "left", "requests", "sent", "start_ps")
 
-    def __init__(self, pe: Pe, command: Load | Store, command_id: int, issued: int) -> None:
-        super().__init__(pe, command, command_id, issued)
+    kind: ClassVar[int]
+    move: ClassVar[int]
+
+    def __init__(self, pe: Pe, command: Load | Store, program: Program | None, channel: Channel) -> None:
+        super().__init__(pe, command, program)
+        self.channel = channel
         self.requests = requests(pe, command.runs, command.tiled)
         self.left = len(self.requests)
-        self.sent = 0
+        self.sent = self.start_ps = 0
         self.buffer: np.ndarray | None = None
-        self.start_ps = 0
+
+    def enter(self) -> None:
+        """Queue for the channel."""
+        self.channel.queue.append(self)
+        self.pe.pump()
 
     def next_ps(self) -> int | None:
         """Return when the next request may be issued, or None while the command depends on others."""
@@ -76,43 +87,92 @@ class AccessJob(Job):
 
     def issue(self) -> bool:
         """Issue the next request; return True if it was the last."""
-        engine, command = self.pe.engine, self.command
+        request, now = self.requests[self.sent], self.pe.engine.env._now
+        request.sent_ps = now
         if not self.sent:
-            self.start_ps = engine.env._now
-            if engine.data:
-                if isinstance(command, Store):
-                    assert command.compute is not None
-                    self.buffer = command.compute(command.inputs[0].array)
-                else:
-                    self.buffer = np.zeros(sum(n for r in self.requests for _, n in r.pieces), np.uint8)
-        request = self.requests[self.sent]
-        request.sent_ps = engine.env._now
+            self.start_ps = now
         self.sent += 1
         txn = Transaction(request.nbytes, request.offset, self._done, request, request.lines, request.pieces)
-        if isinstance(command, Load):
-            self.pe.dma.port(request.node_id).read(txn)
-        else:
-            if self.buffer is not None:
-                parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
-                txn.data = np.concatenate(parts)
-            self.pe.dma.port(request.node_id).write(txn)
+        self.ask(txn, request)
         return self.sent == len(self.requests)
 
+    @abstractmethod
+    def ask(self, txn: Transaction, request: Request) -> None:
+        """Start the transaction of a request."""
+
     def _done(self, txn: Transaction) -> None:
-        load = isinstance(self.command, Load)
-        if load and txn.data is not None and self.buffer is not None:
-            taken = 0
-            for at, (_, n) in zip(txn.arg.at, txn.arg.pieces, strict=True):
-                self.buffer[at : at + n] = txn.data[taken : taken + n]
-                taken += n
+        """Take note of the end of a transaction; the last one ends the command."""
         now, log = self.pe.engine.env._now, self.pe.engine.log
-        if log.operation:
-            log.transfer(txn.arg.sent_ps, now, txn, self.id, -1, READ if load else WRITE)
         self.left -= 1
+        if log.operation:
+            log.transfer(txn.arg.sent_ps, now, txn, self.id, -1, self.move)
+            if not self.left:
+                nbytes = sum(request.nbytes for request in self.requests)
+                log.row(self.start_ps, now, self.pe.dma.component, self.kind, self.id, nbytes, 0, -1)
         if not self.left:
-            if log.operation:
-                kind = KIND["load" if load else "store"]
-                nbytes = sum(r.nbytes for r in self.requests)
-                log.row(self.start_ps, now, self.pe.dma.component, kind, self.id, nbytes, 0, -1)
-            self.finish(now, self.buffer if load else None)
-        (self.pe.dma.reader if load else self.pe.dma.writer).done()
+            self.finish(now)
+        self.channel.done()
+
+
+class LoadJob(AccessJob):
+    """A load."""
+
+    __slots__ = ()
+
+    loaded, kind, move = True, KIND["load"], READ
+
+    def __init__(self, pe: Pe, command: Load, program: Program | None) -> None:
+        super().__init__(pe, command, program, pe.dma.reader)
+
+    def ask(self, txn: Transaction, request: Request) -> None:
+        """Start to read."""
+        self.pe.dma.port(request.node_id).read(txn)
+
+    def _done(self, txn: Transaction) -> None:
+        if txn.data is not None:
+            self._take(txn.data, txn.arg)
+        super()._done(txn)
+
+    def _take(self, data: np.ndarray, request: Request) -> None:
+        """Put the bytes of a request to their places in the command's."""
+        if len(self.requests) == 1:
+            self.buffer = data
+            return
+        if self.buffer is None:
+            self.buffer = np.zeros(sum(n for r in self.requests for _, n in r.pieces), np.uint8)
+        taken = 0
+        for at, (_, n) in zip(request.at, request.pieces, strict=True):
+            self.buffer[at : at + n] = data[taken : taken + n]
+            taken += n
+
+    def result(self) -> np.ndarray | None:
+        """Return what the command makes of its bytes."""
+        compute = self.command.compute
+        return None if compute is None else compute(self.buffer)
+
+
+class StoreJob(AccessJob):
+    """A store: it writes the bytes that its value has when it begins."""
+
+    __slots__ = ()
+
+    kind, move = KIND["store"], WRITE
+
+    def __init__(self, pe: Pe, command: Store, program: Program | None) -> None:
+        super().__init__(pe, command, program, pe.dma.writer)
+
+    def ask(self, txn: Transaction, request: Request) -> None:
+        """Start to write."""
+        if self.pe.engine.data:
+            txn.data = self._bytes(request)
+        self.pe.dma.port(request.node_id).write(txn)
+
+    def _bytes(self, request: Request) -> np.ndarray:
+        command = self.command
+        if self.buffer is None:
+            assert command.compute is not None
+            self.buffer = command.compute(command.inputs[0].array)
+        if len(self.requests) == 1:
+            return self.buffer
+        parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
+        return np.concatenate(parts)

@@ -5,40 +5,39 @@ The kernel language builds commands; `PE_CPU` gives them times (and, with data o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import prod
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from kernbench.dtypes import DType
 
+Waiters = tuple[Callable[[int], None], ...]
+Span = tuple[int, int, bool]
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+
 class Value:
-    """A tile in TCM. `array` is in the carrier type, rounded to `dtype`; None while unknown.
+    """A tile in TCM, of `nbytes`. `array` is in the carrier type, rounded to `dtype`; None while unknown.
 
     `done_ps` is when it is complete, as soon as that is known (0 for a constant). The rest is the backend's:
     commands that still need it, who waits for it, its place in TCM, and the id of the command that makes it.
     """
 
-    shape: tuple[int, ...]
-    dtype: DType
-    array: np.ndarray | None = None
-    done_ps: int | None = None
-    pending: int = 0
-    dropped: bool = False
-    space: Any = None
-    waiters: list[Callable[[int], None]] = field(default_factory=list)
-    maker: int = -1
+    __slots__ = (
+        "__weakref__", "array", "done_ps", "dropped", "dtype", "maker", "nbytes", "pending", "shape", "space",
+        "waiters",
+    )  # fmt: skip
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the tile takes in TCM."""
-        n = self.dtype.itemsize
-        for size in self.shape:
-            n *= size
-        return n
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DType, array: np.ndarray | None = None, done_ps: int | None = None
+    ) -> None:
+        self.shape, self.dtype, self.array, self.done_ps = shape, dtype, array, done_ps
+        self.nbytes = prod(shape) * dtype.itemsize
+        self.pending, self.dropped, self.maker = 0, False, -1
+        self.space: Any = None
+        self.waiters: Waiters = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,11 @@ class Ref:
     va: int
     shape: tuple[int, ...]
     dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it, from `va` on."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +86,43 @@ class Command:
     flops: int = 0
     tag: str = ""
     done_ps: int | None = field(default=None, init=False)
-    waiters: list[Callable[[int], None]] = field(default_factory=list, init=False)
+    waiters: Waiters = field(default=(), init=False)
     id: int = field(default=-1, init=False)
+
+    def touches(self) -> Sequence[Span]:
+        """Return the virtual memory that it reads or writes, as (start, end, whether it writes)."""
+        return ()
 
 
 @dataclass(slots=True, eq=False)
-class Load(Command):
-    """Memory to TCM. `runs` ascend by address; `compute` gets their bytes, concatenated, as uint8.
+class Transfer(Command):
+    """A command that reads the bytes of `runs`, or with `writes` writes them. Runs ascend by address."""
+
+    runs: tuple[Run, ...] = ()
+    writes: ClassVar[bool] = False
+
+    def touches(self) -> Sequence[Span]:
+        """Return its runs."""
+        return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs]
+
+
+@dataclass(slots=True, eq=False)
+class Load(Transfer):
+    """Memory to TCM. `compute` gets the bytes of the runs, concatenated, as uint8.
 
     `tiled` is True for a pointer tile: one descriptor per HBM slice touched,
     serving each distinct 256 B line once. False: one descriptor per run.
     """
 
-    runs: tuple[Run, ...] = ()
     tiled: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Store(Command):
+class Store(Transfer):
     """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated."""
 
-    runs: tuple[Run, ...] = ()
     tiled: bool = False
+    writes: ClassVar[bool] = True
 
 
 @dataclass(slots=True, eq=False)
@@ -139,9 +158,15 @@ class Composite(Command):
     extra: tuple[tuple[str, Ref | Value], ...] = ()
     epilogue: tuple[VectorOp, ...] = ()
 
+    def touches(self) -> Sequence[Span]:
+        """Return the whole of each operand that is streamed, and of the result."""
+        operands = (self.a, self.b, *(operand for _, operand in self.extra))
+        found = [(x.va, x.va + x.nbytes, False) for x in operands if isinstance(x, Ref)]
+        return found if self.out is None else [*found, (self.out.va, self.out.va + self.out.nbytes, True)]
+
 
 @dataclass(slots=True, eq=False)
-class Send(Command):
+class Send(Transfer):
     """A message to the PE behind `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
 
     `compute` maps the input's array to the message's `nbytes` bytes (uint8). Complete when its last part has left.
@@ -149,11 +174,10 @@ class Send(Command):
 
     direction: str = ""
     nbytes: int = 0
-    runs: tuple[Run, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
-class Recv(Command):
+class Recv(Transfer):
     """The next message of `nbytes` from `direction` (None: the earliest arrival of any), into TCM or into `runs`.
 
     `compute` maps the bytes (uint8) to the output's array; with `runs` there is no output. `consume` False leaves
@@ -162,9 +186,9 @@ class Recv(Command):
 
     direction: str | None = None
     nbytes: int = 0
-    runs: tuple[Run, ...] = ()
     consume: bool = True
     came_from: str = ""
+    writes: ClassVar[bool] = True
 
 
 class Backend(Protocol):

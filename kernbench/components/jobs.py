@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.components.command import Command, Composite, Value
+import numpy as np
+
+from kernbench.components.command import Command, Composite, Value, Vector
 from kernbench.sim_engine.op_log import KIND
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.pe import Pe
     from kernbench.components.stream import TileReads, TileWrites
 
@@ -16,20 +20,34 @@ if TYPE_CHECKING:
 _COMPOSITE = KIND["composite"]
 
 
-class Job:
-    """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete."""
+class Job(ABC):
+    """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete.
 
-    __slots__ = ("command", "id", "pe", "ready", "waiting")
+    What it makes has a place in TCM: as an operand if it is `loaded`, none of its own if it `stays` in its slot.
+    """
 
-    def __init__(self, pe: Pe, command: Command, command_id: int, issued: int) -> None:
-        self.pe, self.command, self.id = pe, command, command_id
-        self.ready, self.waiting = issued, 0
+    __slots__ = ("command", "id", "pe", "program", "ready", "waiting")
+
+    loaded = stays = False
+
+    def __init__(self, pe: Pe, command: Command, program: Program | None) -> None:
+        self.pe, self.command, self.program = pe, command, program
+        self.ready = self.waiting = 0
+        self.id = -1
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Queue for the engines, behind the commands before it."""
+
+    def go(self) -> None:
+        """Go on: nothing that it depends on is missing any more."""
+        self.pe.pump()
 
     def after(self, what: Value | Command) -> None:
         """Let this job start no earlier than `what` is complete."""
         if what.done_ps is None:
             self.waiting += 1
-            what.waiters.append(self._released)
+            what.waiters += (self._released,)
         elif what.done_ps > self.ready:
             self.ready = what.done_ps
 
@@ -38,23 +56,28 @@ class Job:
             self.ready = t
         self.waiting -= 1
         if not self.waiting:
-            self.pe.pump()
+            self.go()
 
-    def finish(self, t: int, data: Any = None) -> None:
+    def result(self) -> np.ndarray | None:
+        """Return the values of the output."""
+        compute = self.command.compute
+        return None if compute is None else compute(*[value.array for value in self.command.inputs])
+
+    def finish(self, t: int) -> None:
         """Complete the command at `t`: give its output a value and a time, and tell who waits."""
         command = self.command
-        output = command.output
+        output, waiters = command.output, command.waiters
         if output is not None:
-            if self.pe.engine.data and command.compute is not None:
-                arrays = [v.array for v in command.inputs] if data is None else [data]
-                output.array = command.compute(*arrays)
+            if self.pe.engine.data:
+                output.array = self.result()
             output.done_ps = t
+            waiters += output.waiters
+            output.waiters = ()
         command.done_ps = t
+        command.waiters = ()
         self.pe.completed(command, t)
-        waiters = command.waiters + (output.waiters if output is not None else [])
-        command.waiters.clear()
-        if output is not None:
-            output.waiters.clear()
+        if self.program is not None:
+            self.program.completed(t)
         for tell in waiters:
             tell(t)
 
@@ -64,9 +87,14 @@ class VectorJob(Job):
 
     __slots__ = ("service_ps",)
 
-    def __init__(self, pe: Pe, command: Command, command_id: int, issued: int, service_ps: int) -> None:
-        super().__init__(pe, command, command_id, issued)
-        self.service_ps = service_ps
+    def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:
+        super().__init__(pe, command, program)
+        self.service_ps = pe.math.ps(command.work)
+
+    def enter(self) -> None:
+        """Queue for the vector engine."""
+        self.pe.pipeline.math.queue.append(self)
+        self.pe.pump()
 
 
 class TileJob(Job):
@@ -81,8 +109,8 @@ class TileJob(Job):
         "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
     )  # fmt: skip
 
-    def __init__(self, pe: Pe, command: Command, command_id: int, issued: int, plan: Any) -> None:
-        super().__init__(pe, command, command_id, issued)
+    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Any) -> None:
+        super().__init__(pe, command, program)
         self.plan = plan
         self.n: int = plan.n
         self.kt: int = plan.kt
@@ -97,6 +125,22 @@ class TileJob(Job):
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
         self.fetches: list[tuple[int, int]] = []
+
+    def enter(self) -> None:
+        """Queue for each stage that it uses, for its plan, and for the DMA."""
+        pe, pipeline = self.pe, self.pe.pipeline
+        pipeline.fetch.queue.append(self)
+        if self.matrix:
+            pipeline.gemm.queue.append(self)
+        if self.vector_ps is not None:
+            pipeline.math.queue.append(self)
+        pipeline.store.queue.append(self)
+        pe.scheduler.queue.append(self)
+        if self.reads is not None:
+            pe.dma.reader.queue.append(self.reads)
+        if self.writes is not None:
+            pe.dma.writer.queue.append(self.writes)
+        pe.pump()
 
     def planned(self, i: int) -> int | None:
         """Return when PE_SCHEDULER has planned tile `i`, or None while it cannot begin with the command."""

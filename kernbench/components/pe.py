@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.analysis.records import CommandInfo
-from kernbench.components.access import AccessJob
-from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Store, Value, Vector
-from kernbench.components.jobs import Job, TileJob, VectorJob
+from kernbench.components.access import LoadJob, StoreJob
+from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Span, Store, Value, Vector
+from kernbench.components.jobs import Job, VectorJob
 from kernbench.components.pipeline import Pipeline
-from kernbench.components.queues import RecvJob, SendJob, Slot
+from kernbench.components.queues import Slot
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.builtin.pe_dma import PeDma
     from kernbench.components.builtin.pe_fetch_store import PeFetchStore
     from kernbench.components.builtin.pe_gemm import PeGemm
@@ -28,18 +30,12 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_tcm import PeTcm
 
 
-@dataclass(slots=True)
-class Touch:
-    """Virtual memory that a command under way reads or writes."""
-
-    start: int
-    end: int
-    writes: bool
-    command: Command
-
-
 class Pe:
-    """One processing element. `touched` holds the memory accesses under way, which order those that overlap."""
+    """One processing element.
+
+    `touched` is the memory that commands under way read or write, which orders those that overlap; `placed` holds the
+    values that have a place, and whose they are.
+    """
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int) -> None:
         self.engine, self.place = engine, (sip, cube, pe)
@@ -60,67 +56,60 @@ class Pe:
         self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
-        self.touched: list[Touch] = []
+        self.touched: dict[Command, Sequence[Span]] = {}
+        self.placed: dict[Value, Program] = {}
         self.unfinished = 0
+        self._jobs: dict[type[Command], Callable[[Any, Program | None], Job]] = {
+            Load: partial(LoadJob, self),
+            Store: partial(StoreJob, self),
+            Vector: partial(VectorJob, self),
+            Dot: self.scheduler.job,
+            Composite: self.scheduler.job,
+            Send: self.ipcq.message,
+            Recv: self.ipcq.receive,
+        }
 
-    def add(self, command: Command, issued: int, queues: str | None = None) -> None:
-        """Take a command that PE_CPU has issued at `issued`; it goes to the engines in program order.
+    def job(self, command: Command, program: Program | None = None) -> Job:
+        """Return what its engines make of a command of `program` (None: nobody asks for its end)."""
+        return self._jobs[type(command)](command, program)
 
-        `queues` is the key of those that the program sends and receives over.
-        """
-        job = self._job(command, issued, queues)
-        command.id = job.id
-        after = self._order(job, command)
+    def add(self, job: Job, issued: int) -> None:
+        """Take a job whose command PE_CPU has issued at `issued`; it goes to the engines in program order."""
+        command = job.command
+        job.ready = issued
+        first = self._order(job)
         for value in command.inputs:
             value.pending += 1
             job.after(value)
-            after.append(value.maker)
         if command.output is not None:
             command.output.pending += 1
-            command.output.maker = job.id
-        self.engine.log.issue(job.id, issued, after)
+        if self.engine.log.operation:
+            self._log(job, issued, first)
         self.unfinished += 1
-        if isinstance(job, SendJob | RecvJob):
-            self.ipcq.add(job)
-            return
-        if isinstance(job, AccessJob):
-            channel = self.dma.reader if isinstance(command, Load) else self.dma.writer
-            channel.queue.append(job)
-        else:
-            self.pipeline.add(job)
-        if isinstance(job, TileJob):
-            self.scheduler.queue.append(job)
-            if job.reads is not None:
-                self.dma.reader.queue.append(job.reads)
-            if job.writes is not None:
-                self.dma.writer.queue.append(job.writes)
-        self.pump()
+        job.enter()
 
-    def _job(self, command: Command, issued: int, queues: str | None) -> Job:
-        shape = command.output.shape if command.output is not None else ()
-        if isinstance(command, Composite) and command.out is not None:
-            shape = command.out.shape
-        info = CommandInfo(command.name, *self.place, shape=shape, tag=command.tag)
-        command_id = self.engine.log.command(info)
-        if isinstance(command, Send | Recv):
-            return self.ipcq.job(command, command_id, issued, queues)
-        if isinstance(command, Load | Store):
-            return AccessJob(self, command, command_id, issued)
-        if isinstance(command, Vector):
-            return VectorJob(self, command, command_id, issued, self.math.ps(command.work))
-        assert isinstance(command, Dot | Composite)
-        return self.scheduler.job(command, command_id, issued)
-
-    def _order(self, job: Job, command: Command) -> list[int]:
+    def _order(self, job: Job) -> list[Command]:
         """Let overlapping accesses of a program happen in its order, unless both only read; return what comes first."""
-        first = []
-        mine = [Touch(start, end, writes, command) for start, end, writes in _accesses(command)]
-        for other in self.touched:
-            if any(t.start < other.end and other.start < t.end and (t.writes or other.writes) for t in mine):
-                job.after(other.command)
-                first.append(other.command.id)
-        self.touched.extend(mine)
+        first: list[Command] = []
+        mine = job.command.touches()
+        if not mine:
+            return first
+        for other, theirs in self.touched.items():
+            for start, end, writes in theirs:
+                if any(a < end and start < b and (w or writes) for a, b, w in mine):
+                    job.after(other)
+                    first.append(other)
+        self.touched[job.command] = mine
         return first
+
+    def _log(self, job: Job, issued: int, first: list[Command]) -> None:
+        command, log = job.command, self.engine.log
+        made = command.out if isinstance(command, Composite) else command.output
+        shape = made.shape if made is not None else ()
+        command.id = job.id = log.command(CommandInfo(command.name, *self.place, shape=shape, tag=command.tag))
+        log.issue(job.id, issued, [*(other.id for other in first), *(value.maker for value in command.inputs)])
+        if command.output is not None:
+            command.output.maker = job.id
 
     def pump(self) -> None:
         """Move everything that can move."""
@@ -132,20 +121,16 @@ class Pe:
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`, and free what nobody needs any more."""
         self.unfinished -= 1
-        if self.touched:
-            self.touched = [touch for touch in self.touched if touch.command is not command]
-        if command.output is not None:
-            self._unuse(command.output, t)
-        for value in command.inputs:
-            self._unuse(value, t)
-
-    def _unuse(self, value: Value, t: int) -> None:
-        value.pending -= 1
-        if value.dropped and not value.pending:
-            self.free(value, t)
+        self.touched.pop(command, None)
+        output = command.output
+        for value in command.inputs if output is None else (output, *command.inputs):
+            value.pending -= 1
+            if value.dropped and not value.pending:
+                self.free(value, t)
 
     def free(self, value: Value, t: int) -> None:
-        """Take back the space of `value`, if it has any, at `t`: in TCM, or the slot that it came in."""
+        """Take back the place of `value`, if it has one, at `t`: in TCM, or the slot that it came in."""
+        self.placed.pop(value, None)
         if isinstance(value.space, Slot):
             slot, value.space = value.space, None
             self.ipcq.release(slot, t)
@@ -156,29 +141,10 @@ class Pe:
         """Return the values of an operand as they are now, in the carrier type."""
         if isinstance(operand, Value):
             return operand.array
-        nbytes = int(np.prod(operand.shape)) * operand.dtype.itemsize
-        raw = self.engine.memory.peek(self.mmu.translate(operand.va, nbytes))
+        raw = self.engine.memory.peek(self.mmu.translate(operand.va, operand.nbytes))
         return raw.view(operand.dtype.numpy).astype(operand.dtype.carrier).reshape(operand.shape)
 
     def commit(self, out: Ref, values: np.ndarray) -> None:
         """Put `values` into memory, rounded to the type of `out`."""
         raw = np.ascontiguousarray(values.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
         self.engine.memory.poke(self.mmu.translate(out.va, raw.size), raw)
-
-
-def _accesses(command: Command) -> list[tuple[int, int, bool]]:
-    """Return (start, end, writes) of the virtual memory that a command touches."""
-    if isinstance(command, Load | Store | Send | Recv):
-        writes = isinstance(command, Store | Recv)
-        return [(run.va, run.va + run.nbytes, writes) for run in command.runs]
-    if not isinstance(command, Composite):
-        return []
-    found = []
-    reads = [command.a, command.b, *(operand for _, operand in command.extra)]
-    for operand, writes in [*((x, False) for x in reads), (command.out, True)]:
-        if isinstance(operand, Ref):
-            nbytes = operand.dtype.itemsize
-            for size in operand.shape:
-                nbytes *= size
-            found.append((operand.va, operand.va + nbytes, writes))
-    return found

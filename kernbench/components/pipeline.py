@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from kernbench.components.jobs import Job, TileJob, VectorJob
+from kernbench.components.jobs import TileJob, VectorJob
 from kernbench.sim_engine.op_log import KIND, OpLog
 
 _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["store_tcm"]
@@ -90,19 +90,6 @@ class Pipeline:
         self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
         self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
         self._storing: TileJob | None = None
-
-    def add(self, job: Job) -> None:
-        """Queue a job at each stage that it uses."""
-        if isinstance(job, VectorJob):
-            self.math.queue.append(job)
-            return
-        assert isinstance(job, TileJob)
-        self.fetch.queue.append(job)
-        if job.matrix:
-            self.gemm.queue.append(job)
-        if job.vector_ps is not None:
-            self.math.queue.append(job)
-        self.store.queue.append(job)
 
     def advance(self) -> None:
         """Move all that can move."""

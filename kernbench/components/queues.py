@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernbench.components.command import Recv, Send
 from kernbench.components.jobs import Job
+from kernbench.dtypes import DType
 from kernbench.sim_engine.install import QueueSpec
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.pe import Pe
     from kernbench.sim_engine.link import Route
-
-
-class Message:
-    """What one send carries. `slots` hold the parts that have come, in order; `claimed` is the receive that takes it.
-
-    Its bytes are `data`, or what `pack` makes of `array` (a tile of `dtype`).
-    """
-
-    __slots__ = ("array", "claimed", "command", "data", "dtype", "nbytes", "pack", "parts", "slots")
-
-    def __init__(self, command: int, nbytes: int, parts: int) -> None:
-        self.command, self.nbytes, self.parts = command, nbytes, parts
-        self.array: np.ndarray | None = None
-        self.data: np.ndarray | None = None
-        self.dtype: Any = None
-        self.pack: Any = None
-        self.slots: list[Slot] = []
-        self.claimed: RecvJob | None = None
-
-    def bytes(self) -> np.ndarray | None:
-        """Return its bytes (uint8); None in a run without data."""
-        if self.data is None and self.array is not None:
-            self.data = self.pack(self.array)
-        return self.data
 
 
 class Slot:
@@ -49,12 +27,12 @@ class Slot:
     """
 
     __slots__ = (
-        "arrived_ps", "credit", "free", "index", "job", "key", "loaded", "nbytes", "number", "pa", "queue", "read_ps",
-        "route", "sent_ps", "since_ps",
+        "arrived_ps", "credit", "free", "index", "key", "loaded", "message", "nbytes", "number", "pa", "queue",
+        "read_ps", "route", "sent_ps", "since_ps",
     )  # fmt: skip
 
-    def __init__(self, job: SendJob, index: int, number: int, pa: int, nbytes: int) -> None:
-        self.job, self.index, self.number, self.pa, self.nbytes = job, index, number, pa, nbytes
+    def __init__(self, message: Message, index: int, number: int, pa: int, nbytes: int) -> None:
+        self.message, self.index, self.number, self.pa, self.nbytes = message, index, number, pa, nbytes
         self.queue: Queue
         self.route: Route
         self.sent_ps = self.arrived_ps = self.since_ps = self.read_ps = self.credit = self.key = -1
@@ -64,15 +42,16 @@ class Slot:
 class Queue:
     """One direction of a PE: the ring that its peer fills, and the peer's ring, which it fills while it has credits.
 
-    Heads and tails count slots since the installation: `sent` and `acknowledged` of the peer's ring, `arrived`
-    and `released` of its own; `taken` counts those of messages that receives have claimed, arrived or not. Parts go
+    `credits` are the free slots of the peer's ring. Heads and tails count slots since the installation: `sent` and
+    `acknowledged` of the peer's ring, `arrived` and `released` of its own; `taken` counts those of messages that
+    receives have claimed, arrived or not. Parts go
     `way` where rings lie in TCM, credits for its own ring go `way_back`.
     """
 
     __slots__ = (
-        "acknowledged",
         "arrived",
         "credit_key",
+        "credits",
         "held",
         "inbox",
         "leaving",
@@ -95,8 +74,9 @@ class Queue:
         mine, theirs, fabric = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.fabric
         self.peer: PeIpcq = owner.engine.part(naming.pe_cpu(*spec.peer)).pe.ipcq
         self.way, self.way_back = fabric.route(mine, theirs), fabric.back(fabric.route(theirs, mine))
-        self.sent = self.acknowledged = self.arrived = self.released = self.taken = 0
-        self.outbox: deque[SendJob] = deque()
+        self.credits = spec.n_slots
+        self.sent = self.arrived = self.released = self.taken = 0
+        self.outbox: deque[Message] = deque()
         self.leaving: deque[Slot] = deque()
         self.inbox: deque[Message] = deque()
         self.held: deque[Slot] = deque()
@@ -104,14 +84,14 @@ class Queue:
         self.wake_ps = self.credit_key = -1
 
     @property
-    def credits(self) -> int:
-        """How many slots of the peer's ring are free."""
-        return self.spec.n_slots + self.acknowledged - self.sent
+    def acknowledged(self) -> int:
+        """How many slots of the peer's ring have come free."""
+        return self.sent - self.spec.n_slots + self.credits
 
     def describe(self) -> str:
         """Return the state of both rings in words."""
         spec = self.spec
-        waiting = sum(job.message.parts - job.left for job in self.outbox)
+        waiting = sum(message.parts - message.left for message in self.outbox)
         return (
             f"{self.name}: {self.arrived - self.released} of {spec.n_slots} slots hold data "
             f"(head {self.released}, tail {self.arrived}); to {naming.pe(*spec.peer)} {self.credits} of "
@@ -119,71 +99,98 @@ class Queue:
         )
 
 
-class SendJob(Job):
-    """A send under way: `left` parts have a slot, `landed` are in it; it is complete with the last of these."""
+class Message(Job):
+    """A send under way: `left` of its `parts` have a slot, `landed` are in it; it is complete with the last of these.
 
-    __slots__ = ("landed", "left", "message", "queue", "start_ps")
+    `slots` hold the parts that have come, in order; `claimed` is the receive that takes it. Its bytes are `data`, or
+    what the command makes of `array`.
+    """
 
-    def __init__(self, pe: Pe, command: Send, command_id: int, issued: int, queue: Queue) -> None:
-        super().__init__(pe, command, command_id, issued)
-        self.queue = queue
-        self.message = Message(command_id, command.nbytes, -(-command.nbytes // queue.spec.slot_bytes))
+    command: Send
+
+    __slots__ = (
+        "array", "claimed", "data", "dtype", "landed", "left", "nbytes", "parts", "queue", "slots", "start_ps",
+    )  # fmt: skip
+
+    def __init__(self, pe: Pe, command: Send, program: Program | None, queue: Queue) -> None:
+        super().__init__(pe, command, program)
+        self.queue, self.nbytes = queue, command.nbytes
+        self.parts = -(-command.nbytes // queue.spec.slot_bytes)
         self.left = self.landed = 0
         self.start_ps = -1
+        self.array: np.ndarray | None = None
+        self.data: np.ndarray | None = None
+        self.dtype: DType | None = None
+        self.slots: list[Slot] = []
+        self.claimed: RecvJob | None = None
+
+    def enter(self) -> None:
+        """Queue behind what is sent the same way."""
+        self.queue.outbox.append(self)
+        self.go()
+
+    def go(self) -> None:
+        """Leave, if it is the first that way."""
+        self.queue.owner.pump(self.queue)
 
     def part_bytes(self, i: int) -> int:
         """Return the bytes of part `i`."""
         slot = self.queue.spec.slot_bytes
-        return min(slot, self.message.nbytes - i * slot)
+        return min(slot, self.nbytes - i * slot)
 
-    def take(self) -> None:
-        """Take the value that is sent, when the send begins."""
-        command, message = self.command, self.message
+    def begin(self, t: int) -> None:
+        """Take the value that is sent, at `t`."""
+        self.start_ps = t
         if not self.pe.engine.data:
             return
-        if command.inputs:
-            value = command.inputs[0]
-            message.array, message.dtype, message.pack = value.array, value.dtype, command.compute
+        if self.command.inputs:
+            value = self.command.inputs[0]
+            self.array, self.dtype = value.array, value.dtype
         else:
-            message.data = np.zeros(message.nbytes, np.uint8)
+            self.data = np.zeros(self.nbytes, np.uint8)
 
-    def _released(self, t: int) -> None:
-        self.ready = max(self.ready, t)
-        self.waiting -= 1
-        if not self.waiting:
-            self.queue.owner.pump(self.queue)
+    def bytes(self) -> np.ndarray | None:
+        """Return its bytes (uint8); None in a run without data."""
+        if self.data is None and self.array is not None:
+            assert self.command.compute is not None
+            self.data = self.command.compute(self.array)
+        return self.data
 
 
 class RecvJob(Job):
-    """A receive under way: `queues` are those it may take from.
+    """A receive under way: `queues` are those it may take from, `queue` is the one it has taken from.
 
     `asked` parts of its message have been asked for, `left` have not been taken.
     """
 
-    __slots__ = ("asked", "left", "message", "queue", "queues")
+    __slots__ = ("asked", "left", "message", "queue", "queues", "stays")
 
-    def __init__(
-        self, pe: Pe, command: Recv, command_id: int, issued: int, queues: tuple[Queue, ...], queue: Queue | None
-    ) -> None:
-        super().__init__(pe, command, command_id, issued)
-        self.queues, self.queue = queues, queue
+    loaded = True
+    command: Recv
+
+    def __init__(self, pe: Pe, command: Recv, program: Program | None, queues: tuple[Queue, ...]) -> None:
+        super().__init__(pe, command, program)
+        self.queues = queues
+        self.queue: Queue | None = None
         self.message: Message | None = None
         self.asked = self.left = 0
+        spec = queues[0].spec
+        # A message of one slot in TCM is a tile where it lies.
+        self.stays = command.consume and spec.kind == "tcm" and command.nbytes <= spec.slot_bytes
 
-    def finish(self, t: int, data: Any = None) -> None:
-        """Complete the command at `t`, its output being what the message carries."""
-        command, message = self.command, self.message
-        output = command.output
-        if output is not None and message is not None and self.pe.engine.data:
-            if message.array is not None and message.dtype == output.dtype:
-                output.array = message.array.reshape(output.shape)
-                command.compute = None
-            else:
-                data = message.bytes()
-        super().finish(t, data)
+    def enter(self) -> None:
+        """Queue behind the receives before it."""
+        self.pe.ipcq.receiver.add(self)
 
-    def _released(self, t: int) -> None:
-        self.ready = max(self.ready, t)
-        self.waiting -= 1
-        if not self.waiting:
-            self.pe.ipcq.receiver.post(self)
+    def go(self) -> None:
+        """Look for a message."""
+        self.pe.ipcq.receiver.post(self)
+
+    def result(self) -> np.ndarray | None:
+        """Return what the message carries, as the output has it."""
+        message, command = self.message, self.command
+        assert message is not None
+        assert command.output is not None
+        if message.array is not None and message.dtype is command.output.dtype:
+            return message.array.reshape(command.output.shape)
+        return None if command.compute is None else command.compute(message.bytes())

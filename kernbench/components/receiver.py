@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kernbench.components.access import requests
-from kernbench.components.command import Recv, Run
+from kernbench.components.command import Run
 from kernbench.components.queues import Queue, RecvJob, Slot
 from kernbench.errors import KernelError
 from kernbench.sim_engine.op_log import KIND
@@ -55,16 +55,16 @@ class Receiver:
         now = self.clock._now
         passed: set[Queue] = set()
         for job in list(self.waiting):
-            queues = job.queues if job.queue is None else (job.queue,)
-            if passed.isdisjoint(queues) and not job.waiting and job.ready <= now:
-                if len(queues) > 1:
-                    if any(q.inbox for q in queues) and self._looking != now:
-                        self._looking = now
-                        self.clock.call_last(now, self._look_at_any, None)
-                elif queues[0].inbox:
-                    self._claim(job, queues[0])
-                    continue
-            passed.update(queues)
+            queues, able = job.queues, not job.waiting and job.ready <= now
+            if len(queues) > 1:
+                if able and passed.isdisjoint(queues) and any(q.inbox for q in queues) and self._looking != now:
+                    self._looking = now
+                    self.clock.call_last(now, self._look_at_any, None)
+                passed.update(queues)
+            elif able and queues[0].inbox and queues[0] not in passed:
+                self._claim(job, queues[0])
+            else:
+                passed.add(queues[0])
 
     def _look_at_any(self, _: object) -> None:
         """Match receives from any direction, when all arrivals of this instant are known."""
@@ -72,7 +72,7 @@ class Receiver:
         now = self.clock._now
         passed: set[Queue] = set()
         for job in list(self.waiting):
-            queues = job.queues if job.queue is None else (job.queue,)
+            queues = job.queues
             if not passed.isdisjoint(queues) or job.waiting or job.ready > now:
                 passed.update(queues)
                 continue
@@ -86,7 +86,6 @@ class Receiver:
     def _claim(self, job: RecvJob, queue: Queue) -> None:
         """Give a receive the first message of a queue."""
         command, message = job.command, queue.inbox[0]
-        assert isinstance(command, Recv)
         if message.nbytes != command.nbytes:
             raise KernelError(
                 f"{self.pe.name}: recv of {command.nbytes} B from {queue.name!r}, where a message of "
@@ -108,7 +107,6 @@ class Receiver:
         """Read the parts that are in their slots and have not been asked for."""
         message, command = job.message, job.command
         assert message is not None
-        assert isinstance(command, Recv)
         now = self.clock._now
         while job.asked < len(message.slots):
             slot = message.slots[job.asked]
@@ -136,7 +134,6 @@ class Receiver:
         """Go on with a part that is out of its slot: done, or on to its place in memory."""
         job, slot = what
         command = job.command
-        assert isinstance(command, Recv)
         if not command.runs:
             self._done(job, slot)
             return
@@ -160,7 +157,6 @@ class Receiver:
 
     def _done(self, job: RecvJob, slot: Slot) -> None:
         command = job.command
-        assert isinstance(command, Recv)
         self._log_read(job, slot, self.clock._now)
         if command.consume:
             self.ipcq.release(slot, self.clock._now)
@@ -171,10 +167,9 @@ class Receiver:
     def _received(self, job: RecvJob, end: int) -> None:
         assert job.queue is not None
         assert job.message is not None
-        assert isinstance(job.command, Recv)
         self.ipcq.tell("recv", job.queue, job.message.nbytes)
         if self.log.operation:
-            self.log.after.append((job.id, job.message.command))
+            self.log.after.append((job.id, job.message.id))
         job.finish(end)
         # Message, slots and jobs would keep each other alive.
         if job.command.consume:
@@ -193,11 +188,9 @@ class Receiver:
         for job in self.waiting:
             if job.queues[0] not in mine:
                 continue
-            queues = [job.queue] if job.queue is not None else list(job.queues)
-            peers = ", ".join(naming.pe(*queue.spec.peer) for queue in queues)
-            command = job.command
-            assert isinstance(command, Recv)
-            names = " or ".join(queue.name for queue in queues)
+            peers = ", ".join(naming.pe(*queue.spec.peer) for queue in job.queues)
+            names = " or ".join(queue.name for queue in job.queues)
             behind = ", behind earlier commands that use its memory" if job.waiting else ""
-            found.append(f"recv of {command.nbytes} B from {names} ({peers}) since {job.ready / 1000:,.2f} ns{behind}")
+            since = f"since {job.ready / 1000:,.2f} ns{behind}"
+            found.append(f"recv of {job.command.nbytes} B from {names} ({peers}) {since}")
         return found

@@ -140,8 +140,8 @@ def _rehearse(job: TileJob, port: Port, planned: int) -> Rehearsal | None:
     memory = _slice(here)
     memory.direction = list(_slice(port).direction)
     command = copy.copy(job.command)
-    command.waiters = []
-    twin.add(command, planned - pe.mmu.lookup_ps)
+    command.waiters = ()
+    twin.add(twin.job(command), planned - pe.mmu.lookup_ps)
     again: TileJob = twin.pipeline.store.queue[0]
     idle.run()
     end = command.done_ps

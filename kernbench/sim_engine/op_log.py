@@ -66,9 +66,8 @@ class OpLog:
 
     def issue(self, command: int, issued: int, after: list[int]) -> None:
         """Add when PE_CPU has issued a command, and the commands that it comes after."""
-        if self.operation:
-            self.issued.append((command, issued))
-            self.after.extend((command, other) for other in after if other >= 0)
+        self.issued.append((command, issued))
+        self.after.extend((command, other) for other in after if other >= 0)
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
         """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
@@ -95,15 +94,15 @@ class OpLog:
 
     def part(self, slot: Any) -> None:
         """Add a part of a message between PEs, which is in its slot now."""
-        job, number = slot.job, self.routes.setdefault(slot.route, len(self.routes))
+        message, number = slot.message, self.routes.setdefault(slot.route, len(self.routes))
         times = slot.arrived_ps, -1, slot.credit, slot.since_ps
         self._moves.append(
-            (slot.sent_ps, slot.since_ps, number, slot.nbytes, job.id, slot.index, PART, slot.key, *times)
+            (slot.sent_ps, slot.since_ps, number, slot.nbytes, message.id, slot.index, PART, slot.key, *times)
         )
 
     def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Any, key: int) -> None:
         """Add a credit for a slot, which has arrived."""
-        number, receive = self.routes.setdefault(route, len(self.routes)), slot.job.message.claimed
+        number, receive = self.routes.setdefault(route, len(self.routes)), slot.message.claimed
         command = receive.id if receive is not None else -1
         self._moves.append((sent, now, number, nbytes, command, slot.index, CREDIT, key, *_UNKNOWN))
 

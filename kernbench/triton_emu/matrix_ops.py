@@ -235,7 +235,7 @@ def _seen(x: Tile) -> Value:
     value = x._value
     if value.shape == x.shape:
         return value
-    view = Value(x.shape, x.dtype, None, value.done_ps, maker=value.maker)
+    view = Value(x.shape, x.dtype, None, value.done_ps)
 
     def complete(whole: Value, t: int) -> None:
         view.done_ps = t

@@ -63,7 +63,7 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
         assert done is not None
         tell(done, t)
 
-    value.waiters.append(complete)
+    value.waiters += (complete,)
 
 
 class Program:

@@ -127,7 +127,7 @@ def test_a_command_that_comes_meanwhile(seen):
             engine.fabric.pairs = lambda route: False
         pe = engine.part("sip0.cube0.pe0.pe_cpu").pe
         late = Load("late", output=Value((64, 64), float16), runs=(Run(VA + SPACE, 8192, 8192),))
-        engine.env.call_at(LATE, lambda _, pe=pe, late=late: pe.add(late, LATE))
+        engine.env.call_at(LATE, lambda _, pe=pe, late=late: pe.add(pe.job(late), LATE))
         launch(engine, kernel)
         ends.append(everything(engine))
     assert ends[0] == ends[1]

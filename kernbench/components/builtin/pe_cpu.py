@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakSet
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.components.command import Command, Load, Recv, Send, Value
+from kernbench.components.command import Command, Value
+from kernbench.components.jobs import Job
 from kernbench.components.pe import Pe
 from kernbench.errors import KernbenchError, KernelError
 from kernbench.registry import RUNNERS
@@ -45,7 +45,10 @@ class PeCpu:
 
 
 class Program:
-    """One program of a launch: the backend that its kernel's commands go to. `issued` is PE_CPU's own clock."""
+    """One program of a launch: the backend that its kernel's commands go to. `issued` is PE_CPU's own clock.
+
+    It `waits_for` the completion of something, or, when `short` of TCM, for a place for it.
+    """
 
     data: bool
 
@@ -56,8 +59,8 @@ class Program:
         self.issued = self.last = self.engine.env._now
         self.unfinished = 0
         self.ended = False
-        self._placed: WeakSet[Value] = WeakSet()
-        self.waits_for = ""
+        self.waits_for: Value | Command | None = None
+        self.short = False
         self.since = self.issued
         self._greenlet = greenlet(self._run)
         self.engine.programs[self] = None
@@ -71,8 +74,9 @@ class Program:
 
     def resume(self, _: object) -> None:
         """Go on with the kernel until it blocks or ends."""
-        self._hub = getcurrent()
-        self._greenlet.parent = self._hub
+        hub = getcurrent()
+        if hub is not self._hub:
+            self._hub = self._greenlet.parent = hub
         self.issued = max(self.issued, self.engine.env._now)
         try:
             self._greenlet.switch(None)
@@ -89,54 +93,51 @@ class Program:
 
     def submit(self, command: Command) -> None:
         """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
-        output, queues = command.output, self.launch.queues
-        if isinstance(command, Send | Recv):
-            self.pe.ipcq.direction(queues, command.direction)
-        if output is not None:
-            if self.pe.ipcq.keeps(command, queues):
-                self._placed.add(output)
-            else:
-                self._place(output, isinstance(command, Load | Recv))
+        job = self.pe.job(command, self)
+        if command.output is not None:
+            self._place(command.output, job)
         self.issued += self.cpu.command_ps
         self.unfinished += 1
-        command.waiters.append(self._completed)
-        self.pe.add(command, self.issued, queues)
+        self.pe.add(job, self.issued)
 
-    def _place(self, output: Value, loaded: bool) -> None:
-        while True:
-            at = self.pe.tcm.alloc(output, loaded, self.issued)
+    def _place(self, output: Value, job: Job) -> None:
+        tcm = self.pe.tcm
+        while not job.stays:
+            at = tcm.alloc(output, job.loaded, self.issued)
             if at is not None:
                 self.issued = max(self.issued, at)
-                self._placed.add(output)
-                return
+                break
             if not self.unfinished:
-                raise self.pe.tcm.full(output, loaded)
-            self._wait(f"{output.nbytes} B of TCM")
+                raise tcm.full(output, job.loaded)
+            self.short = True
+            self._wait(output)
+        self.pe.placed[output] = self
 
-    def _completed(self, t: int) -> None:
+    def completed(self, t: int) -> None:
+        """Take note that one of its commands is complete at `t`."""
         self.unfinished -= 1
-        self.last = max(self.last, t)
+        if t > self.last:
+            self.last = t
         if self.ended:
             self._maybe_end(t)
-        elif self.waits_for.endswith("TCM"):
+        elif self.short:
             self._wake(t)
 
     def block(self, on: Value | Command) -> None:
         """Let the kernel wait until `on` is complete."""
         if on.done_ps is None:
-            on.waiters.append(self._wake)
-            self._wait(repr(getattr(on, "name", None) or f"a tile of shape {getattr(on, 'shape', ())}"))
+            on.waiters += (self._wake,)
+            self._wait(on)
         elif on.done_ps > self.engine.env._now:
             self._wake(on.done_ps)
-            self._wait("")
+            self._hub.switch()
 
     def _wake(self, t: int) -> None:
-        self.waits_for = ""
+        self.waits_for, self.short = None, False
         self.engine.env.call_at(max(t, self.engine.env._now), self.resume, None)
 
-    def _wait(self, what: str) -> None:
-        if what:
-            self.waits_for, self.since = what, self.engine.env._now
+    def _wait(self, what: Value | Command) -> None:
+        self.waits_for, self.since = what, self.engine.env._now
         self._hub.switch()
 
     def drop(self, value: Value) -> None:
@@ -153,7 +154,7 @@ class Program:
     def _end(self, _: object) -> None:
         del self.engine.programs[self]
         # A tile that outlives its program (in a cycle, or stored somewhere) holds no TCM any more.
-        for value in list(self._placed):
+        for value in [value for value, program in self.pe.placed.items() if program is self]:
             self.pe.free(value, self.engine.env._now)
         self.launch.program_done(self)
 
@@ -163,7 +164,10 @@ class Program:
 
     def describe(self) -> str:
         """Return who waits for what since when, for a deadlock's message."""
-        what = self.waits_for or "its commands"
+        on = self.waits_for
+        what = repr(f"a tile of shape {on.shape}" if isinstance(on, Value) else on.name) if on else "its commands"
+        if self.short and isinstance(on, Value):
+            what = f"{on.nbytes} B of TCM"
         lines = [f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"]
         lines += self.pe.ipcq.receiver.describe(self.launch.queues)
         if self.launch.queues is not None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from kernbench.analysis.causes import FETCH
 from kernbench.components.access import requests
-from kernbench.components.command import Command, Recv, Run, Send
-from kernbench.components.queues import Queue, RecvJob, SendJob, Slot
+from kernbench.components.command import Recv, Run, Send
+from kernbench.components.queues import Message, Queue, RecvJob, Slot
 from kernbench.components.receiver import Receiver
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
@@ -27,6 +27,7 @@ from kernbench.sim_engine.turns import QUEUE, Turns
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.pe import Pe
     from kernbench.sim_engine.link import Route
 
@@ -47,8 +48,8 @@ class PeIpcq:
         self.receiver = Receiver(self)
         self._write_ps = pe.fetch_store.store_ps
         self._write_free = 0
+        self._by_ring: dict[int, Queue] = {}
         self._by_peer_ring: dict[int, Queue] = {}
-        self._rings: list[tuple[int, int, Queue]] = []
 
     # -- installation
 
@@ -67,15 +68,14 @@ class PeIpcq:
             if spec.direction in queues:
                 raise AllocationError(f"{self.name}: {key!r} names direction {spec.direction!r} twice")
             start, end = spec.ring_pa, spec.ring_pa + spec.n_slots * spec.slot_bytes
-            for other_start, other_end, other in self._rings:
+            for other_start, other in self._by_ring.items():
+                other_end = other_start + other.spec.n_slots * other.spec.slot_bytes
                 if start < other_end and other_start < end:
                     raise AllocationError(
                         f"{self.name}: the ring of {spec.direction!r} [{start:#x}, {end:#x}) overlaps that of "
                         f"{other.name!r} [{other_start:#x}, {other_end:#x}); reserve each ring from the allocator"
                     )
-            queue = queues[spec.direction] = Queue(self, spec)
-            self._rings.append((start, end, queue))
-            self._by_peer_ring[spec.peer_pa] = queue
+            queues[spec.direction] = self._by_ring[start] = self._by_peer_ring[spec.peer_pa] = Queue(self, spec)
         for size in {spec.chunk_bytes for spec in specs}:
             self._take_turns(specs[0], size, key)
         self.sets[key] = queues
@@ -94,52 +94,35 @@ class PeIpcq:
                 f"turns of {turns.nbytes} B already; give all algorithms of a session one size"
             )
 
-    def direction(self, key: str | None, name: str | None) -> Queue | None:
-        """Return the queue that a program means; None for any.
+    # -- commands
 
-        Raises
-        ------
-        IpcqInvalidDirection
-            If the program has no such queue.
-        """
-        queues = self.sets.get(key or "", {})
-        if name is None and queues:
-            return None
-        if name is None or name not in queues:
-            known = f"{hint(str(name), list(queues))}" if queues else "the launch has no queues; give it some"
-            raise IpcqInvalidDirection(f"{self.name}: no queue {name!r}; {known}")
-        return queues[name]
+    def message(self, command: Send, program: Program | None) -> Message:
+        """Return the job of a send."""
+        queue = self._named(self._queues(program), command.direction)
+        return Message(self.pe, command, program, queue)
 
-    def job(self, command: Command, command_id: int, issued: int, key: str | None) -> SendJob | RecvJob:
-        """Return the job of a send or a receive."""
-        assert isinstance(command, Send | Recv)
-        queue = self.direction(key, command.direction)
-        if isinstance(command, Send):
-            assert queue is not None
-            return SendJob(self.pe, command, command_id, issued, queue)
-        queues = tuple(self.sets[key or ""].values())
+    def receive(self, command: Recv, program: Program | None) -> RecvJob:
+        """Return the job of a receive."""
+        known = self._queues(program)
+        anywhere = known and command.direction is None
+        queues = tuple(known.values()) if anywhere else (self._named(known, command.direction),)
         spec = queues[0].spec
         if not command.consume and command.nbytes > spec.n_slots * spec.slot_bytes:
             raise KernelError(
                 f"{self.name}: recv_no_consume of {command.nbytes} B, where a ring holds {spec.n_slots} x "
                 f"{spec.slot_bytes} B; a message that never lies there whole cannot be looked at"
             )
-        return RecvJob(self.pe, command, command_id, issued, queues, queue)
+        return RecvJob(self.pe, command, program, queues)
 
-    def keeps(self, command: Command, key: str | None) -> bool:
-        """Return whether a received tile stays in its slot: a message of one slot, in TCM."""
-        if not isinstance(command, Recv) or command.output is None or not command.consume:
-            return False
-        spec = next(iter(self.sets[key or ""].values())).spec
-        return spec.kind == "tcm" and command.nbytes <= spec.slot_bytes
+    def _queues(self, program: Program | None) -> dict[str, Queue]:
+        return self.sets.get(program.launch.queues or "", {}) if program is not None else {}
 
-    def add(self, job: SendJob | RecvJob) -> None:
-        """Take a job in program order."""
-        if isinstance(job, SendJob):
-            job.queue.outbox.append(job)
-            self.pump(job.queue)
-        else:
-            self.receiver.add(job)
+    def _named(self, queues: dict[str, Queue], name: str | None) -> Queue:
+        queue = queues.get(name or "")
+        if queue is None:
+            known = f"{hint(str(name), list(queues))}" if queues else "the launch has no queues; give it some"
+            raise IpcqInvalidDirection(f"{self.name}: no queue {name!r}; {known}")
+        return queue
 
     # -- sending
 
@@ -147,36 +130,35 @@ class PeIpcq:
         """Let leave what can leave."""
         now, outbox = self.clock._now, queue.outbox
         while outbox:
-            job = outbox[0]
-            if job.waiting:
+            message = outbox[0]
+            if message.waiting:
                 return
-            if job.ready > now:
-                if queue.wake_ps != job.ready:
-                    queue.wake_ps = job.ready
-                    self.clock.call_at(job.ready, self.pump, queue)
+            if message.ready > now:
+                if queue.wake_ps != message.ready:
+                    queue.wake_ps = message.ready
+                    self.clock.call_at(message.ready, self.pump, queue)
                 return
-            if job.start_ps < 0:
-                job.start_ps = now
-                job.take()
-            while job.left < job.message.parts:
+            if message.start_ps < 0:
+                message.begin(now)
+            while message.left < message.parts:
                 if not queue.credits:
                     return
-                self._give_slot(queue, job)
+                self._give_slot(queue, message)
             outbox.popleft()
 
-    def _give_slot(self, queue: Queue, job: SendJob) -> None:
-        """Give the next part of a send its slot; it leaves at once, or when it has been read from memory."""
-        spec, i = queue.spec, job.left
+    def _give_slot(self, queue: Queue, message: Message) -> None:
+        """Give the next part of a message its slot; it leaves at once, or when it has been read from memory."""
+        spec, i = queue.spec, message.left
         at = spec.peer_pa + queue.sent % spec.n_slots * spec.slot_bytes
-        slot = Slot(job, i, queue.sent, at, job.part_bytes(i))
+        slot = Slot(message, i, queue.sent, at, message.part_bytes(i))
         slot.credit, queue.credit_key = queue.credit_key, -1
-        job.left += 1
+        message.left += 1
         queue.sent += 1
+        queue.credits -= 1
         queue.leaving.append(slot)
-        command = job.command
-        assert isinstance(command, Send)
-        if command.runs:
-            self._load(slot, queue, command.runs[0].va + i * spec.slot_bytes)
+        runs = message.command.runs
+        if runs:
+            self._load(slot, queue, runs[0].va + i * spec.slot_bytes)
         else:
             slot.loaded = True
             self._leave(queue)
@@ -189,12 +171,12 @@ class PeIpcq:
 
         def read(txn: Transaction) -> None:
             nonlocal left
-            data = slot.job.message.data
+            data = slot.message.data
             if data is not None and txn.data is not None:
                 at = first + txn.arg.at[0]
                 data[at : at + txn.nbytes] = txn.data
             if self.log.operation:
-                self.log.transfer(asked, self.clock._now, txn, slot.job.id, slot.index, FETCH)
+                self.log.transfer(asked, self.clock._now, txn, slot.message.id, slot.index, FETCH)
             left -= 1
             if not left:
                 slot.loaded = True
@@ -237,11 +219,14 @@ class PeIpcq:
         """Take a part that a memory has taken; the set-up of the access comes on top."""
         slot: Slot = txn.arg
         slot.arrived_ps = now = self.clock._now
-        self.clock.call_at(now + self.receiver.setup_ps[slot.job.queue.spec.kind], self._in_slot, slot)
+        self.clock.call_at(now + self.receiver.setup_ps[slot.message.queue.spec.kind], self._in_slot, slot)
 
     def _in_slot(self, slot: Slot) -> None:
         """Take note of a part in its slot. A queue's parts count in their order, whatever its memory did."""
-        queue = self._ring_at(slot.pa)
+        ring_pa = slot.message.queue.spec.peer_pa
+        queue = self._by_ring.get(ring_pa)
+        if queue is None:
+            raise KernbenchError(f"{self.name}: a part arrived for {ring_pa:#x}, which lies in none of its rings")
         slot.queue = queue
         queue.written[slot.number] = slot
         while queue.arrived in queue.written:
@@ -249,31 +234,25 @@ class PeIpcq:
         if self.receiver.waiting:
             self.receiver.look(None)
 
-    def _ring_at(self, pa: int) -> Queue:
-        for start, end, queue in self._rings:
-            if start <= pa < end:
-                return queue
-        raise KernbenchError(f"{self.name}: a part arrived for {pa:#x}, which lies in none of its rings")
-
     def _arrive(self, queue: Queue, slot: Slot) -> None:
-        now, job = self.clock._now, slot.job
+        now, message = self.clock._now, slot.message
         slot.since_ps = now
         queue.arrived += 1
         queue.held.append(slot)
-        message = job.message
         message.slots.append(slot)
         if not slot.index:
             queue.inbox.append(message)
         self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
             self.log.part(slot)
-        job.landed += 1
+        message.landed += 1
         if message.claimed is not None:
             self.receiver.take(message.claimed)
-        if job.landed == message.parts:
+        if message.landed == message.parts:
             if self.log.operation:
-                self.log.row(job.start_ps, now, job.queue.owner.component, _SEND, job.id, message.nbytes, 0, -1)
-            job.finish(now)
+                sender = message.queue.owner.component
+                self.log.row(message.start_ps, now, sender, _SEND, message.id, message.nbytes, 0, -1)
+            message.finish(now)
 
     # -- credits
 
@@ -304,7 +283,7 @@ class PeIpcq:
         queue = self._by_peer_ring[ring_pa]
         if queue.outbox and not queue.credits:
             queue.credit_key = key
-        queue.acknowledged += 1
+        queue.credits += 1
         if self.log.operation:
             self.log.credit(route, sent, self.clock._now, queue.spec.credit_bytes, slot, key)
         self.pump(queue)

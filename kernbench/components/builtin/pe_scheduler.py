@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernbench.components.command import Command, Composite, Dot, Ref, Value, VectorOp
+from kernbench.components.command import Composite, Dot, Ref, Value, VectorOp
 from kernbench.components.jobs import TileJob
 from kernbench.components.rehearsal import Alone, own_port
 from kernbench.components.stream import Stream, TileReads, TileWrites
@@ -17,6 +17,7 @@ from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.units import MIB, ns_to_ps
 
 if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.builtin.pe_dma import Port
     from kernbench.components.pe import Pe
 
@@ -133,7 +134,7 @@ class PeScheduler:
             job.planned_ps = planned
             self.pe.pump()
 
-    def job(self, command: Command, command_id: int, issued: int) -> TileJob:
+    def job(self, command: Dot | Composite, program: Program | None) -> TileJob:
         """Return the job of a dot or a composite.
 
         Raises
@@ -141,12 +142,8 @@ class PeScheduler:
         OutOfMemoryError
             If its tile buffers do not fit.
         """
-        if isinstance(command, Dot):
-            plan = self._dot(command)
-        else:
-            assert isinstance(command, Composite)
-            plan = self._composite(command)
-        job = TileJob(self.pe, command, command_id, issued, plan)
+        plan = self._dot(command) if isinstance(command, Dot) else self._composite(command)
+        job = TileJob(self.pe, command, program, plan)
         streamed = [
             (Stream(self.pe, operand.what, operand.grid), operand)
             for operand in plan.operands
