@@ -17,11 +17,20 @@ class Network(Protocol):
     def way(self, nbytes: float, adds: int = 0) -> float:
         """Return the time of the first chunk of a message from one neighbour to the next, and of `adds` sums [ns]."""
 
-    def rest(self, nbytes: float, adds: int = 0) -> float:
-        """Return how long the chunks behind the first one follow [ns]."""
+    def rest(self, nbytes: float, adds: int = 0, *, loaded: bool = False, alone: bool = False) -> float:
+        """Return how long the chunks behind the first one follow [ns].
 
-    def busy(self, nbytes: float, adds: int = 0) -> float:
+        `loaded` where they leave from memory, `alone` where only one direction of a tree is in use.
+        """
+
+    def busy(self, nbytes: float, adds: int = 0, *, loaded: bool = False) -> float:
         """Return how long a message keeps a neighbour busy: its port, or its engine with `adds` sums [ns]."""
+
+    def before(self, nbytes: float, chunks: int) -> float:
+        """Return the bytes of the first `chunks` of a message."""
+
+    def late(self, nbytes: float) -> float:
+        """Return the bytes of a message that find no slot before it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +53,21 @@ class AlphaBeta:
         """Return alpha + n / B, and gamma n for each sum."""
         return self.alpha_ns + nbytes / self.bw_gbs + adds * self.gamma_ns * nbytes
 
-    def rest(self, nbytes: float, adds: int = 0) -> float:
+    def rest(self, nbytes: float, adds: int = 0, *, loaded: bool = False, alone: bool = False) -> float:
         """Return nothing: there is one chunk."""
         return 0.0
 
-    def busy(self, nbytes: float, adds: int = 0) -> float:
+    def busy(self, nbytes: float, adds: int = 0, *, loaded: bool = False) -> float:
         """Return n / B."""
         return nbytes / self.bw_gbs
+
+    def before(self, nbytes: float, chunks: int) -> float:
+        """Return all of it."""
+        return nbytes
+
+    def late(self, nbytes: float) -> float:
+        """Return nothing: a message is a chunk."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +82,32 @@ class Ring:
 class Tree:
     """A level of ranks in a tree: the vector goes over `depth` edges to its root, for the next level, and back.
 
-    Each rank adds what `fan` children send.
+    Each rank adds what `fan` children send, and takes the first result when it has passed on `lag` chunks.
     """
 
     depth: int
     net: Network
     fan: int = 1
+    lag: int = 0
 
 
 Level = Ring | Tree
 Form = Callable[[Sequence[Level], float], float]
 
 
-def steps(net: Network, count: int, nbytes: float, adds: int = 0) -> float:
+def steps(net: Network, count: int, nbytes: float, adds: int = 0, *, loaded: bool = False) -> float:
     """Return the time of `count` steps in which every rank sends `nbytes`, a chunk after that chunk of the step before.
 
     Notes
     -----
-    Either ports are busy all the time, or the first chunk has gone all its way before the last one has left.
+    Either ports are busy all the time, or the first chunk has gone all its way before the last one has left. `loaded`:
+    what the first step sends leaves from memory.
     """
-    if not count:
-        return 0.0
-    way = net.way(nbytes, adds)
-    return max(count * way, (count - 1) * net.busy(nbytes, adds) + way) + net.rest(nbytes, adds)
+    way, rest = net.way(nbytes, adds), net.rest(nbytes, adds, loaded=loaded and count == 1)
+    if count < 2:
+        return count * (way + rest)
+    ports = net.busy(nbytes, adds, loaded=loaded) + (count - 2) * net.busy(nbytes, adds)
+    return max(count * way, ports + way) + rest
 
 
 def all_reduce(levels: Sequence[Level], nbytes: float) -> float:
@@ -107,30 +127,32 @@ def all_reduce(levels: Sequence[Level], nbytes: float) -> float:
     """
     if not levels:
         return 0.0
-    level, inner = levels[0], levels[1:]
+    level, net, inner = levels[0], levels[0].net, levels[1:]
     if isinstance(level, Ring):
-        around = reduce_scatter([level], nbytes) + all_gather([level], nbytes)
+        around = reduce_scatter([level], nbytes) + steps(net, level.n - 1, nbytes / level.n)
         return around + all_reduce(inner, nbytes / level.n)
-    there_and_back = level.depth * (level.net.way(nbytes, level.fan) + level.net.way(nbytes))
-    return there_and_back + max(level.net.rest(nbytes, level.fan), all_reduce(inner, nbytes))
+    there_and_back = level.depth * (net.way(nbytes, level.fan) + net.way(nbytes))
+    up = net.rest(net.before(nbytes, level.lag), level.fan, loaded=True, alone=True)
+    behind = up + max(net.rest(nbytes, alone=True), net.rest(nbytes, level.fan, loaded=True) - up)
+    return there_and_back + max(behind, all_reduce(inner, nbytes))
 
 
 def reduce_scatter(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 steps round a ring, each of an n-th of the vector received and added."""
     level = _ring(levels)
-    return steps(level.net, level.n - 1, nbytes / level.n, adds=1)
+    return steps(level.net, level.n - 1, nbytes / level.n, adds=1, loaded=True)
 
 
 def all_gather(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 steps round a ring, each of an n-th of the whole passed on."""
     level = _ring(levels)
-    return steps(level.net, level.n - 1, nbytes / level.n)
+    return steps(level.net, level.n - 1, nbytes / level.n, loaded=True)
 
 
 def ring_flat(levels: Sequence[Level], nbytes: float) -> float:
     """Return an all-reduce in which whole vectors go round the ring: n - 1 of them come, and are added."""
     level = _ring(levels)
-    return steps(level.net, level.n - 1, nbytes, adds=1)
+    return steps(level.net, level.n - 1, nbytes, adds=1, loaded=True)
 
 
 def recursive_doubling(levels: Sequence[Level], nbytes: float) -> float:
@@ -138,31 +160,34 @@ def recursive_doubling(levels: Sequence[Level], nbytes: float) -> float:
 
     Notes
     -----
+    What fits into slots is there when a step ends: only the first step takes all its time, of the others what is late.
     log n (alpha + S / B + S gamma) (Thakur, Rabenseifner and Gropp, 2005).
     """
     folds = [level for level in levels if isinstance(level, Tree)]
     pairs = [level for level in levels if isinstance(level, Ring)]
-    total = sum(level.net.way(nbytes, adds=1) + level.net.rest(nbytes, adds=1) for level in pairs)
+    total = sum(level.net.way(nbytes, adds=1) for level in pairs)
+    total += max(level.net.rest(nbytes, adds=1, loaded=True) for level in pairs)
+    total += sum(level.net.rest(level.net.late(nbytes), adds=1) for level in pairs[1:])
     return total + sum(level.net.way(nbytes, adds=1) + level.net.way(nbytes) for level in folds)
 
 
 def reduce(levels: Sequence[Level], nbytes: float) -> float:
     """Return the vector's way up a tree, with sums."""
     level = _tree(levels)
-    return level.depth * level.net.way(nbytes, level.fan) + level.net.rest(nbytes, level.fan)
+    return level.depth * level.net.way(nbytes, level.fan) + level.net.rest(nbytes, level.fan, loaded=True)
 
 
 def broadcast(levels: Sequence[Level], nbytes: float) -> float:
     """Return the vector's way down a tree."""
     level = _tree(levels)
-    return level.depth * level.net.way(nbytes) + level.net.rest(nbytes)
+    return level.depth * level.net.way(nbytes) + level.net.rest(nbytes, loaded=True)
 
 
 def all_to_all(levels: Sequence[Level], nbytes: float) -> float:
     """Return n - 1 messages of an n-th of the vector, which leave one behind the other."""
     level = _ring(levels)
     part = nbytes / level.n
-    return level.net.way(part) + level.net.rest(part) + (level.n - 2) * level.net.busy(part)
+    return level.net.way(part) + level.net.rest(part, loaded=True) + (level.n - 2) * level.net.busy(part, loaded=True)
 
 
 def barrier(levels: Sequence[Level], nbytes: float) -> float:

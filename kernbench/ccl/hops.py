@@ -148,10 +148,13 @@ class Hop:
         """What the slots allow: all of them in a round trip."""
         return self.window(self.ring.slot_bytes)
 
-    def window(self, nbytes: int) -> float:
-        """Return what the slots allow messages of `nbytes` [GB/s]: a short one takes a slot like any."""
+    def window(self, nbytes: int, more_ns: float = 0.0) -> float:
+        """Return what the slots allow messages of `nbytes` [GB/s]: a short one takes a slot like any.
+
+        `more_ns` is how much longer each slot is taken than on an idle machine.
+        """
         held = min(nbytes, self.ring.slot_bytes)
-        return self.ring.n_slots * held / self._round_trip_ns(held)
+        return self.ring.n_slots * held / (self._round_trip_ns(held) + more_ns)
 
     @property
     def rate_gbs(self) -> float:

@@ -24,27 +24,32 @@ Ways = Callable[[int], Sequence[str]]  # the directions that a participant uses,
 Line = tuple[tuple[int, int, int], ...]  # a participant, its parent, and how many children that one has
 
 
+def _always(*ways: str) -> Ways:
+    return lambda _rank: ways
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A level of an algorithm: its ring of `n`, or its tree along `line`, and the directions that are in use together.
 
-    `line` leads from a participant far from its root to it. In a level of `each` to each, a participant uses one queue
-    after the other.
+    `line` leads from a participant far from its root to it, `up` are the directions to parents. In a level of `each` to
+    each, a participant uses one queue after the other.
     """
 
     ways: Ways
     n: int = 0
     line: Line = ()
     each: bool = False
+    up: Ways | None = None
+
+    def leads_up(self, rank: int, way: str) -> bool:
+        """Return whether a direction of a participant leads to its parent."""
+        return self.up is not None and way in self.up(rank)
 
     @property
     def fan(self) -> int:
         """The most children that a participant on the way adds up."""
         return max((fan for _, _, fan in self.line), default=1)
-
-
-def _always(*ways: str) -> Ways:
-    return lambda _rank: ways
 
 
 def _ring(plan: Plan) -> list[Part]:
@@ -59,8 +64,9 @@ def both_ways(plan: Plan) -> bool:
 
 def _halving(plan: Plan) -> list[Part]:
     bits = plan.world_size.bit_length() - 1
-    fold = [Part(_always("fold"), line=((1 << bits, 0, 1),))] if plan.world_size != 1 << bits else []
-    return fold + [Part(_always(f"bit{bit}"), n=2) for bit in range(bits)]
+    fold = Part(_always("fold"), line=((1 << bits, 0, 1),), up=lambda rank: ("fold",) if rank >> bits else ())
+    pairs = [Part(_always(f"bit{bit}"), n=2) for bit in range(bits)]
+    return pairs if plan.world_size == 1 << bits else [fold, *pairs]
 
 
 def _mesh(w: int, h: int, root: int, ranks: Sequence[int], of: Callable[[int], int], prefix: str = "") -> Part:
@@ -75,12 +81,16 @@ def _mesh(w: int, h: int, root: int, ranks: Sequence[int], of: Callable[[int], i
         tree = trees[of(rank)]
         return () if of(rank) < 0 else tree.children if tree.parent is None else (tree.parent, *tree.children)
 
+    def up(rank: int) -> Sequence[str]:
+        parent = trees[of(rank)].parent
+        return () if of(rank) < 0 or parent is None else (parent,)
+
     at, line = max(range(w * h), key=lambda at: trees[at].depth), []
     while (parent := trees[at].parent) is not None:
         above = at + steps[parent.removeprefix(prefix)]
         line.append((ranks[at], ranks[above], len(trees[above].children)))
         at = above
-    return Part(ways, line=tuple(line))
+    return Part(ways, line=tuple(line), up=up)
 
 
 def _cycle(w: int, h: int, at: Callable[[int], int], *, both: bool = False) -> Part:
@@ -107,7 +117,8 @@ def _grid(plan: Plan) -> list[Part]:
 def _trees(plan: Plan, *prefixes: str) -> list[Part]:
     """Return the tree, or the several that are used together, in which `parent` leads to the root."""
     line = max((_to_root(plan, rank, prefix) for rank in range(plan.world_size) for prefix in prefixes), key=len)
-    return [Part(_always(*(prefix + way for prefix in prefixes for way in ("parent", *_CHILDREN))), line=line)]
+    ways = _always(*(prefix + way for prefix in prefixes for way in ("parent", *_CHILDREN)))
+    return [Part(ways, line=line, up=_always(*(f"{prefix}parent" for prefix in prefixes)))]
 
 
 def _to_root(plan: Plan, rank: int, prefix: str) -> Line:
@@ -157,7 +168,7 @@ def _devices(lane: Lane, first: int, among: Callable[[int], bool]) -> list[Part]
 def _chains(plan: Plan) -> list[Part]:
     """Return chains of PEs; only the first PE of each cube goes on, and only the root cube's between devices."""
     chain = tuple((pe, pe - 1, 1) for pe in range(plan.lanes[0].n_pes - 1, 0, -1))
-    return [Part(_always("local_E", "local_W"), line=chain), *_cubes(plan)]
+    return [Part(_always("local_E", "local_W"), line=chain, up=_always("local_W")), *_cubes(plan)]
 
 
 def _slices(plan: Plan) -> list[Part]:
@@ -173,7 +184,7 @@ def _slices(plan: Plan) -> list[Part]:
 def _both_halves(plan: Plan) -> list[Part]:
     """Return the way round a ring from any root, in both directions at once."""
     line = tuple((rank, rank + 1, 1) for rank in range(plan.world_size // 2))
-    return [Part(_always("E", "W"), line=line)]
+    return [Part(_always("E", "W"), line=line, up=_always("E", "W"))]
 
 
 def _all(plan: Plan) -> list[Part]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 SLOTS = (2, 4, 8, 16, 32)
 # More slots have to gain so much: each takes room in TCM, on every PE and for every direction.
-WORTH = 0.01
+WORTH = 0.1
 
 Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns
 

@@ -37,7 +37,7 @@ def test_slots_are_taken_where_they_are_worth_it(machine):
     tuner = Tuner(machine, entries("ring_allreduce_tcm"))
     assert tuner.choose("all_reduce", 64).n_slots == 2
     long = tuner.choose("all_reduce", 16 * MIB)
-    assert long.n_slots == 8  # 4 do not fill the round trip between SIPs: 70 of 128 GB/s
+    assert long.n_slots == 16  # 8 would fill the round trip, if nothing waited for anything: simulated, 23 % slower
 
 
 def test_stated_slots_are_kept(machine):
@@ -118,7 +118,7 @@ def test_a_table_knows_what_algorithms_state(machine, tmp_path):
         Tuner(machine, [own], folder=tmp_path).choose("all_reduce", MIB)
         for own in (ring, replace(ring, n_slots=3), replace(ring, n_slots=3, slot_size=512), ring)
     ]
-    assert [d.n_slots for d in found] == [8, 3, 3, 8]
+    assert [d.n_slots for d in found] == [16, 3, 3, 16]
     assert found[1].best.ns < found[2].best.ns
     assert found[3] == found[0]
 
@@ -144,4 +144,4 @@ def test_the_choice_shows_itself(machine):
 def test_the_plan_of_a_choice_has_its_slots(machine):
     tuner = Tuner(machine, entries("ring_allreduce_tcm"))
     plan = tuner.plan(tuner.choose("all_reduce", 16 * MIB), range(8))
-    assert (plan.algorithm.n_slots, plan.world_size) == (8, 8)
+    assert (plan.algorithm.n_slots, plan.world_size) == (16, 8)

@@ -51,6 +51,20 @@ def test_closed_forms_are_near_where_nobody_gets_in_the_way(rows):
             assert row["latency_ns"] == pytest.approx(row["closed_form_ns"], rel=0.15), row["algorithm"]
 
 
+def test_closed_forms_are_within_two_fifths_where_levels_and_trees_meet():
+    cases = [
+        Case("x", 64, "torus_2d", "halving_doubling_allreduce", 1024, w=8, h=8),  # levels that keep apart
+        Case("x", 2, "ring_1d", "double_tree_allreduce", 1 << 20),  # what leaves memory holds its slot longer
+        Case("x", 8, "torus_2d", "double_tree_allreduce", 98304, w=4, h=2),  # results come behind sums
+        Case("x", 6, "torus_2d", "tree_allreduce", 98304, w=3, h=2),
+        Case("x", 6, "torus_2d", "direct_all_to_all", 24576, w=3, h=2),
+        Case("x", 8, "ring_1d", "ring_allreduce_tcm", 1 << 20, changes={"n_slots": 8}),  # window and link are alike
+    ]
+    for row in ccl.sweep("preset:default", cases, config=CONFIG)[0]:
+        assert row["bound_ns"] <= row["latency_ns"], row["algorithm"]
+        assert 1 / 1.4 < row["latency_ns"] / row["closed_form_ns"] < 1.4, (row["algorithm"], row["n_sips"])
+
+
 def test_bus_bandwidth_is_that_of_nccl_tests(rows):
     ring = by_name(rows, 16384)["ring_allreduce_tcm"]
     assert ring["algbw_gbs"] == pytest.approx(16384 / ring["latency_ns"])

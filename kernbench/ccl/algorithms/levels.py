@@ -79,7 +79,7 @@ def _ring(ring: Ring, rest: Sequence[Level], vector: Span, cut: Cut, up: Ways, d
     last: list[Move] = []
     for segment in cut.segments(*vector, n):
         parts = blocks(*segment, n, cut.row)
-        apart = _apart(n, rest, parts[0], cut)
+        apart = bool(rest) and keeps_apart(n, len(_pieces(rest, parts[0], cut)[0]), parts[0][1], cut)
         # The others' parts, in the pieces and in the order in which the next level takes and gives them.
         pieces = [(cut.chunks(part),) * 2 if apart else _pieces(rest, part, cut) for part in parts]
         taken, given = [of[0] for of in pieces], [of[1] for of in pieces]
@@ -103,16 +103,13 @@ def _ring(ring: Ring, rest: Sequence[Level], vector: Span, cut: Cut, up: Ways, d
     yield from last
 
 
-def _apart(n: int, rest: Sequence[Level], part: Span, cut: Cut) -> bool:
+def keeps_apart(n: int, pieces: int, part: int, cut: Cut) -> bool:
     """Return whether a ring of `n` keeps to messages of its own, and leaves sums in memory for the next level.
 
-    Pieces of the next level would be too short, and too many. `part` is the longest, the same for every member.
+    That level's `pieces` would be too short, and too many. `part` is the longest [elements], the same for every member.
     """
-    if not rest:
-        return False
-    pieces = len(_pieces(rest, part, cut)[0])
     many = (n - 1) * pieces
-    return many > MANY and pieces > len(cut.chunks(part)) and part[1] * cut.itemsize < SHORT * many * pieces
+    return many > MANY and pieces > len(cut.chunks((0, part))) and part * cut.itemsize < SHORT * many * pieces
 
 
 def _pieces(levels: Sequence[Level], vector: Span, cut: Cut) -> tuple[list[Span], list[Span]]:
