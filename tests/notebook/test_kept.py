@@ -120,7 +120,7 @@ def test_a_cancelled_or_failed_run_is_not_kept(cache):
     other.cancel()
     assert other.wait(LONG_S)
     assert other.state.status == CANCELLED
-    run(explorer(m=4096, k=4096, n=4096, staging="load_load"))
+    run(explorer(m=2048, k=2048, n=2048, staging="load_load"))
     stopped = explorer()
     stopped.on_change.append(stopped.cancel)
     assert stopped.run()
