@@ -195,8 +195,8 @@ heat("to-other-sip-write")
 #
 # ## Can it be trusted?
 #
-# Each run carries a certificate. In the mode used here every flit is simulated on every link. Mode `fast` moves messages
-# whole, which is an estimate where they meet; its certificate says whether they did.
+# Each run carries a certificate. In the mode used here every flit is simulated on every link. Mode `fast` moves
+# messages whole, which is an estimate where they meet; its certificate says whether they did.
 
 # %%
 print(f"{len(rows + grown + met + far)} runs")
