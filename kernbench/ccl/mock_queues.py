@@ -63,7 +63,8 @@ class Inbox:
     def check(self, what: str, direction: str) -> None:
         """Refuse a direction that the program does not have."""
         if direction not in self.queues:
-            raise IpcqInvalidDirection(f"{what} {direction!r}: no such queue; {hint(direction, self.queues)}")
+            known = hint(direction, self.queues) if self.queues else "it has none: nobody else takes part"
+            raise IpcqInvalidDirection(f"{what} {direction!r}: no such queue; {known}")
 
     def push(self, direction: str, data: np.ndarray) -> None:
         """Take a message that a neighbour sends to the queue `direction`."""

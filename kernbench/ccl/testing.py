@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,10 @@ def run_kernel_in_mock(
     >>> x
     [array([2., 2.], dtype=float16), array([0., 0.], dtype=float16), array([1., 1.], dtype=float16)]
     """
+    arrays: Iterable[Any] = tensors.values() if isinstance(tensors, Mapping) else tensors
+    strange = [given for given in arrays if not isinstance(given, np.ndarray | tuple)]
+    if strange or not tensors:
+        raise KernelError(f"{strange[0] if strange else tensors!r}: expected a numpy array for each participant")
     if not isinstance(kernel, Plan):
         kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
     plan = kernel

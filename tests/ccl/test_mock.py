@@ -93,6 +93,20 @@ def test_an_unknown_direction_lists_the_known():
         run_kernel_in_mock(kernel, zeros(2))
 
 
+def test_alone_there_are_no_queues():
+    def kernel(t_ptr, n, world, *, tl):
+        tl.send("E", t_ptr, shape=n)
+
+    with pytest.raises(IpcqInvalidDirection, match="'E': no such queue; it has none: nobody else takes part"):
+        run_kernel_in_mock(kernel, zeros(1))
+
+
+@pytest.mark.parametrize("tensors", [[], [[1.0, 2.0], [3.0, 4.0]]])
+def test_tensors_are_arrays(tensors):
+    with pytest.raises(KernelError, match="expected a numpy array for each participant"):
+        run_kernel_in_mock("ring_allreduce_tcm", tensors)
+
+
 def test_a_message_is_received_as_it_was_sent():
     def kernel(t_ptr, n, world, *, tl):
         tl.send("E", t_ptr, shape=n)

@@ -11,7 +11,14 @@ import pytest
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import names, resolve_algorithm_config
 from kernbench.config import default_ccl_path, load_yaml, read_ccl
-from kernbench.errors import CollectiveMismatchError, ConfigError, IpcqDeadlock, KernelError, OutOfMemoryError
+from kernbench.errors import (
+    CollectiveMismatchError,
+    ConfigError,
+    IpcqDeadlock,
+    IpcqInvalidDirection,
+    KernelError,
+    OutOfMemoryError,
+)
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine.observer import Observer
@@ -264,6 +271,9 @@ def test_one_participant_needs_no_queues():
         torch.collective(tensors, "ring_allreduce_tcm", config=CCL)
         np.testing.assert_array_equal(tensors[0].numpy(), arrays[0])
         assert not installs(torch)
+        torch.collective(tensors, pass_east)
+        with pytest.raises(IpcqInvalidDirection, match="it has none: its launch has no queues, or no other program"):
+            tensors[0].numpy()
 
 
 def talkative(t_ptr, n_elem, world_size, *, tl):

@@ -120,7 +120,7 @@ class PeIpcq:
     def _named(self, queues: dict[str, Queue], name: str | None) -> Queue:
         queue = queues.get(name or "")
         if queue is None:
-            known = f"{hint(str(name), list(queues))}" if queues else "the launch has no queues; give it some"
+            known = hint(str(name), queues) if queues else "it has none: its launch has no queues, or no other program"
             raise IpcqInvalidDirection(f"{self.name}: no queue {name!r}; {known}")
         return queue
 
