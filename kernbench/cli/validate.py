@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
+
+_CCL_KEY = re.compile(r"^(defaults|algorithms)\s*:", re.MULTILINE)
 
 
 @click.command(short_help="Check machine and ccl files: every fault at once.")
@@ -46,7 +49,12 @@ def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
 
 
 def _is_ccl(path: Path) -> bool:
-    return path.name.startswith("ccl")
+    """Return whether a file is about collectives, by its keys or, where those are wrong, by its name."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        text = ""  # why it cannot be read is told where it is checked
+    return path.name.startswith("ccl") or bool(_CCL_KEY.search(text))
 
 
 def _check(path: Path, machines: list[MachineConfig]) -> dict[str, Any]:

@@ -132,9 +132,10 @@ def test_validate_prints_each_fault_of_each_file(bad_file, tmp_path, capsys):
     assert "none.yaml" in err
 
 
-def test_validate_reads_ccl_files(tmp_path, capsys):
+@pytest.mark.parametrize("name", ["ccl_bad.yaml", "my_algorithms.yaml"])
+def test_validate_reads_ccl_files(name, tmp_path, capsys):
     assert main(["new", str(tmp_path / "lab")]) == 0
-    good, bad = tmp_path / "lab" / "ccl.yaml", tmp_path / "ccl_bad.yaml"
+    good, bad = tmp_path / "lab" / "ccl.yaml", tmp_path / name
     text = good.read_text(encoding="utf-8")
     bad.write_text(text.replace("buffer_kind: tcm", "buffer_kind: tmc").replace("mapper: by_cube", "mapper: by_cubes"))
     capsys.readouterr()
