@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
@@ -13,22 +13,21 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type, printed as torch prints it."""
+    """An element type of `itemsize` bytes, printed as torch prints it.
+
+    `carrier` is the numpy type that its values are computed in.
+    """
 
     name: str
     numpy: np.dtype
     is_floating_point: bool
+    itemsize: int = field(init=False, compare=False)
+    carrier: np.dtype = field(init=False, compare=False)
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self.numpy.itemsize
-
-    @property
-    def carrier(self) -> np.dtype:
-        """The numpy type that values of this type are computed in."""
-        narrow = self.is_floating_point and self.itemsize < 4
-        return np.dtype(np.float32) if narrow else self.numpy
+    def __post_init__(self) -> None:
+        narrow = self.is_floating_point and self.numpy.itemsize < 4
+        object.__setattr__(self, "itemsize", self.numpy.itemsize)
+        object.__setattr__(self, "carrier", np.dtype(np.float32) if narrow else self.numpy)
 
     def round(self, values: np.ndarray) -> np.ndarray:
         """Return `values` rounded to this type, in the carrier type (a copy only where needed)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,8 +40,7 @@ class Value:
         self.waiters: Waiters = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """`nbytes` consecutive bytes of virtual memory; `payload` counts them as often as they are asked for."""
 
     va: int
@@ -103,7 +102,7 @@ class Transfer(Command):
 
     def touches(self) -> Sequence[Span]:
         """Return its runs."""
-        return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs]
+        return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs] if self.runs else ()
 
 
 @dataclass(slots=True, eq=False)

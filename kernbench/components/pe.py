@@ -77,7 +77,8 @@ class Pe:
         """Take a job whose command PE_CPU has issued at `issued`; it goes to the engines in program order."""
         command = job.command
         job.ready = issued
-        first = self._order(job)
+        touches = command.touches()
+        first = self._order(job, touches) if touches else []
         for value in command.inputs:
             value.pending += 1
             job.after(value)
@@ -88,12 +89,9 @@ class Pe:
         self.unfinished += 1
         job.enter()
 
-    def _order(self, job: Job) -> list[Command]:
+    def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
         """Let overlapping accesses of a program happen in its order, unless both only read; return what comes first."""
         first: list[Command] = []
-        mine = job.command.touches()
-        if not mine:
-            return first
         for other, theirs in self.touched.items():
             for start, end, writes in theirs:
                 if any(a < end and start < b and (w or writes) for a, b, w in mine):

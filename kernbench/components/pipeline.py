@@ -94,7 +94,7 @@ class Pipeline:
     def advance(self) -> None:
         """Move all that can move."""
         while True:
-            moved = self._fetch()
+            moved = bool(self.fetch.queue) and self._fetch()
             if self.fetch_gemm.items or self.gemm.leaving is not None:
                 moved |= self._gemm()
             if self.math.queue or self.math.leaving is not None:

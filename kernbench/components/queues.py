@@ -133,11 +133,6 @@ class Message(Job):
         """Leave, if it is the first that way."""
         self.queue.owner.pump(self.queue)
 
-    def part_bytes(self, i: int) -> int:
-        """Return the bytes of part `i`."""
-        slot = self.queue.spec.slot_bytes
-        return min(slot, self.nbytes - i * slot)
-
     def begin(self, t: int) -> None:
         """Take the value that is sent, at `t`."""
         self.start_ps = t

@@ -22,7 +22,10 @@ _RECV = KIND["recv"]
 
 
 class Receiver:
-    """The receives of one PE; `waiting` are those that have no message yet, in program order."""
+    """The receives of one PE; `waiting` are those that have no message yet, in program order.
+
+    `unclaimed` counts the messages that have no receive yet.
+    """
 
     def __init__(self, ipcq: PeIpcq) -> None:
         pe = ipcq.pe
@@ -31,6 +34,7 @@ class Receiver:
         config = pe.config.pe_ipcq
         self.setup_ps = {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
         self.waiting: deque[RecvJob] = deque()
+        self.unclaimed = 0
         self._read_ps = pe.fetch_store.fetch_ps
         self._read_free = 0
         self._served: Queue | None = None
@@ -54,7 +58,7 @@ class Receiver:
         """Match receives and messages; of one queue, in the order of the receives."""
         now = self.clock._now
         passed: set[Queue] = set()
-        for job in list(self.waiting):
+        for job in tuple(self.waiting) if self.unclaimed else ():
             queues, able = job.queues, not job.waiting and job.ready <= now
             if len(queues) > 1:
                 if able and passed.isdisjoint(queues) and any(q.inbox for q in queues) and self._looking != now:
@@ -63,6 +67,8 @@ class Receiver:
                 passed.update(queues)
             elif able and queues[0].inbox and queues[0] not in passed:
                 self._claim(job, queues[0])
+                if not self.unclaimed:
+                    return
             else:
                 passed.add(queues[0])
 
@@ -99,6 +105,7 @@ class Receiver:
         command.came_from = queue.name
         if command.consume:
             queue.inbox.popleft()
+            self.unclaimed -= 1
             queue.taken += message.parts
             message.claimed = job
         self.take(job)

@@ -38,6 +38,8 @@ def shape_of(shape: int | Sequence[int]) -> Shape:
 
 def broadcast(name: str, *shapes: Shape) -> Shape:
     """Return the shape that `shapes` broadcast to."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
     wide = [shape for shape in shapes if shape]
     if not wide or all(shape == wide[0] for shape in wide):
         return wide[0] if wide else ()
@@ -115,7 +117,9 @@ class Program:
         constant = all(operand._constant for operand in operands)
         compute = None
         if constant or self._data:
-            takes = [(t.shape, operand_dtype if operand_dtype not in (None, t.dtype) else None) for t in operands]
+            takes = [(t.shape, None if t.dtype is operand_dtype else operand_dtype) for t in operands]
+            # What takes values as they are, of the type of its result, only moves them.
+            moves = operand_dtype is None and all(t.dtype is dtype for t in operands)
 
             def compute(*arrays: np.ndarray) -> np.ndarray:
                 with np.errstate(all="ignore"):
@@ -123,7 +127,8 @@ class Program:
                         a.reshape(s) if d is None else d.round(a.reshape(s))
                         for a, (s, d) in zip(arrays, takes, strict=True)
                     ]
-                    return dtype.round(function(*args)).reshape(shape)
+                    values = function(*args)
+                    return (values if moves else dtype.round(values)).reshape(shape)
 
         if constant:
             assert compute is not None

@@ -27,8 +27,7 @@ class Arrival(Pending):
     __slots__ = ("tile",)
 
     def __init__(self, command: Recv, tile: Tile | None) -> None:
-        super().__init__(command)
-        self.tile = tile
+        self.command, self.tile = command, tile
 
 
 class QueueOps(MatrixOps):

@@ -36,7 +36,7 @@ class Channel:
 
     def pump(self) -> None:
         """Issue what can be issued now. A call from within one is left to that one."""
-        if self._pumping:
+        if self._pumping or not self.queue:
             return
         self._pumping = True
         while self.queue and self.outstanding < self.limit:

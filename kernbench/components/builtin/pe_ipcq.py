@@ -98,8 +98,7 @@ class PeIpcq:
 
     def message(self, command: Send, program: Program | None) -> Message:
         """Return the job of a send."""
-        queue = self._named(self._queues(program), command.direction)
-        return Message(self.pe, command, program, queue)
+        return Message(self.pe, command, program, self._named(self._queues(program), command.direction))
 
     def receive(self, command: Recv, program: Program | None) -> RecvJob:
         """Return the job of a receive."""
@@ -150,7 +149,7 @@ class PeIpcq:
         """Give the next part of a message its slot; it leaves at once, or when it has been read from memory."""
         spec, i = queue.spec, message.left
         at = spec.peer_pa + queue.sent % spec.n_slots * spec.slot_bytes
-        slot = Slot(message, i, queue.sent, at, message.part_bytes(i))
+        slot = Slot(message, i, queue.sent, at, min(spec.slot_bytes, message.nbytes - i * spec.slot_bytes))
         slot.credit, queue.credit_key = queue.credit_key, -1
         message.left += 1
         queue.sent += 1
@@ -242,6 +241,7 @@ class PeIpcq:
         message.slots.append(slot)
         if not slot.index:
             queue.inbox.append(message)
+            self.receiver.unclaimed += 1
         self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
             self.log.part(slot)
@@ -286,7 +286,8 @@ class PeIpcq:
         queue.credits += 1
         if self.log.operation:
             self.log.credit(route, sent, self.clock._now, queue.spec.credit_bytes, slot, key)
-        self.pump(queue)
+        if queue.outbox:
+            self.pump(queue)
 
     # -- what is seen from outside
 

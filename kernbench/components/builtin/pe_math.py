@@ -14,7 +14,8 @@ class PeMath:
 
     def __init__(self, config: PeMathConfig) -> None:
         self.config = config
-        self._clock = Fraction(config.clock_ghz)
+        clock = Fraction(config.clock_ghz)
+        self._cycles, self._ps = clock.numerator, 1000 * clock.denominator
 
     def lanes(self, itemsize: int) -> int:
         """Return the lanes for values of `itemsize` bytes: up to 2, 4, and half of the latter for 8."""
@@ -32,5 +33,7 @@ class PeMath:
 
     def ps(self, work: Iterable[VectorOp], elements: int | None = None) -> int:
         """Return the time of `work`, one op after the other [ps]; `elements` replaces the ops' own."""
-        cycles = sum(self.cycles(op, op.elements if elements is None else elements) for op in work)
-        return -(-cycles * 1000 * self._clock.denominator // self._clock.numerator)
+        cycles = 0
+        for op in work:
+            cycles += self.cycles(op, op.elements if elements is None else elements)
+        return -(-cycles * self._ps // self._cycles)
