@@ -12,6 +12,7 @@ With `whole` a message keeps a link even where something does come between its f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from heapq import heappush
 from itertools import pairwise
@@ -23,6 +24,7 @@ from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
 from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
 from kernbench.sim_engine.movers import train_mover
+from kernbench.sim_engine.trains import Train
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
 
@@ -83,7 +85,7 @@ class Fabric:
         self._counts: dict[int, list[int]] = {}
         self._parts: dict[str, Any] = {}
         self.start_train: Callable[..., Any]
-        self.start_train, self._make_way = train_mover(self, clock, run_ahead)
+        self.start_train, self._make_way, self._land, self.told = train_mover(self, clock, run_ahead)
 
     def link(self, src: str, dst: str) -> Link:
         """Return the link from `src` to `dst`, its latency as the node behind it says."""
@@ -97,6 +99,13 @@ class Fabric:
             link = self.links[src, dst] = Link(
                 edge, self.graph.index(dst), extra, rank, hook, self._router.merges(src, dst)
             )
+        return link
+
+    def into(self, node_id: str, tell: Callable[[Any, int], None]) -> Link:
+        """Return the one link into a memory, which hears by `tell(what, when)` of flits that have come, by `told`."""
+        (edge,) = self.graph.out(node_id)
+        link = self.link(edge.dst, node_id)
+        link.coming, link.tell = deque(), tell
         return link
 
     def _part(self, node_id: str) -> Any:
@@ -152,14 +161,14 @@ class Fabric:
             self.train(route, 1, nbytes, key, fn, arg)
 
     def stream(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
-        """Send `nbytes` now; `fn(arg)` is called at the arrival of every flit."""
+        """Send `nbytes` now to a memory that `told` tells of every flit; `fn(arg)` is called at the last one."""
         route.nbytes += nbytes
         self.train(route, flits(nbytes), min(nbytes, FLIT_BYTES), key, fn, arg, each=True)
 
     def train(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool = False
     ) -> None:
-        """Put `count` flits of `size` bytes on the first link now; `fn` hears of the last one (of `each` one)."""
+        """Put `count` flits of `size` bytes on the first link now; `fn` hears of the last, `told` of `each` one."""
         if size == FLIT_BYTES:
             route.flits += count
         elif size in route.small:
@@ -172,13 +181,14 @@ class Fabric:
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
     ) -> None:
         for left in range(count - 1, -1, -1):
-            self.start_train(route, 1, size, key, fn if each or not left else None, arg, each)
+            self.start_train(route, 1, size, key, None if left else fn, arg, each)
 
     def _start_observed(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
     ) -> None:
         for left in range(count - 1, -1, -1):
-            self._observed([route, 0, size, key, fn if each or not left else None, arg])
+            train = Train(route.links, 0, 1, size, (), key, None if left else fn, arg, each)
+            self._observed([route, 0, size, key, train])
 
     def flag(self, link: Link) -> None:
         """Note that a head has reached `link` before the last flit of the message before it."""
@@ -186,7 +196,7 @@ class Fabric:
 
     def _observed(self, flit: list[Any]) -> None:
         """Move a flit over one link, with hop records and with parts that see every head."""
-        route, k, size, key, fn, arg = flit
+        route, k, size, key, train = flit
         t = self.clock._now
         link = route.links[k]
         came_over, number = (route.links[k - 1].priority, route.links[k - 1].order) if k else (ARRIVAL, key)
@@ -208,8 +218,11 @@ class Fabric:
         if k < len(route.links):
             flit[1] = k
             heappush(self.clock.heap, (t, link.priority, link.order, (self._observed, flit)))
-        elif fn is not None:
-            heappush(self.clock.heap, (t, link.priority, link.order, (fn, arg)))
+            return
+        if train.each:
+            link.coming.append((link.order, t, train.arg))
+        if train.fn is not None:
+            heappush(self.clock.heap, (t, link.priority, link.order, (self._land, (link, link.order, train))))
 
     def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
         """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""

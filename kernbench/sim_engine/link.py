@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.sim_engine.clock import ARRIVAL
 from kernbench.topology.graph import Edge
@@ -25,18 +26,22 @@ class Link:
 
     `free` is when its last reservation ends. What leaves it arrives in that order, and among simultaneous arrivals over
     other links by `priority`: `order` numbers what has left, from a base of its own. `merges` says that routes reach it
-    over several links, or begin here; `hook` is the part behind it, if it wants to see every head.
+    over several links, or begin here, or that it has no latency; `hook` is the part behind it, if it wants to see every
+    head.
 
     `ahead` is the train that took it last, as link `at` of its way and number `came` over the one before, and `last`
     when the last of its flits comes; `under` are those before it that may have flits to come, too, over that same link.
     `wary` counts those that may not take it ahead, `open` holds trains whose flits take it one by one. While somebody
     has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap (time,
     priority, order), and finds the true `free`.
+
+    Into a memory that wants to know when each flit of a write comes, `coming` are those that it has not heard of:
+    (order, when, what was sent), or (order, None, train). `tell(what, when)` lets it hear of one.
     """
 
     __slots__ = (
-        "ahead", "at", "bw_gbs", "came", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
-        "name", "open", "order", "priority", "src", "times", "under", "wary",
+        "ahead", "at", "bw_gbs", "came", "coming", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
+        "name", "open", "order", "priority", "src", "tell", "times", "under", "wary",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool) -> None:
@@ -52,8 +57,10 @@ class Link:
         self.under: list[tuple[Train | None, int, int, int]] = []
         self.open: list[tuple[int, int, int, Train]] = []
         self.order = to << _ORDER_BITS
+        self.coming: deque[tuple[int, int | None, Any]]
+        self.tell: Callable[[Any, int], None]
         self.held: Callable[[tuple[int, int, int]], int]
-        self.merges = merges
+        self.merges = merges or not self.lat
         self.times: dict[int, int] = {}
         self.flit_ps = self.time(FLIT_BYTES)
 

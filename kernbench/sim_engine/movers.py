@@ -24,8 +24,12 @@ _WARY = 256
 
 def train_mover(
     fabric: Fabric, clock: Clock, run_ahead: bool
-) -> tuple[Callable[..., Train | None], Callable[[Link, int, int, int], None]]:
-    """Return `start`, which puts flits on the first link of a route, and `make_way`, for what reaches a link."""
+) -> tuple[Callable[..., Train], Callable[[Link, int, int, int], None], Callable[..., None], Callable[[Link], None]]:
+    """Return what the fabric does with flits.
+
+    `start` puts some on the first link of a route, `make_way` is for what reaches a link, `land` for what is at its
+    end, and `told` tells a memory what has come.
+    """
     heap = clock.heap
     latest_place = -1, -1, -1
 
@@ -64,7 +68,7 @@ def train_mover(
         """Let the flits of a train from `j` on come as another one."""
         rest, given_back = train.split(j, order)
         fabric.reservations -= given_back
-        if rest.k == len(rest.links) - 1 and not rest.each and not fabric.whole:
+        if rest.k == len(rest.links) - 1 and not fabric.whole:
             rest.before = None
             join(rest)
         else:
@@ -88,12 +92,14 @@ def train_mover(
                 free = (free if free > a else a) + d
                 train.told += 1
                 fabric.reservations += 1
+                link.order += 1
+                if train.each:
+                    link.coming.append((link.order, free + link.lat, train.arg))
                 if train.told < train.n:
                     lines = train.before_link(len(train.links) - 1)
                     heappush(joined, (latest(lines, train.told), came_over, number, train))
                 elif train.fn is not None:
-                    link.order += 1
-                    heappush(heap, (free + link.lat, link.priority, link.order, (arrive_last, train)))
+                    heappush(heap, (free + link.lat, link.priority, link.order, (land, (link, link.order, train))))
         link.free = free
 
     def finish(train: Train) -> None:
@@ -113,7 +119,7 @@ def train_mover(
             if link.free >= HELD:
                 link.held((t, priority, order))
             make_way(link, t, priority, order)
-            if link.open and k == len(train.links) - 1 and not train.each:
+            if link.open and k == len(train.links) - 1:
                 join(train)
                 return
             if link.open or (train.before is not None and not train.out and link.ahead is not train.before):
@@ -126,7 +132,7 @@ def train_mover(
                 link.wary -= 1
             take(train, k)
         else:
-            hop([train.links, k, train.size, order, train.fn, train.arg])
+            hop([train.links, k, train.size, order, train])
             link.ahead = train
 
     def take(train: Train, k: int) -> None:
@@ -135,12 +141,15 @@ def train_mover(
         out, found = train.out, train.found
         lines = train.before_link(k)
         now, first, count = clock._now, k, len(links)
-        head, tail = latest(lines, 0), latest(lines, n - 1)
+        head, step = lines[0]
+        tail = head + (n - 1) * step
+        if len(lines) > 1:
+            head, tail = latest(lines, 0), latest(lines, n - 1)
         while True:
             link = links[k]
             free = link.free
             found.append(free)
-            if k and (link.merges or not link.lat):
+            if k and link.merges:
                 if link.last >= now:
                     under = link.under
                     if under and under[-1][3] < now:
@@ -149,31 +158,37 @@ def train_mover(
                 elif link.under:
                     link.under.clear()
                 link.ahead, link.at, link.came, link.last = train, k, order, tail
-            d = link.flit_ps if size == FLIT_BYTES else link.time(size)
+            d = link.flit_ps if size == FLIT_BYTES else link.times.get(size) or link.time(size)
             lat = link.lat
-            if free < head:
-                free = head
-            if len(lines) == 1 and (lines[0][1] <= d or tail + d <= free + n * d):
-                head = free + d + lat
-                link.free = tail = free + n * d
-                tail += lat
+            if len(lines) > 1:
+                lines = behind(lines, n, free if free > head else head, d, lat)
+                step = lines[0][1]
+                head, tail = latest(lines, 0), latest(lines, n - 1)
+            elif free <= head:
+                head += d + lat
+                if step < d:
+                    step = d
+                tail = head + (n - 1) * step
+                lines = ((head, step),)
+            elif step <= d or tail + d <= free + n * d:
+                head, step = free + d + lat, d
+                tail = head + (n - 1) * d
                 lines = ((head, d),)
             else:
-                lines = behind(lines, n, free, d, lat)
-                head, tail = latest(lines, 0), latest(lines, n - 1)
-                link.free = tail - lat
+                lines = ((free + d + lat, d), (head + d + lat, step))
+                head, tail = free + d + lat, tail + d + lat
+            link.free = tail - lat
             out.append(lines)
             link.order = order = link.order + 1
             k += 1
             if k == count:
+                if train.each:
+                    link.coming.append((order, None, train))
                 if train.fn is not None:
-                    if train.each:
-                        heappush(heap, (head, link.priority, order, (arrive, train)))
-                    else:
-                        heappush(heap, (tail, link.priority, order, (arrive_last, train)))
+                    heappush(heap, (tail, link.priority, order, (arrive_last, train)))
                 break
             ahead = links[k]
-            if ahead.lat and not ahead.merges:
+            if not ahead.merges:
                 continue
             if run_ahead and now < head and (size or ahead.lat) and not (ahead.wary or ahead.open):
                 if ahead.last < now:
@@ -187,8 +202,8 @@ def train_mover(
         fabric.reservations += (k - first) * n
 
     def hop(flit: list[Any]) -> None:
-        """Take links for a single flit [links, k, size, order, fn, arg] that has come to link `k`."""
-        links, k, size, order, fn, arg = flit
+        """Take links for a single flit [links, k, size, order, train] that has come to link `k`."""
+        links, k, size, order, train = flit
         first, count = k, len(links)
         t = clock._now
         came_over = links[k - 1].priority
@@ -215,34 +230,24 @@ def train_mover(
             link.order = order = link.order + 1
             k += 1
             if k == count:
-                if fn is not None:
-                    heappush(heap, (t, came_over, order, (land, (link, order, fn, arg))))
+                if train.each:
+                    link.coming.append((order, t, train.arg))
+                if train.fn is not None:
+                    heappush(heap, (t, came_over, order, (land, (link, order, train))))
                 break
             ahead = links[k]
-            if not (ahead.lat and not ahead.merges) and not (run_ahead and (not heap or t < heap[0][0])):
+            if ahead.merges and not (run_ahead and (not heap or t < heap[0][0])):
                 flit[1], flit[3] = k, order
                 heappush(heap, (t, came_over, order, (hop, flit)))
                 break
         fabric.reservations += k - first
 
-    def land(what: tuple[Link, int, Callback, object]) -> None:
-        """Tell of a single flit at its end."""
-        link, order, fn, arg = what
+    def land(what: tuple[Link, int, Train]) -> None:
+        """Tell of the last flit at its end, which came by itself."""
+        link, order, train = what
         reached(clock._now, link.priority, order)
-        fn(arg)
-
-    def arrive(train: Train) -> None:
-        """Tell of a flit at its end."""
-        train = train.front()
-        link = train.links[-1]
-        reached(clock._now, link.priority, train.order)
-        i, n = train.told, train.n
-        if i < n:
-            train.told = i = i + 1
-            if i < n:
-                heappush(heap, (latest(train.out[-1], i), link.priority, train.order, (arrive, train)))
-            assert train.fn is not None
-            train.fn(train.arg)
+        assert train.fn is not None
+        train.fn(train.arg)
 
     def arrive_last(train: Train) -> None:
         """Tell of the last flit at its end, unless it comes with another train now."""
@@ -250,6 +255,28 @@ def train_mover(
         reached(clock._now, train.links[-1].priority, train.order)
         if train.fn is not None:
             train.fn(train.arg)
+
+    def told(link: Link) -> None:
+        """Tell the memory behind `link` of the flits that have come by now, in their order."""
+        place = reached(clock._now, -1, -1)
+        if link.open:
+            serve(link, place)
+        coming, priority = link.coming, link.priority
+        while coming:
+            order, t, what = coming[0]
+            if t is not None:
+                if (t, priority, order) > place:
+                    return
+                link.tell(what, t)
+            else:
+                train = what.front()
+                while train.told < train.n:
+                    t = latest(train.out[-1], train.told)
+                    if (t, priority, order) > place:
+                        return
+                    train.told += 1
+                    link.tell(train.arg, t)
+            coming.popleft()
 
     def start(
         route: Route,
@@ -260,32 +287,10 @@ def train_mover(
         arg: object,
         each: bool,
         lines: Lines | None = None,
-    ) -> Train | None:
-        """Put `count` flits of `size` bytes on the first link, now or by `lines`; return the train, if they are one."""
-        if count == 1 and lines is None:
-            depart(route.links, size, fn, arg)
-            return None
+    ) -> Train:
+        """Put `count` flits of `size` bytes on the first link, now or by `lines`."""
         train = Train(route.links, 0, count, size, lines or ((clock._now, 0),), 0, fn, arg, each)
         take(train, 0)
         return train
 
-    def depart(links: tuple[Link, ...], size: int, fn: Callback | None, arg: object) -> None:
-        """Put a single flit on the first link now, and on those behind it that are reached over it only."""
-        k, t, count = 0, clock._now, len(links)
-        while True:
-            link = links[k]
-            if t < link.free:
-                t = link.free
-            link.free = t = t + (link.flit_ps if size == FLIT_BYTES else link.time(size))
-            t += link.lat
-            link.order = order = link.order + 1
-            k += 1
-            if k == count or links[k].merges or not links[k].lat:
-                break
-        fabric.reservations += k
-        if k < count:
-            heappush(heap, (t, link.priority, order, (hop, [links, k, size, order, fn, arg])))
-        elif fn is not None:
-            heappush(heap, (t, link.priority, order, (land, (link, order, fn, arg))))
-
-    return start, make_way
+    return start, make_way, land, told

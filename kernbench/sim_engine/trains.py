@@ -26,7 +26,8 @@ Lines = tuple[tuple[int, int], ...]
 class Train:
     """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
 
-    `fn(arg)` is called at the arrival of the last one, of `each` one; `told` counts these. `out` says when they are
+    `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one, and has been `told` of so
+    many; where flits take the last link one by one, so many have. `out` says when they are
     behind each link from `k` on that has been taken, `found` since when that would have been free. `order` is their
     number among what has left the last of these. Where a train has been split, `child` is its part from there on,
     `rest` what came later there, and `before`, until that goes on, what it has been split off from.
@@ -109,8 +110,7 @@ class Train:
             gone.n, gone.before, gone = 0, None, gone.rest
         given_back = (train.n - keep) * len(train.out)
         train.n = keep
-        if not train.each:
-            train.fn = None
+        train.fn = None
         come = train.lines
         for link, out, found in zip(train.links[train.k :], train.out, train.found, strict=False):
             link.free = latest(out, keep - 1) - link.lat if keep else found

@@ -15,13 +15,15 @@ ACK_BYTES = 16
 
 
 class Memory(Protocol):
-    """What serves transactions at the end of a route."""
+    """What serves transactions at the end of a route; `by_flit` if it has to hear of every flit of a write."""
+
+    by_flit: bool
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read whose command has arrived."""
 
-    def on_flit(self, txn: Transaction) -> None:
-        """Take the next flit of a write."""
+    def on_write(self, txn: Transaction) -> None:
+        """Take a write whose last flit has arrived."""
 
 
 class Transaction:
@@ -84,4 +86,5 @@ class Transaction:
     def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a write over `route`."""
         self.begin_write(fabric, route)
-        fabric.stream(route, self.nbytes, self.key, memory.on_flit, self)
+        put = fabric.stream if memory.by_flit else fabric.send
+        put(route, self.nbytes, self.key, memory.on_write, self)

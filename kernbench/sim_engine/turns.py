@@ -57,7 +57,7 @@ class Turns:
         self._train: Train | None = None
 
     def send(self, kind: int, route: Route, nbytes: int, key: int, fn: Any, arg: object, each: bool = False) -> None:
-        """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit (of `each` one)."""
+        """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
         route.nbytes += nbytes
         count, size = flits(nbytes), min(nbytes, FLIT_BYTES)
         if size == FLIT_BYTES:
@@ -143,7 +143,7 @@ class Turns:
         message.count -= count
         if message.count:
             self._waiting[message.kind].appendleft(message)
-        fn = None if message.count and not message.each else message.fn
+        fn = None if message.count else message.fn
         return count, message.size, message.key, fn, message.arg, message.each
 
     def _cut(self) -> None:

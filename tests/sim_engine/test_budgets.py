@@ -50,14 +50,14 @@ def test_whole_messages_take_no_more(variant, events_per_tile):
     assert engine.env.events <= events_per_tile * TILES
 
 
-@pytest.mark.parametrize(("nbytes", "events"), [(256, 2), (4096, 1)])
-def test_a_message_alone_runs_ahead(nbytes, events):
-    # Nobody else is under way to any of its twelve links. A single flit has an event when it leaves its source, too.
+@pytest.mark.parametrize("nbytes", [256, 4096])
+def test_a_message_alone_runs_ahead(nbytes):
+    # Nobody else is under way to any of its twelve links.
     engine, ends = Engine(resolve_topology("preset:default")), []
     engine.send("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe7", nbytes, lambda: ends.append(engine.now))
     engine.run()
     assert engine.fabric.reservations == 12 * flits(nbytes)
-    assert engine.engine.env.events == events
+    assert engine.engine.env.events == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

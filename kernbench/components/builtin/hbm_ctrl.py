@@ -24,6 +24,8 @@ Ready = tuple[int, int]  # since when flits are ready, and how many
 class HbmCtrl:
     """The controller of one slice."""
 
+    by_flit = True
+
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         hbm = engine.machine.config.cube.hbm
         self.engine, self.fabric, self.name = engine, engine.fabric, node_id
@@ -40,16 +42,19 @@ class HbmCtrl:
         self._line_mask = hbm.burst_bytes - 1
         self.round_bytes = hbm.burst_bytes * self.n
         self.served_ps = 0
+        self._link = engine.fabric.into(node_id, self._flit)
         # For each channel since when it has been busy without a gap, and the transaction that came to it then.
         self._since = [(0, -1)] * self.n
 
     @property
     def busy_ps(self) -> int:
         """Return how long its channels were busy, on average [ps]."""
+        self.fabric.told(self._link)
         return self.served_ps // self.n
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
+        self.fabric.told(self._link)
         groups = self._rounds(txn) or self._singly(txn)
         txn.pending = groups
         txn.back.nbytes += txn.nbytes
@@ -137,19 +142,21 @@ class HbmCtrl:
             txn.data = self.engine.memory.peek(txn.pieces)
         self.fabric.train(txn.back, count, size, txn.key, txn.fn, txn)
 
-    def on_flit(self, txn: Transaction) -> None:
-        """Serve the bursts that the flit which has just arrived completes."""
-        now = self._clock._now
+    def on_write(self, txn: Transaction) -> None:
+        """Take a write whose flits have all arrived; acknowledge it when its bursts are done."""
+        self.fabric.told(self._link)
+        if txn.data is not None:
+            self.engine.memory.poke(txn.pieces, txn.data)
+        self.fabric.call_at(txn.end, txn.key, self._acknowledge, txn)
+
+    def _flit(self, txn: Transaction, arrival: int) -> None:
+        """Serve the bursts that a flit completes."""
         for line in self._share(txn):
-            end = self._burst(line, now, WRITE, txn.key)
+            end = self._burst(line, arrival, WRITE, txn.key)
             if end >= txn.end:
                 txn.end = end
-                txn.served = now, *self._since[line & (self.n - 1)], end
+                txn.served = arrival, *self._since[line & (self.n - 1)], end
         txn.arrived += 1
-        if txn.arrived == flits(txn.nbytes):
-            if txn.data is not None:
-                self.engine.memory.poke(txn.pieces, txn.data)
-            self.fabric.call_at(txn.end, txn.key, self._acknowledge, txn)
 
     def _share(self, txn: Transaction) -> Iterator[int]:
         """Yield the lines whose data are complete with flit `txn.arrived`."""

@@ -98,7 +98,7 @@ class Port:
             txn.write(self.fabric, self.route, self.memory)
         else:
             txn.begin_write(self.fabric, self.route)
-            turns.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_flit, txn, each=True)
+            turns.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
 
 
 class PeDma:

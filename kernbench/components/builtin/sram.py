@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
-from kernbench.units import flits
 
 
 class Sram:
     """Shared memory without banks: conflicts are those of its link."""
+
+    by_flit = False
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         self.engine, self.fabric, self.name = engine, engine.fabric, node_id
@@ -20,13 +21,11 @@ class Sram:
             txn.data = self.engine.memory.peek(txn.pieces)
         self.fabric.send(txn.back, txn.nbytes, txn.key, txn.fn, txn)
 
-    def on_flit(self, txn: Transaction) -> None:
-        """Take a flit of a write; acknowledge the last one."""
-        txn.arrived += 1
-        if txn.arrived == flits(txn.nbytes):
-            if txn.data is not None:
-                self.engine.memory.poke(txn.pieces, txn.data)
-            if txn.posted:
-                txn.fn(txn)
-            else:
-                self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+    def on_write(self, txn: Transaction) -> None:
+        """Take a write and acknowledge it."""
+        if txn.data is not None:
+            self.engine.memory.poke(txn.pieces, txn.data)
+        if txn.posted:
+            txn.fn(txn)
+        else:
+            self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
