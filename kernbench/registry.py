@@ -50,7 +50,7 @@ class Registry:
         """Return what is wrong with `name` as a name or dotted path, or None; imports nothing."""
         if name in self._paths or _DOTTED.fullmatch(name):
             return None
-        return f"is no {self.kind}; {hint(name, self.names)}; or a dotted path pkg.mod:Class"
+        return f"is no {self.kind}; {hint(name, self.names)}; or a dotted path pkg.mod:name"
 
     def resolve(self, name: str) -> Any:
         """Return what `name`, or the dotted path, stands for.
@@ -68,7 +68,7 @@ class Registry:
         try:
             found = getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{self.kind} {name!r}: {error}; expected an importable pkg.mod:Class") from error
+            raise ConfigError(f"{self.kind} {name!r}: {error}; expected an importable pkg.mod:name") from error
         self._found[name] = found
         return found
 

@@ -35,7 +35,7 @@ def test_an_unknown_name_lists_the_known(fruits):
     with pytest.raises(ConfigError) as caught:
         fruits.resolve("appel")
     assert str(caught.value) == (
-        "'appel' is no fruit; did you mean apple? known: apple, pear; or a dotted path pkg.mod:Class"
+        "'appel' is no fruit; did you mean apple? known: apple, pear; or a dotted path pkg.mod:name"
     )
     assert "did you mean" not in fruits.fault("zzz")
 
@@ -50,7 +50,7 @@ def test_what_is_no_dotted_path(fruits, path):
 )
 def test_a_path_that_leads_nowhere(fruits, path, said):
     assert fruits.fault(path) is None
-    with pytest.raises(ConfigError, match=rf"fruit '{path}': .*{said}.*; expected an importable pkg\.mod:Class"):
+    with pytest.raises(ConfigError, match=rf"fruit '{path}': .*{said}.*; expected an importable pkg\.mod:name"):
         fruits.resolve(path)
 
 

@@ -203,24 +203,7 @@ class Collectives:
             return Queues(None, ready)
         n = len(self._installed)
         name = f"{key}: {a.name}, {a.n_slots} x {a.slot_size} B in {a.buffer_kind} ({n})"
-        wirings: dict[int, dict[tuple[int, int], list[QueueSpec]]] = {}
-        for (sip, cube, pe), role in plan.programs.items():
-            if role.neighbours:
-                wirings.setdefault(sip, {})[cube, pe] = [
-                    QueueSpec(
-                        direction=way,
-                        peer=peer,
-                        peer_direction=back,
-                        ring_pa=rings[(sip, cube, pe), way],
-                        peer_pa=rings[peer, back],
-                        kind=a.buffer_kind,
-                        n_slots=a.n_slots or 0,
-                        slot_bytes=a.slot_size or 0,
-                        credit_bytes=a.credit_bytes or 0,
-                        chunk_bytes=a.vc_chunk_size,
-                    )
-                    for way, (peer, back) in role.neighbours.items()
-                ]
+        wirings = _wirings(plan, rings)
         left = len(wirings)
 
         def installed(_: simpy.Event) -> None:
@@ -263,6 +246,30 @@ class Collectives:
         (self._engine.allocators.sram(sip, cube) if kind == "sram" else self._engine.allocators.pe(*place)).free(
             address
         )
+
+
+def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[Target, list[QueueSpec]]]:
+    """Return the queues of each PE of each device, from the addresses of their rings."""
+    a = plan.algorithm
+    found: dict[int, dict[Target, list[QueueSpec]]] = {}
+    for (sip, cube, pe), role in plan.programs.items():
+        if role.neighbours:
+            found.setdefault(sip, {})[cube, pe] = [
+                QueueSpec(
+                    direction=way,
+                    peer=peer,
+                    peer_direction=back,
+                    ring_pa=rings[(sip, cube, pe), way],
+                    peer_pa=rings[peer, back],
+                    kind=a.buffer_kind,
+                    n_slots=a.n_slots or 0,
+                    slot_bytes=a.slot_size or 0,
+                    credit_bytes=a.credit_bytes or 0,
+                    chunk_bytes=a.vc_chunk_size,
+                )
+                for way, (peer, back) in role.neighbours.items()
+            ]
+    return found
 
 
 def title(algorithm: Algorithm) -> str:

@@ -259,11 +259,10 @@ class Host:
             self._check_alive(handle)
         self.check_open()
         self.requests += 1
-        keep = tuple(handles)
-        self.stream(sip).submit(lambda keep=keep: start())  # type: ignore[misc]
+        self.stream(sip).submit(start, keep=tuple(handles))
 
     def _submit(self, handle: TensorHandle, start: Callable[[], simpy.Event]) -> simpy.Event:
-        return self.stream(handle.sip).submit(lambda keep=handle: start())  # type: ignore[misc]
+        return self.stream(handle.sip).submit(start, keep=handle)
 
     # -- end
 

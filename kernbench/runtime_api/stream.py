@@ -29,14 +29,14 @@ class Stream:
         self.device = device
         self._last: simpy.Event | None = None
 
-    def submit(self, start: Callable[[], simpy.Event]) -> simpy.Event:
+    def submit(self, start: Callable[[], simpy.Event], keep: object = None) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return the event of its own completion.
 
-        The event has the value of the one that `start` returns. What `start` refers to is kept until then.
+        The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
         """
         done = simpy.Event(self._engine.env)
 
-        def finished(event: simpy.Event, keep: object = start) -> None:
+        def finished(event: simpy.Event, keep: object = (start, keep)) -> None:
             done.succeed(event.value)
 
         def begin(_: Any = None) -> None:
