@@ -4,7 +4,7 @@ A train takes a link for all of its flits, and arithmetic says when each of them
 reaches the link, or ahead of that where nobody else is under way to it. Should something else reach the link before a
 flit of the train has, the train is split there: what has not come yet gives the link back, and the links behind it,
 and comes again as a train of its own. So links serve flits in the order in which they come, at a few events a message.
-Where that happens often, and for single flits, an event a link costs less than what would be undone.
+Where that happens often an event a link costs less than what would be undone.
 
 Flit i of a train comes at the latest of a + i*d over its lines (a, d). A link that serves a flit in d ps, and is free
 for the first one at s, is through with flit i at the latest of s + (i+1)*d and its arrival + d: lines again, since the
