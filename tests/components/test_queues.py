@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -260,7 +261,7 @@ def test_a_receive_that_nobody_serves_says_who_waits_for_whom():
     with pytest.raises(IpcqDeadlock) as caught:
         run({A: send(4), B: recv(4, 2)})
     text = str(caught.value)
-    assert "sip0.cube1.pe0" in text
+    assert re.search(r"sip0\.cube1\.pe0, kernel 'test' at .*test_queues\.py:\d+, waits for 'recv' since", text)
     assert "recv of 8 B from W (sip0.cube0.pe0) since" in text
     assert "W: 0 of 4 slots hold data (head 1, tail 1)" in text
 
@@ -273,7 +274,7 @@ def test_a_send_that_nobody_takes_is_a_deadlock_too():
 def test_what_is_refused():
     with pytest.raises(IpcqInvalidDirection, match=r"no queue 'N'"):
         run({A: lambda tl: tl.send("N", value_of(tl, 4)), B: lambda tl: None})
-    with pytest.raises(KernelError, match=r"recv of 16 B from 'W', where a message of 8 B is next"):
+    with pytest.raises(KernelError, match=r"test_queues.py:\d+: recv of 16 B from 'W', where a message of 8 B is next"):
         run({A: send(4), B: recv(8)})
     engine = GraphEngine(machine_of())
     wiring = specs(engine, [NEAR])

@@ -16,6 +16,9 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 
+# Modules between a kernel and its program: the language, and this one.
+_LANGUAGE = ("kernbench.triton_emu.", "kernbench.components.")
+
 
 class PeCpu:
     """The control processor of a PE: `command_ns` for each launch it takes and each command it issues."""
@@ -168,11 +171,19 @@ class Program:
         what = repr(f"a tile of shape {on.shape}" if isinstance(on, Value) else on.name) if on else "its commands"
         if self.short and isinstance(on, Value):
             what = f"{on.nbytes} B of TCM"
-        lines = [f"{self.pe.name}, kernel {self.launch.name!r}, waits for {what} since {self.since / 1000:,.2f} ns"]
+        lines = [f"{self.stands()}, waits for {what} since {self.since / 1000:,.2f} ns"]
         lines += self.pe.ipcq.receiver.describe(self.launch.queues)
         if self.launch.queues is not None:
             lines += [f"ring {queue.describe()}" for queue in self.pe.ipcq.sets[self.launch.queues].values()]
         return "\n    ".join(lines)
+
+    def stands(self) -> str:
+        """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
+        frame = self._greenlet.gr_frame
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_LANGUAGE):
+            frame = frame.f_back
+        line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+        return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
 
 def _located(error: Exception, pe: Pe) -> KernbenchError:
