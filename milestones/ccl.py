@@ -30,12 +30,15 @@
 # - the *lower bound*: the largest of what latency, a cut of the machine, all traffic together, the vector engines and
 #   the memories allow. No algorithm between the same PEs can be faster;
 # - the *closed form* of the algorithm: its steps and sizes, over the machine's own latencies, bandwidths, windows of
-#   slots, vector engines and memories. Nothing in it is fitted.
+#   slots, vector engines and memories. No time in it is fitted.
 #
-# **What is not simulated.** Long vectors over many PEs would take minutes: the sizes `by_form`, and cases with more
-# than `max_messages` messages, have no latency. Their rows say *closed form only*, and they are drawn with open marks.
-# All others are simulated flit by flit (mode exact), but for the lists of real programs: those run message by message
-# (mode fast), and are not certified.
+# **What is not simulated.** Long vectors over many PEs would take minutes: the sizes `by_form`, and cases with more work
+# than `max_work` (parts of messages, and 4 KiB of them), have no latency. Their rows say *closed form only*, and they are
+# drawn with open marks. All others are simulated flit by flit (mode exact).
+#
+# **Slots.** A row names its slots. Unless a slice says otherwise, there are 4 of 4 KiB, as the machine has them: the
+# tuner would choose more for long vectors, so these are no best times. All-reduces of 1 MiB by cube, and those of the
+# lists, have slots of a chunk, 32 or 64 KiB.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME; the SIPs are changed to those of each system
@@ -53,7 +56,7 @@ more_slots: dict = {"counts": [2, 4, 8], "nbytes": 65536}  # ever more slots
 halved: list = [4096]  # sizes with one thing halved after the other
 real: dict = {"lists": ["llama3-70b"], "system": [4, "ring_1d"], "longest": {"torus_allreduce": 300000}}  # programs'
 marks: list = [2048]  # sizes of published figures
-max_messages: int = 8000  # a case with more has its closed form and bound only
+max_work: int = 20000  # a case with more to simulate (parts of messages) has its closed form and bound only
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -102,7 +105,7 @@ if rerender:
 else:
     kept = folder if output else None
     rows, refused = ccl.sweep(
-        machine, cases, config=config, own=mine, max_messages=max_messages, workers=workers, folder=kept
+        machine, cases, config=config, own=mine, max_work=max_work, workers=workers, folder=kept
     )
     ccl.write(rows, refused, folder)
 ran = sum(row["latency_ns"] is not None for row in rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 
@@ -132,7 +133,10 @@ def all_reduce(levels: Sequence[Level], nbytes: float) -> float:
         around = reduce_scatter([level], nbytes) + steps(net, level.n - 1, nbytes / level.n)
         return around + all_reduce(inner, nbytes / level.n)
     there_and_back = level.depth * (net.way(nbytes, level.fan) + net.way(nbytes))
-    up = net.rest(net.before(nbytes, level.lag), level.fan, loaded=True, alone=True)
+    # A ring gives its first result when all parts but one have gone round.
+    parts = prod(outer.n for outer in inner if isinstance(outer, Ring))
+    first = max(net.before(nbytes, level.lag), nbytes - nbytes / parts)
+    up = net.rest(first, level.fan, loaded=True, alone=True)
     behind = up + max(net.rest(nbytes, alone=True), net.rest(nbytes, level.fan, loaded=True) - up)
     return there_and_back + max(behind, all_reduce(inner, nbytes))
 

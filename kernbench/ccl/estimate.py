@@ -8,7 +8,7 @@ links and memories that queues in use at the same time have in common.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -238,14 +238,17 @@ class Estimate:
         self._plan, self._itemsize, self._hops = plan, itemsize, hops_of(machine)
         self._lanes = _Lanes(plan)
         self._slice = self._hops.memory(next(iter(plan.programs)), "hbm")
-        parts = self.shape.levels(plan) if self.shape and plan.world_size > 1 else []
-        self.levels = [self._level(part) for part in parts if part.n > 1 or part.line]
+        self.levels = self._levels(self.shape.levels) if self.shape else []
+        self._short = self._levels(self.shape.short) if self.shape and self.shape.short else []
         self._streams = (self.shape.trees if self.shape else 1) * (1 + both_ways(plan))
 
     def with_slots(self, n_slots: int) -> Estimate:
         """Return the closed form of the same plan with another number of slots."""
         other = copy(self)
-        other.levels = [replace(level, net=level.net.with_slots(n_slots)) for level in self.levels]
+        other.levels, other._short = (
+            [replace(level, net=level.net.with_slots(n_slots)) for level in levels]
+            for levels in (self.levels, self._short)
+        )
         return other
 
     def ns(self, nbytes: int) -> float:
@@ -259,34 +262,46 @@ class Estimate:
         assert self.shape is not None, "ask for what is known only"
         if not self.levels:
             return 0.0
-        chunks = self._chunks(nbytes)
+        own = self._of(nbytes)
+        chunks = self._chunks(own, nbytes)
         # A level that keeps apart ends in memory, and the next one begins there.
         again = 1 + sum(a != b for a, b in pairwise(chunks))
         first_and_last = again * (self._slice.load_ps(chunks[-1]) + self._slice.store_ps(chunks[-1])) / 1000
         levels = [
-            level.over(replace(level.net, streams=self._streams, chunk=c))
-            for level, c in zip(self.levels, chunks, strict=True)
+            level.over(replace(level.net, streams=self._streams, chunk=chunk))
+            for level, chunk in zip(own, chunks, strict=True)
         ]
         form = self.shape.form(levels, nbytes / self._streams)
         moved = self.shape.moved(self._plan.world_size) * nbytes
         return max(form + first_and_last, self._slice.load_ps(1) / 1000 + moved / self._slice.hbm_gbs)
 
-    def messages(self, nbytes: int) -> int:
-        """Return about how many messages all participants send, those of 8 slots counted twice: a simulation's work."""
+    def work(self, nbytes: int) -> int:
+        """Return about how much there is to simulate: parts of messages of all participants, and 4 KiB of them each."""
         assert self.shape is not None, "ask for what is known only"
         if not self.levels:
             return 0
-        chunks, slot = self._chunks(nbytes), self._plan.algorithm.slot_size
+        own, slot = self._of(nbytes), self._plan.algorithm.slot_size
         assert slot is not None
-        counted = [level.over(Counted(chunk)) for level, chunk in zip(self.levels, chunks, strict=True)]
-        each = self.shape.form(counted, nbytes / self._streams) * self._streams
-        return int(each * (1 + -(-chunks[-1] // slot) / 8) * len(self._plan.programs))
+        chunks = self._chunks(own, nbytes)
+        counted = [level.over(Counted(chunk)) for level, chunk in zip(own, chunks, strict=True)]
+        messages = self.shape.form(counted, nbytes / self._streams) * self._streams * len(self._plan.programs)
+        return int(messages * (-(-chunks[-1] // slot) + chunks[-1] / 4096))
 
-    def _chunks(self, nbytes: int) -> list[int]:
+    def _levels(self, of: Callable[[Plan], list[Part]]) -> list[Level]:
+        parts = of(self._plan) if self._plan.world_size > 1 else []
+        return [self._level(part) for part in parts if part.n > 1 or part.line]
+
+    def _of(self, nbytes: int) -> list[Level]:
+        """Return the levels for shards of `nbytes`."""
+        assert self.shape is not None
+        short = self._short and -(-nbytes // self._plan.lanes[0].n_pes) <= self.shape.until
+        return self._short if short else self.levels
+
+    def _chunks(self, levels: Sequence[Level], nbytes: int) -> list[int]:
         """Return the bytes of messages on each level: what rings inside each other leave, as the algorithms cut it."""
         assert self.shape is not None
         cut = Cut(self._itemsize, chunk_bytes=self._plan.algorithm.options.get("chunk_bytes"))
-        rings = [level.part.n or 1 for level in self.levels] if self.shape.cut else [1] * len(self.levels)
+        rings = [level.part.n or 1 for level in levels] if self.shape.cut else [1] * len(levels)
         parts = [max(1, -(-nbytes // (self._streams * n * self._itemsize))) for n in accumulate(rings, mul)]
         own = [cut.chunks((0, part)) for part in parts]
         chunks, pieces = [own[-1][0][1]], len(own[-1])

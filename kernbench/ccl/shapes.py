@@ -12,6 +12,7 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 from kernbench.ccl import cost
+from kernbench.ccl.algorithms.hierarchical_sliced import SHORT_SLICE
 from kernbench.ccl.algorithms.levels import cycle, mesh_tree
 from kernbench.ccl.lane import Lane
 
@@ -173,12 +174,19 @@ def _chains(plan: Plan) -> list[Part]:
 
 def _slices(plan: Plan) -> list[Part]:
     lane = plan.lanes[0]
-    w, h, n, pes, root = lane.cube_w, lane.cube_h, lane.n_cubes, lane.n_pes, lane.root_cube
-    chain = Part(_always("local_E"), n=pes)
-    if cycle(0, w, h):
-        return [chain, _cycle(w, h, lambda rank: rank // pes % n), *_devices(lane, 0, lambda rank: True)]
-    cubes = _mesh(w, h, root, range(0, n * pes, pes), lambda rank: rank // pes % n)
-    return [chain, cubes, *_devices(lane, root * pes, lambda rank: rank // pes % n == root)]
+    w, h, n, pes = lane.cube_w, lane.cube_h, lane.n_cubes, lane.n_pes
+    if not cycle(0, w, h):
+        return _short_slices(plan)
+    around = _cycle(w, h, lambda rank: rank // pes % n)
+    return [Part(_always("local_E"), n=pes), around, *_devices(lane, 0, lambda rank: True)]
+
+
+def _short_slices(plan: Plan) -> list[Part]:
+    lane = plan.lanes[0]
+    n, pes, root = lane.n_cubes, lane.n_pes, lane.root_cube
+    cubes = _mesh(lane.cube_w, lane.cube_h, root, range(0, n * pes, pes), lambda rank: rank // pes % n)
+    devices = _devices(lane, root * pes, lambda rank: rank // pes % n == root)
+    return [Part(_always("local_E"), n=pes), cubes, *devices]
 
 
 def _both_halves(plan: Plan) -> list[Part]:
@@ -217,6 +225,8 @@ class Shape:
         How many trees, or turns of rings, share its vector beside those of `both_ways`.
     cut : bool
         Whether rings cut the vector, each into as many parts as it has members.
+    short, until : callable, int
+        Its levels where a slice, the vector over the PEs of a cube, is no longer than so many bytes.
     moved : callable
         Vectors that pass between a participant and its own HBM, of n.
     """
@@ -226,6 +236,8 @@ class Shape:
     trees: int = 1
     cut: bool = True
     moved: Callable[[int], float] = lambda n: 2.0
+    short: Callable[[Plan], list[Part]] | None = None
+    until: int = 0
 
 
 # By the module of the kernel.
@@ -242,7 +254,7 @@ SHAPES = {
     "recursive_doubling": Shape(cost.recursive_doubling, _halving, cut=False, moved=_doublings),
     "intercube": Shape(cost.all_reduce, _cubes),
     "hierarchical": Shape(cost.all_reduce, _chains),
-    "hierarchical_sliced": Shape(cost.all_reduce, _slices),
+    "hierarchical_sliced": Shape(cost.all_reduce, _slices, short=_short_slices, until=SHORT_SLICE),
     "broadcast": Shape(cost.broadcast, lambda plan: _trees(plan, ""), moved=_sent_down),
     "broadcast_ring": Shape(cost.broadcast, _both_halves, moved=_sent_down),
     "reduce": Shape(cost.reduce, lambda plan: _trees(plan, "")),

@@ -71,7 +71,7 @@ class Case:
     what : str
         A name that figures print.
     mode : str
-        "exact"; "fast": message by message, not certified; or "closed form only": not simulated.
+        That of the engine, or "closed form only": not simulated.
     """
 
     slice: str
@@ -104,7 +104,7 @@ def sweep(
     *,
     config: CclLike | None = None,
     own: Sequence[Algorithm] = (),
-    max_messages: int = 20_000,
+    max_work: int = 20_000,
     workers: int = 1,
     folder: Path | None = None,
 ) -> tuple[list[Row], dict[str, str]]:
@@ -121,8 +121,9 @@ def sweep(
     own
         Further algorithms, by their names; they are run in this process, and not kept. The sums of an all-reduce are
         compared with numpy's.
-    max_messages
-        A case with more messages than this is not simulated: its row has its closed form and bound.
+    max_work
+        A case with more to simulate than this, in parts of messages and 4 KiB of them, is not: its row has its closed
+        form and bound.
     workers
         Processes.
     folder
@@ -149,8 +150,8 @@ def sweep(
         algorithm = mine.get(case.algorithm) or resolve_algorithm_config(case.algorithm, ccl)
         try:
             planned = _plan(there, algorithm, case)
-            messages = _messages(there, planned, case)
-            mode = case.mode if messages <= max_messages else NOT_RUN
+            amount = _work(there, planned, case)
+            mode = case.mode if amount <= max_work else NOT_RUN
             if case.algorithm in mine:
                 rows[i] = _row(there, planned, case, mode, data=planned.algorithm.collective == "all_reduce")
                 continue
@@ -171,7 +172,7 @@ def sweep(
             "mode": mode,
         }
         if key not in points or alone.links:
-            points[key], work[key] = point, messages
+            points[key], work[key] = point, amount
     # The longest first: no process is left alone with one of them at the end.
     order = sorted(points, key=lambda key: -work[key])
     ran = run_points(simulate, [points[key] for key in order], folder=folder, workers=workers)
@@ -220,13 +221,13 @@ def _why(error: KernbenchError) -> str:
     return str(error).partition(": ")[2] if isinstance(error, ConfigError) else str(error).splitlines()[0]
 
 
-def _messages(machine: Machine, planned: Plan, case: Case) -> int:
-    """Return about how many messages there are; of an algorithm without a form, one for each slot of two vectors."""
+def _work(machine: Machine, planned: Plan, case: Case) -> int:
+    """Return about how much there is to simulate; of an algorithm without a form, two vectors, part by part."""
     form = Estimate(planned, machine, as_dtype(case.dtype).itemsize)
     if form.known:
-        return form.messages(case.nbytes)
+        return form.work(case.nbytes)
     assert planned.algorithm.slot_size is not None
-    return len(planned.programs) * 2 * -(-case.nbytes // planned.algorithm.slot_size)
+    return len(planned.programs) * 2 * (-(-case.nbytes // planned.algorithm.slot_size) + case.nbytes // 4096)
 
 
 def _row(machine: Machine, planned: Plan, case: Case, mode: str, *, data: bool = False) -> Row:

@@ -16,7 +16,7 @@ from kernbench.studies.ccl_lists import sizes as list_sizes
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
 System = Sequence[Any]
-Grid = Mapping[str, Sequence[Any]]
+Grid = Mapping[str, Any]
 
 SIX = (6, "torus_2d", 3, 2)
 
@@ -56,7 +56,8 @@ def study(
     machine : MachineConfig
         The machine; its SIPs are changed.
     by_rank, by_cube, by_pe : sequence of mapping
-        `systems` and `sizes` of every all-reduce with that contribution, and sizes `by_form`, which are not simulated.
+        `systems` and `sizes` of every all-reduce with that contribution, and sizes `by_form`, which are not simulated;
+        `slot_size` where it is another than the entries'.
     others : mapping
         `systems` and `sizes` of every other collective.
     kinds : sequence of int
@@ -85,9 +86,15 @@ def study(
                 systems, sizes = grid["systems"], grid.get("by_form", ()) if by_form else grid["sizes"]
                 found = by_size(config, machine, systems, sizes)
                 found = [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
+                found = [replace(case, changes=_slots(grid)) for case in found]
                 cases += [replace(case, mode=NOT_RUN) for case in found] if by_form else found
                 # One's own have no closed form.
-                cases += [_case(SIZES, system, name, size) for system in systems for name in mine for size in sizes]
+                cases += [
+                    _case(SIZES, system, name, size, changes=_slots(grid))
+                    for system in systems
+                    for name in mine
+                    for size in sizes
+                ]
     mine = [a.name for a in own if a.collective != "all_reduce"]
     cases += [_case(OTHERS, s, name, size) for s in others["systems"] for name in mine for size in others["sizes"]]
     cases += by_size(config, machine, others["systems"], others["sizes"], others=True)
@@ -188,8 +195,7 @@ def lists(
 ) -> list[Case]:
     """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk.
 
-    They run message by message, as flits of so many PEs meet everywhere; those longer than what `longest` says of their
-    algorithm do not run.
+    Those longer than what `longest` says of their algorithm are not simulated.
     """
     cases = []
     for size in (size for name in names for size in list_sizes(name)):
@@ -202,7 +208,7 @@ def lists(
             _case(
                 LISTS, system, algorithm, part, dtype=size.dtype, cubes=machine.cubes_per_sip, pes=1,
                 changes=changes, what=f"{size.list} {size.name}",
-                mode="fast" if size.nbytes <= longest.get(algorithm, 0) else NOT_RUN,
+                mode="exact" if size.nbytes <= longest.get(algorithm, 0) else NOT_RUN,
             )
             for algorithm in algorithms
         ]  # fmt: skip
@@ -219,6 +225,10 @@ def published(system: System, sizes: Sequence[int], others: int = 65536) -> list
         kinds = ("sram", "hbm")
         cases += [_case(MARKS, system, INTERCUBE, others, changes={"buffer_kind": kind}) for kind in kinds]
     return cases
+
+
+def _slots(grid: Grid) -> dict[str, Any]:
+    return {"slot_size": grid["slot_size"]} if "slot_size" in grid else {}
 
 
 def _system(n: int, topology: str) -> System:

@@ -56,7 +56,7 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
     for title, contributions in _CONTRIBUTIONS.items():
         chosen = [row for row in sizes if row["contribution"] in contributions]
         if chosen:
-            what = f"All-reduce by {' or '.join(contributions)}"
+            what = f"All-reduce by {' or '.join(map(by_size.named, contributions))}"
             drawn.append((f"latency_{title}.png", by_size.latency_by_size(chosen, machine=name, title=what)))
             figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
             drawn.append((f"busbw_{title}.png", figure))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, pairwise
 from math import cos, dist, exp, log, pi, sin
@@ -40,18 +41,20 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
     """
     rows = rows_of(table)
     looks = styles(row["algorithm"] for row in rows)
-    note = f"line: simulated   dotted: closed form   grey: lower bound{not_run(rows)}"
+    several = len({row.get("collective") for row in rows}) > 1
+    grey = "the least of their lower bounds" if several else "lower bound"
+    note = f"line: simulated   dotted: closed form   grey: {grey}{not_run(rows)}{other_slots(rows)}"
     figure, panels = _panels(rows, f"{title}: latency by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
         for contribution, bound in by(chosen, "contribution").items():
-            least = {row["bytes_per_pe"]: row["bound_ns"] for row in bound}
+            least = {size: min(row["bound_ns"] for row in own) for size, own in by(bound, "bytes_per_pe").items()}
             axes.plot(
                 list(least),
                 list(least.values()),
                 color=palette.GREY,
                 lw=2.5,
                 zorder=1,
-                label=f"bound by {contribution}",
+                label=f"{'least bound' if several else 'bound'} by {named(contribution)}",
             )
         for algorithm, own in by(chosen, "algorithm").items():
             draw_times(axes, own, "bytes_per_pe", looks[algorithm])
@@ -84,7 +87,7 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
     looks = styles(row["algorithm"] for row in rows)
     note = (
         f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: where the fastest "
-        "changes, in the colour of the new one"
+        f"changes, in the colour of the new one{other_slots(rows)}"
     )
     figure, panels = _panels(rows, f"{title}: bus bandwidth by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
@@ -258,6 +261,22 @@ def not_run(rows: Sequence[Row]) -> str:
     return ("" if len(run) == len(rows) else "   open marks: closed form only, not simulated") + (
         f"   {loose} not certified" if loose else ""
     )
+
+
+def other_slots(rows: Sequence[Row]) -> str:
+    """Return what a caption says of rows whose slots are of another size than most have."""
+    found = Counter(row.get("slot_size") for row in rows)
+    usual = found.most_common(1)[0][0] if found else None
+    said = sorted({(row["slot_size"], row["bytes_per_pe"]) for row in rows if row.get("slot_size") != usual})
+    return "".join(
+        f"   slots of {size_label(slot)} at {', '.join(size_label(size) for own, size in said if own == slot)}"
+        for slot in dict.fromkeys(slot for slot, _ in said)
+    )
+
+
+def named(contribution: str) -> str:
+    """Return a contribution as words have it."""
+    return "PE" if contribution == "pe" else contribution
 
 
 def name_lines(figure: Figure, panels: Iterable[Axes]) -> None:

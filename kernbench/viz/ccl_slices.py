@@ -135,7 +135,7 @@ def slots(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     """
     rows = sorted(rows_of(table), key=lambda row: row["n_slots"])
     looks = styles(row["algorithm"] for row in rows)
-    note = f"slots of {rows[0]['slot_size']:,} B   dotted: closed form, rate = min(link, slots x slot / round trip)"
+    note = f"slots of {rows[0]['slot_size']:,} B   dotted: closed form"
     title = f"Slots: {size_label(rows[0]['bytes_per_pe'])} of each, {rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}"
     figure = new_figure(6.4, 3.8, title, caption(len(rows), machine, note))
     axes = figure.subplots()

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from kernbench.ccl.algorithms import hierarchical_sliced
 from kernbench.ccl.algorithms.levels import Ring, all_reduce, cycle
 from kernbench.ccl.algorithms.moves import Cut
 from kernbench.ccl.testing import run_kernel_in_mock
@@ -38,9 +39,16 @@ def test_operators_and_types_over_grids(name):
             check(algorithm, grid(w, h), w * h, sizes(w * h)[(i + w) % 4], op, dtype)
 
 
+@pytest.fixture(params=["as it is", "slices are long"])
+def length(request, monkeypatch):
+    """Let algorithms choose by length, and as for long slices."""
+    if request.param == "slices are long":
+        monkeypatch.setattr(hierarchical_sliced, "SHORT_SLICE", 0)
+
+
 @pytest.mark.parametrize("name", OVER_LEVELS)
 @pytest.mark.parametrize("root", ["corner", "centre"])
-def test_cubes_and_pes(name, root):
+def test_cubes_and_pes(name, root, length):
     topology, mapper = OVER_LEVELS[name]
     algorithm = built(name, topology, mapper=mapper, root_cube=root)
     runs = product(((1, 1), (2, 2), (3, 2), (3, 1)), SIP_GRIDS, (1, 2) if name != "intercube" else (1,))
@@ -79,7 +87,7 @@ def test_long_vectors_are_cut_into_segments(name):
 
 @pytest.mark.parametrize("size", [40, 1000, 20_011])
 @pytest.mark.parametrize("name", ["torus_2d", "halving_doubling", "hierarchical_sliced"])
-def test_many_participants(name, size):
+def test_many_participants(name, size, length):
     """So many that rings keep to messages of their own: with short vectors in every level, with longer ones in some."""
     levels = OVER_LEVELS.get(name)
     algorithm = built(name, *levels[:1], mapper=levels[1]) if levels else built(name, (OVER_RANKS | OVER_GRIDS)[name])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
+from kernbench.ccl.algorithms.hierarchical_sliced import SHORT_SLICE
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
@@ -65,6 +66,13 @@ def test_never_below_the_bound_and_never_falling(machine, name):
     times = [form.ns(16 << k) for k in range(17)]
     assert times == sorted(times)
     assert all(t >= bounds.of("all_reduce", 16 << k).ns for k, t in enumerate(times))
+
+
+def test_short_slices_go_over_a_tree_of_cubes(machine):
+    form = Estimate(planned(machine, "hierarchical_allreduce_sliced"), machine)
+    short, long = form.ns(8 * SHORT_SLICE), form.ns(8 * SHORT_SLICE + 16)
+    assert short < 0.95 * long
+    assert form.work(512) < 768 * 40  # messages of 768 PEs; 30 each around the cubes alone would be 58
 
 
 def test_more_slots_never_slow_down(machine):

@@ -113,7 +113,7 @@ def test_what_is_not_simulated_says_so(machine):
     case = Case("x", 4, "ring_1d", "ring_allreduce_tcm", 65536)
     cases = [case, replace(case, mode="fast", what="fast"), replace(case, mode=ccl.NOT_RUN, what="form")]
     (exact, fast, left), _ = ccl.sweep(machine, cases, config=CONFIG)
-    [many], _ = ccl.sweep(machine, [case], config=CONFIG, max_messages=1)
+    [many], _ = ccl.sweep(machine, [case], config=CONFIG, max_work=1)
     assert [row["certified"] for row in (exact, fast, left)] == [True, False, False]
     assert [row["mode"] for row in (exact, fast, left, many)] == ["exact", "fast", ccl.NOT_RUN, ccl.NOT_RUN]
     assert left["latency_ns"] is many["latency_ns"] is None
