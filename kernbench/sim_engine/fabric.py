@@ -84,6 +84,7 @@ class Fabric:
         self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
         self._parts: dict[str, Any] = {}
+        self._times: dict[float, dict[int, int]] = {}
         self.start_train: Callable[..., Any]
         self.start_train, self._make_way, self._land, self.told = train_mover(self, clock, run_ahead)
 
@@ -97,7 +98,13 @@ class Fabric:
             extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
             hook = getattr(part, "on_head", None)
             link = self.links[src, dst] = Link(
-                edge, self.graph.index(dst), extra, rank, hook, self._router.merges(src, dst)
+                edge,
+                self.graph.index(dst),
+                extra,
+                rank,
+                hook,
+                self._router.merges(src, dst),
+                self._times.setdefault(edge.bw_gbs, {}),
             )
         return link
 

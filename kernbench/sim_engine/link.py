@@ -44,7 +44,9 @@ class Link:
         "name", "open", "order", "priority", "src", "tell", "times", "under", "wary",
     )  # fmt: skip
 
-    def __init__(self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool) -> None:
+    def __init__(
+        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: dict[int, int]
+    ) -> None:
         self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
         self.bw_gbs = edge.bw_gbs
         self.lat = edge.latency_ps + extra_ps
@@ -54,14 +56,14 @@ class Link:
         self.last = -1
         self.ahead: Train | None = None
         self.at = self.came = self.wary = 0
-        self.under: list[tuple[Train | None, int, int, int]] = []
-        self.open: list[tuple[int, int, int, Train]] = []
+        self.under: tuple[tuple[Train | None, int, int, int], ...] = ()
+        self.open: list[tuple[int, int, int, Train]] | None = None
         self.order = to << _ORDER_BITS
         self.coming: deque[tuple[int, int | None, Any]]
         self.tell: Callable[[Any, int], None]
         self.held: Callable[[tuple[int, int, int]], int]
         self.merges = merges or not self.lat
-        self.times: dict[int, int] = {}
+        self.times = times
         self.flit_ps = self.time(FLIT_BYTES)
 
     def time(self, nbytes: int) -> int:

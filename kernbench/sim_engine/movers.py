@@ -78,12 +78,14 @@ def train_mover(
         """Let the flits of a train take the last link one by one among others: only when all are through matters."""
         link, priority, order = train.links[-1], train.links[-2].priority, train.order
         lines = train.before_link(len(train.links) - 1)
+        if link.open is None:
+            link.open = []
         heappush(link.open, (latest(lines, 0), priority, order, train))
         heappush(heap, (latest(lines, train.n - 1), priority, order, (finish, train)))
 
     def serve(link: Link, place: tuple[int, int, int]) -> None:
         """Have `link` serve the flits of those that have joined which come before this place in the heap."""
-        joined, free = link.open, link.free
+        joined, free = link.open or [], link.free
         while joined and joined[0][:3] < place:
             a, came_over, number, train = heappop(joined)
             train = train.front()
@@ -152,11 +154,10 @@ def train_mover(
             if k and link.merges:
                 if link.last >= now:
                     under = link.under
-                    if under and under[-1][3] < now:
-                        under.clear()
-                    under.append((link.ahead, link.at, link.came, link.last))
+                    before = link.ahead, link.at, link.came, link.last
+                    link.under = (*under, before) if under and under[-1][3] >= now else (before,)
                 elif link.under:
-                    link.under.clear()
+                    link.under = ()
                 link.ahead, link.at, link.came, link.last = train, k, order, tail
             d = link.flit_ps if size == FLIT_BYTES else link.times.get(size) or link.time(size)
             lat = link.lat
@@ -255,6 +256,10 @@ def train_mover(
         reached(clock._now, train.links[-1].priority, train.order)
         if train.fn is not None:
             train.fn(train.arg)
+        if train.size and not train.each:
+            # All its flits are through, so nobody asks any more; links that it took last still hold on to it.
+            train.out.clear()
+            train.found.clear()
 
     def told(link: Link) -> None:
         """Tell the memory behind `link` of the flits that have come by now, in their order."""
