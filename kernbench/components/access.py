@@ -63,18 +63,22 @@ def requests(pe: Pe, runs: tuple[Run, ...], tiled: bool) -> list[Request]:
 class AccessJob(Job):
     """A load or a store: a source of requests for its DMA channel. `buffer` holds the command's bytes."""
 
-    __slots__ = ("buffer", "channel", "left", "requests", "sent", "start_ps")
+    __slots__ = ("buffer", "left", "requests", "sent", "start_ps")
 
     kind: ClassVar[int]
     move: ClassVar[int]
 
-    def __init__(self, pe: Pe, command: Load | Store, program: Program | None, channel: Channel) -> None:
+    def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
         super().__init__(pe, command, program)
-        self.channel = channel
         self.requests = requests(pe, command.runs, command.tiled)
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
         self.buffer: np.ndarray | None = None
+
+    @property
+    @abstractmethod
+    def channel(self) -> Channel:
+        """The DMA's, for what it is."""
 
     def enter(self) -> None:
         """Queue for the channel."""
@@ -121,8 +125,10 @@ class LoadJob(AccessJob):
 
     loaded, kind, move = True, KIND["load"], READ
 
-    def __init__(self, pe: Pe, command: Load, program: Program | None) -> None:
-        super().__init__(pe, command, program, pe.dma.reader)
+    @property
+    def channel(self) -> Channel:
+        """The one for reads."""
+        return self.pe.dma.reader
 
     def ask(self, txn: Transaction, request: Request) -> None:
         """Start to read."""
@@ -158,8 +164,10 @@ class StoreJob(AccessJob):
 
     kind, move = KIND["store"], WRITE
 
-    def __init__(self, pe: Pe, command: Store, program: Program | None) -> None:
-        super().__init__(pe, command, program, pe.dma.writer)
+    @property
+    def channel(self) -> Channel:
+        """The one for writes."""
+        return self.pe.dma.writer
 
     def ask(self, txn: Transaction, request: Request) -> None:
         """Start to write."""

@@ -119,7 +119,8 @@ class Pe:
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`, and free what nobody needs any more."""
         self.unfinished -= 1
-        self.touched.pop(command, None)
+        if self.touched:
+            self.touched.pop(command, None)
         output = command.output
         for value in command.inputs if output is None else (output, *command.inputs):
             value.pending -= 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernbench.ccl.algorithms.reduction import Reduction
 from kernbench.triton_emu.handles import Pointer, Tile
@@ -32,8 +33,7 @@ SMALLEST_CHUNK, LARGEST_CHUNK, CHUNKS = 4 * KIB, 32 * KIB, 8
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """What happens to `size` elements from `start` on.
 
     Attributes

@@ -86,9 +86,8 @@ class AddressConfig:
             )
         else:
             place = PhysAddr.decode(address).locate()
-        sizes = {"pe_tcm": self.tcm_bytes, "sram": self.sram_bytes, "hbm_ctrl": self.slice_bytes}
         if (
-            place.offset >= sizes.get(place.component, 0)
+            place.offset >= self._bytes_of(place.component)
             or place.sip >= self.n_sips
             or (place.cube or 0) >= self.cubes_per_sip
             or (place.pe or 0) >= self.pes_per_cube
@@ -98,6 +97,11 @@ class AddressConfig:
                 f"({self.n_sips} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
             )
         return place
+
+    def _bytes_of(self, component: str) -> int:
+        if component == "hbm_ctrl":
+            return self.slice_bytes
+        return self.tcm_bytes if component == "pe_tcm" else self.sram_bytes if component == "sram" else 0
 
 
 class FirstFit:

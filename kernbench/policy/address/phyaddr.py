@@ -9,6 +9,7 @@ chooses between the HBM window and the resource window, which `RESOURCES` cuts i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernbench.errors import AllocationError
 from kernbench.units import GIB, MIB
@@ -55,8 +56,7 @@ RESOURCES = (
 BY_NAME = {resource.name: resource for resource in RESOURCES}
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """What an address names: a component and the offset in it.
 
     `component` is hbm_ctrl, one of the names in `RESOURCES`, "io" on an IO chiplet or "reserved". `pe` is None
