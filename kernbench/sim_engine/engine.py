@@ -28,7 +28,7 @@ from kernbench.topology.builder import Machine
 
 MODES = ("auto", "exact", "fast")
 _SLICE = 4096
-_COLLECT_EVERY = 200_000
+_COLLECT_EVERY = 500_000
 
 
 def _collect_rarely() -> None:

@@ -247,13 +247,16 @@ def train_mover(
         """Tell of the last flit at its end, which came by itself."""
         link, order, train = what
         reached(clock._now, link.priority, order)
-        assert train.fn is not None
-        train.fn(train.arg)
+        end(train)
 
     def arrive_last(train: Train) -> None:
         """Tell of the last flit at its end, unless it comes with another train now."""
         train = train.front()
         reached(clock._now, train.links[-1].priority, train.order)
+        end(train)
+
+    def end(train: Train) -> None:
+        """Tell who waits for a train that is at its end, if that is not another one by now."""
         if train.fn is not None:
             train.fn(train.arg)
         if train.size and not train.each:
