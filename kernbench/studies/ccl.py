@@ -6,8 +6,10 @@ of cube 0 of each SIP (by rank), on PE 0 of every cube (by cube), or on every PE
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +148,14 @@ def sweep(
     shared: dict[int, str] = {}
     refused: dict[str, str] = {}
     for i, case in enumerate(cases):
-        there = case.machine(base)
-        algorithm = mine.get(case.algorithm) or resolve_algorithm_config(case.algorithm, ccl)
+        there, own_one = case.machine(base), mine.get(case.algorithm)
+        entries = {} if own_one else {case.algorithm: ccl.algorithms[case.algorithm]}
+        part = CclConfig(defaults=ccl.defaults, algorithms=entries).model_dump(mode="json", exclude_none=True)
         try:
-            planned = _plan(there, algorithm, case)
-            amount = _work(there, planned, case)
-            mode = case.mode if amount <= max_work else NOT_RUN
-            if case.algorithm in mine:
-                rows[i] = _row(there, planned, case, mode, data=planned.algorithm.collective == "all_reduce")
+            ready = Ready(there, own_one, case) if own_one else _ready(there, part, case)
+            mode = case.mode if ready.work(case.nbytes) <= max_work else NOT_RUN
+            if own_one:
+                rows[i] = _row(ready, case, mode, data=own_one.collective == "all_reduce")
                 continue
         except KernbenchError as error:
             if not (case.algorithm in mine or isinstance(error, ConfigError)):
@@ -161,18 +163,16 @@ def sweep(
             at = "" if isinstance(error, ConfigError) else f", {case.nbytes:,} B"
             refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}{at}"] = _why(error)
             continue
-        entry = ccl.algorithms[case.algorithm]
-        part = CclConfig(defaults=ccl.defaults, algorithms={case.algorithm: entry})
-        alone = _nameless(case, algorithm.on(there.config))
+        alone = _nameless(case, resolve_algorithm_config(case.algorithm, ccl).on(there.config))
         shared[i] = key = repr((there.hash, replace(alone, links=False), mode))
         point = {
             "machine": dict(there.spec),
-            "ccl": part.model_dump(mode="json", exclude_none=True),
+            "ccl": part,
             "case": asdict(alone),
             "mode": mode,
         }
         if key not in points or alone.links:
-            points[key], work[key] = point, amount
+            points[key], work[key] = point, ready.work(case.nbytes)
     # The longest first: no process is left alone with one of them at the end.
     order = sorted(points, key=lambda key: -work[key])
     ran = run_points(simulate, [points[key] for key in order], folder=folder, workers=workers)
@@ -187,8 +187,7 @@ def sweep(
 def simulate(point: Row) -> Row:
     """Run one case and return its row."""
     machine, case = machine_of(point["machine"]), Case(**point["case"])
-    algorithm = resolve_algorithm_config(case.algorithm, point["ccl"])
-    return _row(machine, _plan(machine, algorithm, case), case, point["mode"])
+    return _row(_ready(machine, point["ccl"], case), case, point["mode"])
 
 
 def places(machine: Machine, contribution: str, cubes: int = 0, pes: int = 0) -> list[Target]:
@@ -210,10 +209,40 @@ def _nameless(case: Case, algorithm: Algorithm) -> Case:
     return replace(case, slice="", what="", overrides={}, mode="", changes=changes)
 
 
-def _plan(machine: Machine, algorithm: Algorithm, case: Case) -> Plan:
-    sips = range(machine.config.n_sips)
-    chosen = replace(algorithm, **case.changes)
-    return plan(chosen, machine.config, sips, places(machine, algorithm.contribution, case.cubes, case.pes))
+class Ready:
+    """What cases of all sizes have in common: the plan of an algorithm on a machine, its closed form and its bounds."""
+
+    def __init__(self, machine: Machine, algorithm: Algorithm, case: Case) -> None:
+        self.machine, self._itemsize = machine, as_dtype(case.dtype).itemsize
+        chosen = replace(algorithm, **case.changes)
+        targets = places(machine, algorithm.contribution, case.cubes, case.pes)
+        self.plan = plan(chosen, machine.config, range(machine.config.n_sips), targets)
+        self.form = Estimate(self.plan, machine, self._itemsize)
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Its lower bounds."""
+        return Bounds(self.machine, list(self.plan.programs), self.plan.algorithm.contribution)
+
+    def work(self, nbytes: int) -> int:
+        """Return about how much there is to simulate; of an algorithm without a form, two vectors, part by part."""
+        if self.form.known:
+            return self.form.work(nbytes)
+        slot = self.plan.algorithm.slot_size
+        assert slot is not None
+        return len(self.plan.programs) * 2 * (-(-nbytes // slot) + nbytes // 4096)
+
+
+def _ready(machine: Machine, ccl: Row, case: Case) -> Ready:
+    sizeless = asdict(replace(case, slice="", what="", nbytes=0, overrides={}, links=False, mode=""))
+    return _known(machine, json.dumps([ccl, sizeless], sort_keys=True))
+
+
+@lru_cache(maxsize=64)
+def _known(machine: Machine, text: str) -> Ready:
+    ccl, fields = json.loads(text)
+    case = Case(**fields)
+    return Ready(machine, resolve_algorithm_config(case.algorithm, ccl), case)
 
 
 def _why(error: KernbenchError) -> str:
@@ -221,21 +250,10 @@ def _why(error: KernbenchError) -> str:
     return str(error).partition(": ")[2] if isinstance(error, ConfigError) else str(error).splitlines()[0]
 
 
-def _work(machine: Machine, planned: Plan, case: Case) -> int:
-    """Return about how much there is to simulate; of an algorithm without a form, two vectors, part by part."""
-    form = Estimate(planned, machine, as_dtype(case.dtype).itemsize)
-    if form.known:
-        return form.work(case.nbytes)
-    assert planned.algorithm.slot_size is not None
-    return len(planned.programs) * 2 * (-(-case.nbytes // planned.algorithm.slot_size) + case.nbytes // 4096)
-
-
-def _row(machine: Machine, planned: Plan, case: Case, mode: str, *, data: bool = False) -> Row:
+def _row(ready: Ready, case: Case, mode: str, *, data: bool = False) -> Row:
+    planned, machine, form = ready.plan, ready.machine, ready.form
     algorithm, itemsize = planned.algorithm, as_dtype(case.dtype).itemsize
-    bound = Bounds(machine, list(planned.programs), algorithm.contribution).of(
-        algorithm.collective, case.nbytes, itemsize
-    )
-    form = Estimate(planned, machine, itemsize)
+    bound = ready.bounds.of(algorithm.collective, case.nbytes, itemsize)
     row: Row = {
         "slice": case.slice, "what": case.what, "collective": algorithm.collective,
         "contribution": algorithm.contribution, "algorithm": case.algorithm, "buffer_kind": algorithm.buffer_kind,

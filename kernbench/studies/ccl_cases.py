@@ -56,8 +56,8 @@ def study(
     machine : MachineConfig
         The machine; its SIPs are changed.
     by_rank, by_cube, by_pe : sequence of mapping
-        `systems` and `sizes` of every all-reduce with that contribution, and sizes `by_form`, which are not simulated;
-        `slot_size` where it is another than the entries'.
+        `systems` and `sizes` of every all-reduce with that contribution; `slot_size` where it is not that of the
+        entries.
     others : mapping
         `systems` and `sizes` of every other collective.
     kinds : sequence of int
@@ -82,19 +82,12 @@ def study(
     for contribution, grids in (("rank", by_rank), ("cube", by_cube), ("pe", by_pe)):
         for grid in grids:
             mine = [a.name for a in own if (a.collective, a.contribution) == ("all_reduce", contribution)]
-            for by_form in (False, True):
-                systems, sizes = grid["systems"], grid.get("by_form", ()) if by_form else grid["sizes"]
-                found = by_size(config, machine, systems, sizes)
-                found = [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
-                found = [replace(case, changes=_slots(grid)) for case in found]
-                cases += [replace(case, mode=NOT_RUN) for case in found] if by_form else found
-                # One's own have no closed form.
-                cases += [
-                    _case(SIZES, system, name, size, changes=_slots(grid))
-                    for system in systems
-                    for name in mine
-                    for size in sizes
-                ]
+            systems, sizes = grid["systems"], grid["sizes"]
+            found = by_size(config, machine, systems, sizes)
+            found = [case for case in found if config.algorithms[case.algorithm].contribution == contribution]
+            found += [_case(SIZES, system, name, size) for system in systems for name in mine for size in sizes]
+            changes = {"slot_size": grid["slot_size"]} if "slot_size" in grid else {}
+            cases += [replace(case, changes=changes) for case in found]
     mine = [a.name for a in own if a.collective != "all_reduce"]
     cases += [_case(OTHERS, s, name, size) for s in others["systems"] for name in mine for size in others["sizes"]]
     cases += by_size(config, machine, others["systems"], others["sizes"], others=True)
@@ -225,10 +218,6 @@ def published(system: System, sizes: Sequence[int], others: int = 65536) -> list
         kinds = ("sram", "hbm")
         cases += [_case(MARKS, system, INTERCUBE, others, changes={"buffer_kind": kind}) for kind in kinds]
     return cases
-
-
-def _slots(grid: Grid) -> dict[str, Any]:
-    return {"slot_size": grid["slot_size"]} if "slot_size" in grid else {}
 
 
 def _system(n: int, topology: str) -> System:

@@ -155,7 +155,7 @@ def test_algorithms_of_a_file(tmp_path):
 
 
 def test_ones_own_stands_among_the_slices_by_size(machine):
-    grid = {"systems": [RING_OF_FOUR], "sizes": [64], "by_form": [1 << 20]}
+    grid = {"systems": [RING_OF_FOUR], "sizes": [64, 1 << 20], "slot_size": 512}
     empty = {"systems": [], "sizes": []}
     cases = ccl_cases.study(
         CONFIG, machine.config, by_rank=[grid], by_cube=[grid], by_pe=[], others=empty, kinds=[], root_bytes=64,
@@ -164,7 +164,7 @@ def test_ones_own_stands_among_the_slices_by_size(machine):
     )  # fmt: skip
     mine = [(case.slice, case.nbytes, case.mode) for case in cases if case.algorithm == "passing"]
     assert mine == [("sizes", 64, "exact"), ("sizes", 1 << 20, "exact")]
-    assert {case.mode for case in cases if case.nbytes > 64} == {"exact", ccl.NOT_RUN}
+    assert {case.changes.get("slot_size") for case in cases if case.slice == "sizes"} == {512}
 
 
 def planned(machine, name, places=((0, 0),)):
