@@ -147,7 +147,7 @@ def _rehearse(job: TileJob, port: Port, planned: int) -> Rehearsal | None:
     end = command.done_ps
     assert end is not None
     assert again.start_ps is not None
-    if idle.fabric.flagged or max(memory.free) >= end:
+    if idle.fabric.flagged or memory.idle_ps() >= end:
         return None
     rows, moves = idle.log.tables()
     rows = rows[rows[:, _TILE] >= 0]
@@ -183,7 +183,7 @@ class Alone:
             and all(stage.free <= now for stage in _stages(pe))
             and all(link.free <= now and link.last <= now for link in _links(port))
             and port.route.links[-1].free + port.route.links[-1].lat < now  # else something may yet come to the slice
-            and max(_slice(port).free) <= now
+            and _slice(port).idle_ps() <= now
         )
         known = rehearsal(job, port, planned) if idle else None
         return cls(job, port, planned, known) if known is not None else None

@@ -52,6 +52,11 @@ class HbmCtrl:
         self.fabric.told(self._link)
         return self.served_ps // self.n
 
+    def idle_ps(self) -> int:
+        """Return since or until when its channels are free of all that has come."""
+        self.fabric.told(self._link)
+        return max(self.free)
+
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
         self.fabric.told(self._link)
