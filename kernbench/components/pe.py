@@ -94,9 +94,11 @@ class Pe:
         first: list[Command] = []
         for other, theirs in self.touched.items():
             for start, end, writes in theirs:
-                if any(a < end and start < b and (w or writes) for a, b, w in mine):
-                    job.after(other)
-                    first.append(other)
+                for my_start, my_end, i_write in mine:
+                    if my_start < end and start < my_end and (i_write or writes):
+                        job.after(other)
+                        first.append(other)
+                        break
         self.touched[job.command] = mine
         return first
 

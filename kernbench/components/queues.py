@@ -175,7 +175,10 @@ class RecvJob(Job):
 
     def enter(self) -> None:
         """Queue behind the receives before it."""
-        self.pe.ipcq.receiver.add(self)
+        receiver = self.pe.ipcq.receiver
+        receiver.waiting.append(self)
+        if not self.waiting:
+            receiver.post(self)
 
     def go(self) -> None:
         """Look for a message."""

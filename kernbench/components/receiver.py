@@ -40,12 +40,6 @@ class Receiver:
         self._served: Queue | None = None
         self._looking = -1
 
-    def add(self, job: RecvJob) -> None:
-        """Take a receive in program order."""
-        self.waiting.append(job)
-        if not job.waiting:
-            self.post(job)
-
     def post(self, job: RecvJob) -> None:
         """Let a receive, which depends on nothing any more, take its message as soon as it can."""
         now = self.clock._now
@@ -93,10 +87,9 @@ class Receiver:
         """Give a receive the first message of a queue."""
         command, message = job.command, queue.inbox[0]
         if message.nbytes != command.nbytes:
-            who = self.pe.name if job.program is None else job.program.stands()
             raise KernelError(
-                f"{who}: recv of {command.nbytes} B from {queue.name!r}, where a message of {message.nbytes} B is "
-                "next; receive with the shape and dtype (f16 unless stated) that were sent"
+                f"{self.pe.name}: recv of {command.nbytes} B from {queue.name!r}, where a message of "
+                f"{message.nbytes} B is next; receive with the shape and dtype that were sent"
             )
         if not command.consume and len(message.slots) < message.parts:
             return

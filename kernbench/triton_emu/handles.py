@@ -164,14 +164,15 @@ class Tile:
 
     def __init__(
         self,
-        tl: TLContext,
+        tl: Any,
         value: Value,
         *,
         constant: bool = False,
         shape: Shape | None = None,
         base: Tile | None = None,
     ) -> None:
-        self._tl, self._value, self._constant, self._base = tl, value, constant, base
+        self._tl: TLContext = tl
+        self._value, self._constant, self._base = value, constant, base
         self.shape: Shape = value.shape if shape is None else shape
         self.dtype: DType = value.dtype
         self._access: Access | None = None

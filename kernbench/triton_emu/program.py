@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from kernbench.dtypes import DType
 from kernbench.errors import KernelError
 from kernbench.triton_emu.handles import Shape, Tile, shape_text
 from kernbench.triton_emu.promotion import dtype_of
-
-if TYPE_CHECKING:
-    from kernbench.triton_emu.tl_context import TLContext
 
 
 @lru_cache(maxsize=4096)
@@ -78,11 +75,11 @@ class Program:
         self._open = True
 
     def _tile(self, value: Value) -> Tile:
-        return Tile(cast("TLContext", self), value)
+        return Tile(self, value)
 
     def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
         """Return a constant; `array` is in the carrier type, rounded to `dtype`."""
-        return Tile(cast("TLContext", self), Value(array.shape, dtype, array, 0), constant=True)
+        return Tile(self, Value(array.shape, dtype, array, 0), constant=True)
 
     def _constant(self, x: Any) -> Tile:
         """Return `x` as a tile: itself, or a Python number as a constant."""

@@ -98,30 +98,32 @@ class PeIpcq:
 
     def message(self, command: Send, program: Program | None) -> Message:
         """Return the job of a send."""
-        return Message(self.pe, command, program, self._named(self._queues(program), command.direction))
+        queues = self._queues(program)
+        queue = queues.get(command.direction)
+        if queue is None:
+            raise self._unknown(queues, command.direction)
+        return Message(self.pe, command, program, queue)
 
     def receive(self, command: Recv, program: Program | None) -> RecvJob:
         """Return the job of a receive."""
-        known = self._queues(program)
-        anywhere = known and command.direction is None
-        queues = tuple(known.values()) if anywhere else (self._named(known, command.direction),)
-        spec = queues[0].spec
+        queues, name = self._queues(program), command.direction
+        among = tuple(queues.values()) if name is None else (queues[name],) if name in queues else ()
+        if not among:
+            raise self._unknown(queues, name)
+        spec = among[0].spec
         if not command.consume and command.nbytes > spec.n_slots * spec.slot_bytes:
             raise KernelError(
                 f"{self.name}: recv_no_consume of {command.nbytes} B, where a ring holds {spec.n_slots} x "
                 f"{spec.slot_bytes} B; a message that never lies there whole cannot be looked at"
             )
-        return RecvJob(self.pe, command, program, queues)
+        return RecvJob(self.pe, command, program, among)
 
     def _queues(self, program: Program | None) -> dict[str, Queue]:
         return self.sets.get(program.launch.queues or "", {}) if program is not None else {}
 
-    def _named(self, queues: dict[str, Queue], name: str | None) -> Queue:
-        queue = queues.get(name or "")
-        if queue is None:
-            known = hint(str(name), queues) if queues else "it has none: its launch has no queues, or no other program"
-            raise IpcqInvalidDirection(f"{self.name}: no queue {name!r}; {known}")
-        return queue
+    def _unknown(self, queues: dict[str, Queue], name: str | None) -> IpcqInvalidDirection:
+        known = hint(str(name), queues) if queues else "it has none: its launch has no queues, or no other program"
+        return IpcqInvalidDirection(f"{self.name}: no queue {name!r}; {known}")
 
     # -- sending
 
