@@ -87,9 +87,10 @@ class Receiver:
         """Give a receive the first message of a queue."""
         command, message = job.command, queue.inbox[0]
         if message.nbytes != command.nbytes:
+            who = self.pe.name if job.program is None else job.program.stands()
             raise KernelError(
-                f"{self.pe.name}: recv of {command.nbytes} B from {queue.name!r}, where a message of "
-                f"{message.nbytes} B is next; receive with the shape and dtype that were sent"
+                f"{who}: recv of {command.nbytes} B from {queue.name!r}, where a message of {message.nbytes} B is "
+                "next; receive with the shape and dtype (f16 unless stated) that were sent"
             )
         if not command.consume and len(message.slots) < message.parts:
             return
