@@ -76,10 +76,11 @@ class Call:
         """Where the tensors lie, on whatever device."""
         return [[(s.cube, s.pe, s.offset, s.nbytes, s.index) for s in t.shards] for t in self.tensors.values()]
 
-    def __str__(self) -> str:
+    def told(self, ranks: Sequence[int]) -> str:
+        """Return the call in words, in a group of these global ranks."""
         given = [f"{name} {tuple(t.shape)} {t.dtype} on {len(t.pes)} PEs" for name, t in self.tensors.items()]
         given += [f"op={self.op}"] if self.op else []
-        given += [f"root={self.root}"] if self.root is not None else []
+        given += [f"root={ranks[self.root]}"] if self.root is not None else []
         given += [f"{name}={value}" for name, value in self.more.items()]
         return f"{self.said}({', '.join(given)})"
 
@@ -231,7 +232,7 @@ class Meeting:
         alike = call.signature == first.signature
         if alike and call.places == first.places:
             return
-        lines = [f"\n  rank {self.members[m]}: {call}" for m, call in sorted(self.calls.items())]
+        lines = [f"\n  rank {self.members[m]}: {call.told(self.members)}" for m, call in sorted(self.calls.items())]
         late = [str(rank) for m, rank in enumerate(self.members) if m not in self.calls]
         lines += [f"\n  not called yet by rank {', '.join(late)}"] if late else []
         lines += (

@@ -140,6 +140,16 @@ def test_who_waits_alone_is_named_and_so_is_who_has_ended():
     assert list(error.errors) == [0, 1]
 
 
+def test_a_root_is_told_by_its_global_rank():
+    def program(torch, rank):
+        group = torch.distributed.new_group([1, 2])
+        if rank:
+            torch.distributed.broadcast(torch.zeros(4, device="ahbm"), src=rank, group=group)
+
+    _, *lines = str(failure(program, 3).__cause__).splitlines()
+    assert [line.rpartition(", ")[2] for line in lines] == ["root=1)", "root=2)"]
+
+
 def test_groups_of_the_same_ranks_are_told_apart():
     def program(torch, rank):
         groups = [torch.distributed.new_group([0, 1]) for _ in range(2)]
