@@ -54,7 +54,7 @@ def all_reduce(machine: Machine, target: str, *, data: bool = True) -> Row:
 
 
 def ring(leaders: int, target: str) -> Row:
-    """Return a ring over the first PEs of as many SIPs, which form one, too: 64 MiB in steps of 4 chunks, each a slot."""
+    """Return a ring over the first PEs of SIPs that form one, too: 64 MiB in steps of 4 chunks, each a slot."""
     machine = resolve_topology("preset:large", {"system.sips": {"count": leaders, "topology": "ring_1d"}})
     chunk = 64 * 1024 * KIB // leaders // 4
     places = [(sip, 0, 0) for sip in range(leaders)]

@@ -56,7 +56,7 @@ class Link:
         self.last = -1
         self.ahead: Train | None = None
         self.at = self.came = self.wary = 0
-        self.under: tuple[tuple[Train | None, int, int, int], ...] = ()
+        self.under: deque[tuple[Train | None, int, int, int]] | None = None
         self.open: list[tuple[int, int, int, Train]] | None = None
         self.order = to << _ORDER_BITS
         self.coming: deque[tuple[int, int | None, Any]]

@@ -5,6 +5,7 @@ Closures over the heap and the clock, since attribute look-ups would be a third 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -154,10 +155,13 @@ def train_mover(
             if k and link.merges:
                 if link.last >= now:
                     under = link.under
-                    before = link.ahead, link.at, link.came, link.last
-                    link.under = (*under, before) if under and under[-1][3] >= now else (before,)
+                    if under is None:
+                        under = link.under = deque()
+                    while under and under[0][3] < now:
+                        under.popleft()
+                    under.append((link.ahead, link.at, link.came, link.last))
                 elif link.under:
-                    link.under = ()
+                    link.under.clear()
                 link.ahead, link.at, link.came, link.last = train, k, order, tail
             d = link.flit_ps if size == FLIT_BYTES else link.times.get(size) or link.time(size)
             lat = link.lat

@@ -118,8 +118,7 @@ class Train:
                 if keep:
                     link.last = latest(come, keep - 1)
                 elif link.under:
-                    link.ahead, link.at, link.came, link.last = link.under[-1]
-                    link.under = link.under[:-1]
+                    link.ahead, link.at, link.came, link.last = link.under.pop()
                 else:
                     link.ahead, link.last = None, -1
             come = out
