@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -183,6 +183,10 @@ def algorithm(
     >>> algorithm(gather, topology="ring_1d", n_slots=8).n_slots
     8
     """
+    known = [each.name for each in fields(Algorithm)]
+    for setting in settings:
+        if setting not in known:
+            raise TypeError(f"algorithm: {setting!r} is no setting; {hint(setting, known)}")
     return Algorithm(
         name=name or str(getattr(kernel, "__name__", "kernel")),
         kernel=kernel,

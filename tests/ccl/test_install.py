@@ -121,6 +121,11 @@ def test_an_algorithm_of_ones_own_is_checked_where_it_is_made(setting, said):
         algorithm(my_kernel, **setting)
 
 
+def test_an_unknown_setting_lists_the_known_ones():
+    with pytest.raises(TypeError, match=r"'slots' is no setting; did you mean n_slots\?"):
+        algorithm(lambda t_ptr, n, world, *, tl: None, slots=4)
+
+
 def test_the_wiring_of_cubes_and_devices_is_that_of_the_plan(six_sips):
     cubes = [(cube, 0) for cube in range(16)]
     planned = plan(_over_cubes(), six_sips, range(6), cubes)
