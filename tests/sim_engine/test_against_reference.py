@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kernbench.topology.builder import resolve_topology
+from kernbench.topology.naming import pe_dma
+from kernbench.units import KIB
 from tests.reference.simulator import Reference
 from tests.reference.traffic import agents, random_machine, run_traffic
 from tests.sim_engine.under_test import Engine
@@ -52,9 +54,24 @@ def test_several_requests_under_way_from_one_source(seed):
     both(random_machine(f"many {seed}"), seed, MIXES["all"], 6, per_source=3, sources=6)
 
 
-def test_empty_messages_over_links_without_latency():
+@pytest.mark.parametrize(("mix", "seed", "per_source", "sources"), [("all", 1014, 1, 10), ("reads", 80021, 3, 8)])
+def test_empty_messages_over_links_without_latency(mix, seed, per_source, sources):
     # They come further at an instant in which others, of a later place in the heap, have come already.
-    both(random_machine("fuzz all 1014"), 1014, MIXES["all"], 6, per_source=1, sources=10)
+    both(random_machine(f"fuzz {mix} {seed}"), seed, MIXES[mix], 6, per_source=per_source, sources=sources)
+
+
+def test_hundreds_of_flits_among_long_streams_at_one_pe():
+    # More single flits than a link stays wary for, while streams take it flit by flit.
+    machine, at = resolve_topology("preset:default"), pe_dma(0, 0, 0)
+    ends = []
+    for sim in (Reference(machine), Engine(machine)):
+        done: list[tuple[int, int]] = []
+        for pe, count, nbytes in ((1, 2, 256 * KIB), (4, 2, 256 * KIB), (3, 3, 900), (2, 400, 200), (7, 400, 256)):
+            for _ in range(count):
+                sim.send(pe_dma(0, 0, pe), at, nbytes, lambda pe=pe, sim=sim, done=done: done.append((pe, sim.now)))
+        sim.run()
+        ends.append(done)
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("seed", range(3))
