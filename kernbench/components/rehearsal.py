@@ -181,7 +181,7 @@ class Alone:
             and planned == now
             and not pe.dma.reader.outstanding + pe.dma.writer.outstanding
             and all(stage.free <= now for stage in _stages(pe))
-            and all(link.free <= now and link.last <= now for link in _links(port))
+            and all(link.free <= now and link.last <= now and not link.open for link in _links(port))
             and port.route.links[-1].free + port.route.links[-1].lat < now  # else something may yet come to the slice
             and _slice(port).idle_ps() <= now
         )

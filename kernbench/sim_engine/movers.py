@@ -271,8 +271,6 @@ def train_mover(
     def told(link: Link) -> None:
         """Tell the memory behind `link` of the flits that have come by now, in their order."""
         place = reached(clock._now, -1, -1)
-        if link.open:
-            serve(link, place)
         coming, priority = link.coming, link.priority
         while coming:
             order, t, what = coming[0]
