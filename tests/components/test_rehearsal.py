@@ -10,6 +10,7 @@ import pytest
 from kernbench.components.command import Load, Run, Value
 from kernbench.components.rehearsal import Alone
 from kernbench.dtypes import float16
+from kernbench.topology.naming import hbm, pe_dma
 from tests.components.one_pe import SPACE, VA, engine_of, launch, pointer
 from tests.components.test_against_reference import odd_machine
 
@@ -114,6 +115,25 @@ def test_what_ran_alone_and_what_was_disturbed(seen):
     assert seen["disturbed"] == 1
     assert everything(used) == everything(not_used)
     assert used.env.events < not_used.env.events / 2
+
+
+@pytest.mark.parametrize("where", [pe_dma, hbm])
+def test_streams_that_have_joined_at_a_link_of_a_pe(seen, where):
+    def kernel(tl) -> None:
+        products(tl, [((64, 64, 64), "", (), True, 0)] * 20, tl.program_id(0))
+
+    made = []
+    for use in (True, False):
+        engine = engine_of({}, mode="exact", log="tile")
+        if not use:
+            engine.fabric.pairs = lambda route: False
+        for src in (0, 2):
+            route = engine.fabric.route(pe_dma(0, 0, src), where(0, 0, 1))
+            engine.fabric.send(route, 1 << 20, route.key(), lambda _: None, None)
+        launch(engine, kernel, (0, 1))
+        made.append(engine)
+    assert seen["alone"] > 0
+    assert everything(made[0]) == everything(made[1])
 
 
 def test_a_command_that_comes_meanwhile(seen):
