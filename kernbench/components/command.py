@@ -75,7 +75,8 @@ class VectorOp:
 class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
-    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's.
+    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's. `writes`
+    says whether it writes to memory.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Command:
     done_ps: int | None = field(default=None, init=False)
     waiters: Waiters = field(default=(), init=False)
     id: int = field(default=-1, init=False)
+    writes: ClassVar[bool] = False
 
     def touches(self) -> Sequence[Span]:
         """Return the virtual memory that it reads or writes, as (start, end, whether it writes)."""
@@ -98,7 +100,6 @@ class Transfer(Command):
     """A command that reads the bytes of `runs`, or with `writes` writes them. Runs ascend by address."""
 
     runs: tuple[Run, ...] = ()
-    writes: ClassVar[bool] = False
 
     def touches(self) -> Sequence[Span]:
         """Return its runs."""
@@ -156,6 +157,7 @@ class Composite(Command):
     acc: Value | None = None
     extra: tuple[tuple[str, Ref | Value], ...] = ()
     epilogue: tuple[VectorOp, ...] = ()
+    writes: ClassVar[bool] = True
 
     def touches(self) -> Sequence[Span]:
         """Return the whole of each operand that is streamed, and of the result."""

@@ -92,14 +92,17 @@ class Pe:
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
         """Let overlapping accesses of a program happen in its order, unless both only read; return what comes first."""
         first: list[Command] = []
+        command = job.command
         for other, theirs in self.touched.items():
+            if not (command.writes or other.writes):
+                continue
             for start, end, writes in theirs:
                 for my_start, my_end, i_write in mine:
                     if my_start < end and start < my_end and (i_write or writes):
                         job.after(other)
                         first.append(other)
                         break
-        self.touched[job.command] = mine
+        self.touched[command] = mine
         return first
 
     def _log(self, job: Job, issued: int, first: list[Command]) -> None:

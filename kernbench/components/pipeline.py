@@ -90,10 +90,16 @@ class Pipeline:
         self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
         self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
         self._storing: TileJob | None = None
+        self._moving = self._again = False
 
     def advance(self) -> None:
-        """Move all that can move."""
+        """Move all that can move. A call from within one, as a command ends, is left to that one."""
+        if self._moving:
+            self._again = True
+            return
+        self._moving = True
         while True:
+            self._again = False
             moved = bool(self.fetch.queue) and self._fetch()
             if self.fetch_gemm.items or self.gemm.leaving is not None:
                 moved |= self._gemm()
@@ -102,8 +108,10 @@ class Pipeline:
             if self.gemm_store.items or self.math_store.items or self.store.leaving is not None:
                 moved |= self._store()
             # Whatever comes next waits for what is not there yet, unless a stage was held up by the one behind it.
-            if not moved or not (self.fetch.held or self.gemm.leaving or self.math.leaving or self.store.leaving):
-                return
+            held = self.fetch.held or self.gemm.leaving or self.math.leaving or self.store.leaving
+            if not self._again and not (moved and held):
+                break
+        self._moving = False
 
     def _fetch(self) -> bool:
         stage, log = self.fetch, self.log

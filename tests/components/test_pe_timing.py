@@ -149,6 +149,17 @@ def test_vector_operations_follow_one_another():
     assert [b[0] - a[1] for a, b in itertools.pairwise(found)] == [0, 0]
 
 
+def test_any_number_of_operations_may_wait_for_one_another():
+    def kernel(tl) -> None:
+        a = tl.load(pointer(), shape=1024)
+        for _ in range(1000):
+            a = a + a
+
+    times = rows(run(kernel, {"cube.pe.pe_cpu.command_ns": 0.01}), "math")
+    assert len(times) == 1000
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(times))
+
+
 def test_one_tile_by_hand():
     engine = run(gemm(32, 64, 32, "ref_ref"), log="tile")
     # Issued at 2, planned at 3. Two reads of 4 KiB from one slice: 27 ns, and 16 more behind each other.
