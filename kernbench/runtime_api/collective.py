@@ -258,7 +258,6 @@ def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, di
                 QueueSpec(
                     direction=way,
                     peer=peer,
-                    peer_direction=back,
                     ring_pa=rings[(sip, cube, pe), way],
                     peer_pa=rings[peer, back],
                     kind=a.buffer_kind,

@@ -27,8 +27,6 @@ class QueueSpec:
         What the program calls the peer.
     peer : (sip, cube, pe)
         Who is at the other end.
-    peer_direction : str
-        What the peer calls the program.
     ring_pa, peer_pa : int
         Physical addresses: of the ring where the peer's messages land, and of the peer's.
     kind : str
@@ -43,7 +41,6 @@ class QueueSpec:
 
     direction: str
     peer: tuple[int, int, int]
-    peer_direction: str
     ring_pa: int
     peer_pa: int
     kind: str

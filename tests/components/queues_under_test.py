@@ -35,8 +35,8 @@ def specs(
     for (a, to_b), (b, to_a) in pairs:
         at_a, at_b = _ring(engine, a, kind, n_slots * slot_bytes), _ring(engine, b, kind, n_slots * slot_bytes)
         rest = (kind, n_slots, slot_bytes, 16, chunk_bytes)
-        found.setdefault(a, []).append(QueueSpec(to_b, b, to_a, at_a, at_b, *rest))
-        found.setdefault(b, []).append(QueueSpec(to_a, a, to_b, at_b, at_a, *rest))
+        found.setdefault(a, []).append(QueueSpec(to_b, b, at_a, at_b, *rest))
+        found.setdefault(b, []).append(QueueSpec(to_a, a, at_b, at_a, *rest))
     return found
 
 
