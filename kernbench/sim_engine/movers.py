@@ -263,7 +263,7 @@ def train_mover(
         """Tell who waits for a train that is at its end, if that is not another one by now."""
         if train.fn is not None:
             train.fn(train.arg)
-        if train.size and not train.each:
+        if not train.each:
             # All its flits are through, so nobody asks any more; links that it took last still hold on to it.
             train.out.clear()
             train.found.clear()
