@@ -32,9 +32,9 @@ def nothing(tl) -> None:
 @pytest.mark.parametrize(
     ("variant", "flits", "events_per_tile"),
     [
-        ("ref_ref", 2 * READ * TILES + WRITE * OUTPUTS, 9.6),
-        ("load_ref", READ * TILES + WRITE * OUTPUTS + OPERAND, 6.6),
-        ("load_load", WRITE * OUTPUTS + 2 * OPERAND, 1.6),
+        ("ref_ref", 2 * READ * TILES + WRITE * OUTPUTS, 8.6),
+        ("load_ref", READ * TILES + WRITE * OUTPUTS + OPERAND, 5.6),
+        ("load_load", WRITE * OUTPUTS + 2 * OPERAND, 0.6),
     ],
 )
 def test_exact_reserves_every_flit_and_takes_few_events(variant, flits, events_per_tile):
@@ -43,7 +43,7 @@ def test_exact_reserves_every_flit_and_takes_few_events(variant, flits, events_p
     assert engine.env.events <= events_per_tile * TILES
 
 
-@pytest.mark.parametrize(("variant", "events_per_tile"), [("ref_ref", 9.6), ("load_ref", 6.6), ("load_load", 1.6)])
+@pytest.mark.parametrize(("variant", "events_per_tile"), [("ref_ref", 8.6), ("load_ref", 5.6), ("load_load", 0.6)])
 def test_whole_messages_take_no_more(variant, events_per_tile):
     engine = product(variant, "fast")
     assert engine.certified
