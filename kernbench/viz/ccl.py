@@ -86,8 +86,8 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
     rows = [row for row in rows_of(table) if row["latency_ns"]]
     looks = styles(row["algorithm"] for row in rows)
     note = (
-        f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: where the fastest "
-        f"changes, in the colour of the new one{other_slots(rows)}"
+        f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: the fastest changes"
+        f"{other_slots(rows)}"
     )
     figure, panels = _panels(rows, f"{title}: bus bandwidth by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
@@ -96,7 +96,9 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
             look = looks[algorithm]
             x = [row["bytes_per_pe"] for row in own]
             axes.plot(x, [row["busbw_gbs"] for row in own], label=algorithm, lw=1.2, **look)
-        for nbytes, _, after in crossovers(chosen):
+        # What one contribution sums is not what another does: only their own algorithms are compared.
+        changes = [change for own in by(chosen, "contribution").values() for change in crossovers(own)]
+        for nbytes, _, after in changes:
             axes.axvline(nbytes, color=looks[after]["color"], lw=1.0, ls=(0, (1, 2)), zorder=1)
             axes.annotate(
                 f" {size_label(nbytes)}: {short(after)}", (nbytes, 0.02), xycoords=("data", "axes fraction"),
@@ -267,11 +269,9 @@ def other_slots(rows: Sequence[Row]) -> str:
     """Return what a caption says of rows whose slots are of another size than most have."""
     found = Counter(row.get("slot_size") for row in rows)
     usual = found.most_common(1)[0][0] if found else None
-    said = sorted({(row["slot_size"], row["bytes_per_pe"]) for row in rows if row.get("slot_size") != usual})
-    return "".join(
-        f"   slots of {size_label(slot)} at {', '.join(size_label(size) for own, size in said if own == slot)}"
-        for slot in dict.fromkeys(slot for slot, _ in said)
-    )
+    others = [row for row in rows if row.get("slot_size") != usual]
+    said = dict.fromkeys((row["slot_size"], row["contribution"], row["bytes_per_pe"]) for row in others)
+    return "".join(f"   by {named(who)}, {size_label(n)}: slots of {size_label(slot)}" for slot, who, n in said)
 
 
 def named(contribution: str) -> str:
