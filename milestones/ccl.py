@@ -104,9 +104,7 @@ if rerender:
     rows, refused = content["rows"], content["refused"]
 else:
     kept = folder if output else None
-    rows, refused = ccl.sweep(
-        machine, cases, config=config, own=mine, max_work=max_work, workers=workers, folder=kept
-    )
+    rows, refused = ccl.sweep(machine, cases, config=config, own=mine, max_work=max_work, workers=workers, folder=kept)
     ccl.write(rows, refused, folder)
 ran = sum(row["latency_ns"] is not None for row in rows)
 certified = sum(row["certified"] for row in rows)

@@ -112,7 +112,7 @@ def test_both_axes_at_a_time_gain_where_links_are_the_limit(link_gbs, gain):
                     torch.ahbm.synchronize(rank)
             times.append(torch.engine.now_ns - before)
     form = Estimate(plan(algorithm, there.config, range(16), [(0, 0)]), there).ns(nbytes)
-    assert 0.85 * times[1] < form < 1.15 * times[1]
+    assert 0.85 * times[1] < form < 1.2 * times[1]
     assert times[1] > 2 * 15 / 16 * nbytes / (4 * link_gbs)
     assert gain[0] < times[0] / times[1] < gain[1]
 
