@@ -13,7 +13,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.turns import Turns
 from kernbench.topology.builder import resolve_topology
 
-SRC, DST = "sip0.cube0.pe0.pe_dma", "sip0.cube0.pe1.pe_dma"
+SRC, DST, ELSEWHERE = "sip0.cube0.pe0.pe_dma", "sip0.cube0.pe1.pe_dma", "sip0.cube0.hbm_ctrl.pe0"
 FLIT_PS = 1000
 MACHINE = resolve_topology("preset:small")
 
@@ -45,24 +45,26 @@ def decided_chunk_by_chunk(puts: list[Put], chunk: int) -> list[int]:
     return ends
 
 
-def simulated(puts: list[Put], chunk: int, **options: Any) -> tuple[list[int], GraphEngine]:
+def simulated(
+    puts: list[Put], chunk: int, to: tuple[str, str] = (DST, DST), **options: Any
+) -> tuple[list[int], GraphEngine]:
     engine = GraphEngine(MACHINE, log="off", **options)
-    route = engine.fabric.route(SRC, DST)
-    turns = Turns(engine.fabric, route.links[0], chunk * 256)
+    routes = [engine.fabric.route(SRC, dst) for dst in to]
+    turns = Turns(engine.fabric, routes[0].links[0], chunk * 256)
     ends = [0] * len(puts)
 
     def put(i: int) -> None:
         _, kind, count = puts[i]
-        turns.send(kind, route, count * 256, route.key(), arrived, i)
+        turns.send(kind, routes[kind], count * 256, routes[kind].key(), arrived, i)
 
     def arrived(i: int) -> None:
-        ends[i] = engine.env.now
+        links = routes[puts[i][1]].links
+        ends[i] = engine.env.now - sum(link.lat for link in links) - FLIT_PS * (len(links) - 1)
 
     for i, (t, _, _) in enumerate(puts):
         engine.env.call_at(t, put, i)
     engine.run()
-    behind = sum(link.lat for link in route.links) + FLIT_PS * (len(route.links) - 1)
-    return [end - behind for end in ends], engine
+    return ends, engine
 
 
 # Times between flits' ends, so that no request ties with the end of a chunk.
@@ -76,6 +78,12 @@ Puts = st.lists(
 @given(Puts, st.sampled_from([1, 2, 4]), st.booleans())
 def test_turns_are_taken_chunk_by_chunk(puts, chunk, lazy):
     assert simulated(puts, chunk, lazy=lazy)[0] == decided_chunk_by_chunk(puts, chunk)
+
+
+@settings(max_examples=60, deadline=None)
+@given(Puts, st.sampled_from([1, 2]))
+def test_turns_of_messages_that_part_behind_the_link(puts, chunk):
+    assert simulated(puts, chunk, to=(ELSEWHERE, DST))[0] == decided_chunk_by_chunk(puts, chunk)
 
 
 @settings(max_examples=30, deadline=None)
