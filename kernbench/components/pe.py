@@ -37,8 +37,8 @@ class Pe:
     values that have a place, and whose they are.
     """
 
-    def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int) -> None:
-        self.engine, self.place = engine, (sip, cube, pe)
+    def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
+        self.engine, self.place, self.mmu = engine, (sip, cube, pe), mmu
         self.name = naming.pe(sip, cube, pe)
         self.config = config = engine.machine.config.cube.pe
         self.gather = engine.machine.config.cube.hbm.gather
@@ -51,7 +51,6 @@ class Pe:
         self.math: PeMath = part("pe_math")(config.pe_math)
         self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
         self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
-        self.mmu: PeMmu = part("pe_mmu")(self.name, config.pe_mmu)
         self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
         self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")

@@ -58,7 +58,7 @@ class Broadcast(ABC):
 
     def answer(self, cpu: Any) -> None:
         """Send a PE's completion on its way to the host."""
-        _, cube, pe = cpu.pe.place
+        _, cube, pe = cpu.place
         self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube)
 
     def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
@@ -164,9 +164,9 @@ class RangeMap(Broadcast):
 
     def taken(self, cpu: Any) -> None:
         """Enter the ranges, and answer."""
-        _, cube, pe = cpu.pe.place
+        _, cube, pe = cpu.place
         for va, nbytes, pa in self.ranges[cube, pe]:
-            cpu.pe.mmu.map(va, nbytes, pa, self.owner)
+            cpu.mmu.map(va, nbytes, pa, self.owner)
         self.answer(cpu)
 
     def _all_done(self, _: object) -> None:

@@ -161,7 +161,7 @@ class GraphEngine:
     def unmap(self, sip: int, targets: Sequence[Target], va: int, nbytes: int) -> None:
         """Forget the ranges in `va` .. `va + nbytes` on PEs; takes no simulated time (not modelled)."""
         for cube, pe in targets:
-            self.part(naming.pe_cpu(sip, cube, pe)).pe.mmu.unmap(va, nbytes)
+            self.part(naming.pe_cpu(sip, cube, pe)).mmu.unmap(va, nbytes)
 
     def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
         """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. Rings are the caller's to reserve."""

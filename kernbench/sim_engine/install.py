@@ -65,7 +65,7 @@ class QueueInstall(Broadcast):
 
     def taken(self, cpu: Any) -> None:
         """Set up the queues, and answer."""
-        _, cube, pe = cpu.pe.place
+        _, cube, pe = cpu.place
         cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
         self.answer(cpu)
 

@@ -21,10 +21,8 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
     for name, part in engine.parts.items():
         if hasattr(part, "busy_ps"):
             busy[name] = part.busy_ps
-        pe = getattr(part, "pe", None)
-        if pe is not None:
-            for stage in (pe.pipeline.fetch, pe.pipeline.gemm, pe.pipeline.math, pe.pipeline.store):
-                busy[stage.name] = stage.busy_ps
+        for stage in getattr(part, "stages", ()):
+            busy[stage.name] = stage.busy_ps
     return busy
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -9,8 +10,9 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from kernbench.components.command import Command, Value
 from kernbench.components.jobs import Job
 from kernbench.components.pe import Pe
+from kernbench.components.pipeline import Stage
 from kernbench.errors import KernbenchError, KernelError
-from kernbench.registry import RUNNERS
+from kernbench.registry import COMPONENTS, RUNNERS
 from kernbench.sim_engine.broadcast import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
@@ -21,17 +23,35 @@ _LANGUAGE = ("kernbench.triton_emu.", "kernbench.components.")
 
 
 class PeCpu:
-    """The control processor of a PE: `command_ns` for each launch it takes and each command it issues."""
+    """The control processor of a PE: `command_ns` for each launch it takes and each command it issues.
+
+    Maps go into its MMU; the engines behind it are made when something is first asked of them, which of most PEs of a
+    large machine nothing is.
+    """
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         place = naming.parse(node_id)
         assert place.sip is not None
         assert place.cube is not None
         assert place.pe is not None
-        self.engine, self.name = engine, node_id
-        self.command_ps = ns_to_ps(engine.machine.config.cube.pe.pe_cpu.command_ns)
-        self.pe = Pe(engine, place.sip, place.cube, place.pe)
+        self.engine, self.name, self.place = engine, node_id, (place.sip, place.cube, place.pe)
+        config = engine.machine.config.cube.pe
+        self.command_ps = ns_to_ps(config.pe_cpu.command_ns)
+        self.mmu = COMPONENTS.resolve(config.pe_mmu.impl)(naming.pe(*self.place), config.pe_mmu)
         self.free = 0
+
+    @cached_property
+    def pe(self) -> Pe:
+        """Return its engines."""
+        return Pe(self.engine, *self.place, self.mmu)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the stages of its pipeline; none while it has no engines."""
+        if "pe" not in vars(self):
+            return ()
+        pipeline = self.pe.pipeline
+        return pipeline.fetch, pipeline.gemm, pipeline.math, pipeline.store
 
     def on_broadcast(self, message: Broadcast) -> None:
         """Take a copy of a launch or of a map; go on when the CPU has decoded it."""
