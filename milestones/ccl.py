@@ -32,9 +32,9 @@
 # - the *closed form* of the algorithm: its steps and sizes, over the machine's own latencies, bandwidths, windows of
 #   slots, vector engines and memories. No time in it is fitted.
 #
-# **What is not simulated.** Long vectors over many PEs would take minutes: cases with more work than `max_work` (parts of
-# messages, and 4 KiB of them), and the long vectors of lists, have no latency. Their rows say *closed form only*, and they
-# are drawn with open marks. All others are simulated flit by flit (mode exact).
+# **What is not simulated.** Long vectors over many PEs would take minutes: cases with more work than `max_work`
+# (parts of messages, and 4 KiB of them), and the long vectors of lists, have no latency. Their rows say *closed form
+# only*, and they are drawn with open marks. All others are simulated flit by flit (mode exact).
 #
 # **Slots.** A row names its slots. Unless a slice says otherwise, there are 4 of 4 KiB, as the machine has them: the
 # tuner would choose more for long vectors, so these are no best times. All-reduces of 1 MiB by cube, and those of the
