@@ -134,11 +134,11 @@ class Job:
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _over: threading.Event = field(default_factory=threading.Event, init=False)
 
     def start(self) -> None:
         """Begin."""
-        self._thread = threading.Thread(target=self._work, name="kernbench run", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._to_the_end, name="kernbench run", daemon=True).start()
 
     def cancel(self) -> None:
         """Ask the run to end; it does so within a fraction of a second."""
@@ -146,8 +146,13 @@ class Job:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; return whether it has come."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._over.wait(timeout_s)
+
+    def _to_the_end(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._over.set()
 
     def _work(self) -> None:
         begin = time.perf_counter()

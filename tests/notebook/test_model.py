@@ -11,6 +11,7 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import model
+from kernbench.notebook.job import Job
 from kernbench.notebook.model import Explorer
 from kernbench.notebook.state import CANCELLED, DONE, FAILED, IDLE, RUNNING, STOPPING
 from kernbench.studies import gemm
@@ -221,6 +222,20 @@ def test_a_change_starts_a_short_run_by_itself_and_no_other(explorer, monkeypatc
     explorer.touched()
     assert explorer.wait(LONG_S)
     assert len(explorer.history) == 2
+
+
+def test_a_run_that_is_about_to_start_can_be_waited_for(explorer, monkeypatch):
+    # A run that ends may start another, in its own thread, while its user waits.
+    waited = []
+    start = Job.start
+
+    def started(job: Job) -> None:
+        waited.append(explorer.wait(0))
+        start(job)
+
+    monkeypatch.setattr(Job, "start", started)
+    run(explorer)
+    assert waited == [False]
 
 
 def test_a_change_during_a_run_starts_another_when_that_one_ends(explorer, monkeypatch):
