@@ -159,18 +159,13 @@ class Fabric:
         """Return whether messages go over `route` whole."""
         return self.whole and route.start == self.start_train
 
-    def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
-        """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
+    def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
+        """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived, `told` tells of `each` flit."""
         route.nbytes += nbytes
         if nbytes > FLIT_BYTES:
-            self.train(route, flits(nbytes), FLIT_BYTES, key, fn, arg)
+            self.train(route, flits(nbytes), FLIT_BYTES, key, fn, arg, each)
         else:
-            self.train(route, 1, nbytes, key, fn, arg)
-
-    def stream(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object) -> None:
-        """Send `nbytes` now to a memory that `told` tells of every flit; `fn(arg)` is called at the last one."""
-        route.nbytes += nbytes
-        self.train(route, flits(nbytes), min(nbytes, FLIT_BYTES), key, fn, arg, each=True)
+            self.train(route, 1, nbytes, key, fn, arg, each)
 
     def train(
         self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool = False

@@ -135,7 +135,7 @@ def train_mover(
                 link.wary -= 1
             take(train, k)
         else:
-            hop([train.links, k, train.size, order, train])
+            hop([train, k, order])
             link.ahead = train
 
     def take(train: Train, k: int) -> None:
@@ -144,10 +144,7 @@ def train_mover(
         out, found = train.out, train.found
         lines = train.before_link(k)
         now, first, count = clock._now, k, len(links)
-        head, step = lines[0]
-        tail = head + (n - 1) * step
-        if len(lines) > 1:
-            head, tail = latest(lines, 0), latest(lines, n - 1)
+        head, tail = latest(lines, 0), latest(lines, n - 1)
         while True:
             link = links[k]
             free = link.free
@@ -165,23 +162,16 @@ def train_mover(
                 link.ahead, link.at, link.came, link.last = train, k, order, tail
             d = link.flit_ps if size == FLIT_BYTES else link.times.get(size) or link.time(size)
             lat = link.lat
-            if len(lines) > 1:
-                lines = behind(lines, n, free if free > head else head, d, lat)
-                step = lines[0][1]
-                head, tail = latest(lines, 0), latest(lines, n - 1)
-            elif free <= head:
+            if free <= head and len(lines) == 1:
                 head += d + lat
+                step = lines[0][1]
                 if step < d:
                     step = d
                 tail = head + (n - 1) * step
                 lines = ((head, step),)
-            elif step <= d or tail + d <= free + n * d:
-                head, step = free + d + lat, d
-                tail = head + (n - 1) * d
-                lines = ((head, d),)
             else:
-                lines = ((free + d + lat, d), (head + d + lat, step))
-                head, tail = free + d + lat, tail + d + lat
+                lines = behind(lines, n, free if free > head else head, d, lat)
+                head, tail = latest(lines, 0), latest(lines, n - 1)
             link.free = tail - lat
             out.append(lines)
             link.order = order = link.order + 1
@@ -207,8 +197,9 @@ def train_mover(
         fabric.reservations += (k - first) * n
 
     def hop(flit: list[Any]) -> None:
-        """Take links for a single flit [links, k, size, order, train] that has come to link `k`."""
-        links, k, size, order, train = flit
+        """Take links for a single flit [train, k, order] that has come to link `k`."""
+        train, k, order = flit
+        links, size = train.links, train.size
         first, count = k, len(links)
         t = clock._now
         came_over = links[k - 1].priority
@@ -242,7 +233,7 @@ def train_mover(
                 break
             ahead = links[k]
             if ahead.merges and not (run_ahead and (not heap or t < heap[0][0])):
-                flit[1], flit[3] = k, order
+                flit[1:] = k, order
                 heappush(heap, (t, came_over, order, (hop, flit)))
                 break
         fabric.reservations += k - first

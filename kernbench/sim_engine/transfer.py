@@ -86,5 +86,4 @@ class Transaction:
     def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a write over `route`."""
         self.begin_write(fabric, route)
-        put = fabric.stream if memory.by_flit else fabric.send
-        put(route, self.nbytes, self.key, memory.on_write, self)
+        fabric.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)
