@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import Plan, plan_group
-from kernbench.components.command import Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
+from kernbench.components.command import Command, Recv, Send, Value
 from kernbench.errors import IpcqDeadlock, KernelError
 from kernbench.triton_emu.runner import run_program
 from kernbench.triton_emu.testing import Memory, MockBackend
@@ -166,9 +166,11 @@ class _Participant(MockBackend):
             raise KernelError(f"{self.name}: its kernel ended and left messages unread: {text}")
 
     def submit(self, command: Command) -> None:
-        for recv in [r for r in self.inbox.posted if r.runs]:
-            if any(a.va < e and s < a.va + a.nbytes for a in recv.runs for s, e in _touched(command)):
-                self.block(recv)
+        if self.inbox.landing:
+            touched = command.touches()
+            for recv in list(self.inbox.landing):
+                if any(a.va < e and s < a.va + a.nbytes for a in recv.runs for s, e, _ in touched):
+                    self.block(recv)
         if isinstance(command, Send):
             self.inbox.check("send", command.direction)
             inbox, back = self.neighbours[command.direction]
@@ -177,7 +179,7 @@ class _Participant(MockBackend):
                 assert command.inputs[0].array is not None
                 data = command.compute(command.inputs[0].array)
             else:
-                data = np.concatenate([self.memory.bytes(run.va, run.nbytes) for run in command.runs])
+                data = self._read(command.runs)
             command.done_ps = 1
             inbox.push(back, data)
         elif isinstance(command, Recv):
@@ -216,17 +218,3 @@ class _Participant(MockBackend):
             whom = f"{recv.nbytes} B from participant {' or '.join(behind)}"
         queues = ", ".join(f"{way} {len(q.messages)}" for way, q in self.inbox.queues.items() if q.messages)
         return f"{self.name} waits for {whom}; messages not yet taken: {queues or 'none'}"
-
-
-def _touched(command: Command) -> Iterator[tuple[int, int]]:
-    """Return the memory that a command reads or writes, as (start, end)."""
-    runs: list[Run] = []
-    if isinstance(command, Load | Store | Send | Recv):
-        runs = list(command.runs)
-    elif isinstance(command, Composite):
-        operands = (command.a, command.b, command.out, *(x for _, x in command.extra))
-        for x in operands:
-            if isinstance(x, Ref):
-                nbytes = int(np.prod(x.shape)) * x.dtype.itemsize
-                runs.append(Run(x.va, nbytes, nbytes))
-    return ((run.va, run.va + run.nbytes) for run in runs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -48,6 +50,13 @@ def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
     yaml.YAMLError
         If it is no YAML, or a part of it holds itself.
     """
+    content, doubles = _parsed(text)
+    return deepcopy(content), list(doubles)
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> tuple[Any, list[Fault]]:
+    """Parse once what is read again and again: the file of the algorithms, with every run of one."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

@@ -16,6 +16,7 @@ from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.runner import run_program
 
 _PAGE = 1 << 20
+_MESSAGES = (Send, Recv)
 
 
 class Memory:
@@ -23,17 +24,18 @@ class Memory:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
+        self._known: dict[int, int] = {}
         self._held: list[tuple[str, np.ndarray, np.ndarray]] = []
         self._next = _PAGE
 
     def add(self, name: str, array: np.ndarray) -> Pointer:
         """Map `array` and return the pointer to its first element."""
-        for start, (_, known, _) in zip(self._starts, self._held, strict=True):
-            if known is array:
-                return Pointer(start, as_dtype(array.dtype))
+        if id(array) in self._known:
+            return Pointer(self._known[id(array)], as_dtype(array.dtype))
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         start = self._next
         self._starts.append(start)
+        self._known[id(array)] = start
         self._held.append((name, array, raw))
         self._next += (-(-raw.size // _PAGE) + 1) * _PAGE
         return Pointer(start, as_dtype(array.dtype))
@@ -73,7 +75,7 @@ class MockBackend:
 
     def submit(self, command: Command) -> None:
         """Run a command; its output has its values when this returns."""
-        if isinstance(command, Send | Recv):
+        if isinstance(command, _MESSAGES):
             raise IpcqInvalidDirection(
                 f"{command.name} {command.tag!r}: this program has no queues; run it with "
                 "kernbench.ccl.testing.run_kernel_in_mock, or launch it as a collective"
@@ -81,8 +83,7 @@ class MockBackend:
         if self.data:
             assert command.compute is not None
             if isinstance(command, Load):
-                raw = [self.memory.bytes(run.va, run.nbytes) for run in command.runs]
-                arrays = [np.concatenate(raw)]
+                arrays = [self._read(command.runs)]
             elif isinstance(command, Composite):
                 operands = (command.a, command.b, *(x for _, x in command.extra), command.acc)
                 arrays = [self._array(x) for x in operands if x is not None]
@@ -116,6 +117,10 @@ class MockBackend:
         nbytes = int(np.prod(operand.shape)) * dtype.itemsize
         raw = self.memory.bytes(operand.va, nbytes)
         return raw.view(dtype.numpy).astype(dtype.carrier).reshape(operand.shape)
+
+    def _read(self, runs: Sequence[Run]) -> np.ndarray:
+        parts = [self.memory.bytes(run.va, run.nbytes) for run in runs]
+        return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
 
     def _write(self, runs: Sequence[Run], data: np.ndarray) -> None:
         targets = [self.memory.bytes(run.va, run.nbytes) for run in runs]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.lane import Group
+from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import plan_group
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import IpcqDeadlock, IpcqInvalidDirection, KernelError
@@ -130,3 +133,33 @@ def test_memory_that_a_message_is_still_to_come_to():
     algorithm_ = algorithm(kernel, lambda *, n_elem, world_size: (n_elem // 2, world_size))
     run_kernel_in_mock(algorithm_, x, n_slots=1)
     assert [v.tolist() for v in x] == [[3, 2], [1, 0], [2, 1]]
+
+
+def lines_of(function):
+    """Return the lines of Python that a call runs."""
+    count = 0
+
+    def trace(_frame, event, _arg):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("n_slots", [None, 2])
+def test_a_message_costs_the_same_however_many_wait(n_slots):
+    inbox = Inbox("EW", n_slots, 64)
+    data = np.zeros(64, np.uint8)
+    for _ in range(8):
+        inbox.push("W", data)
+    few = lines_of(lambda: inbox.push("W", data))
+    for _ in range(1000):
+        inbox.push("W", data)
+    assert lines_of(lambda: inbox.push("W", data)) == few

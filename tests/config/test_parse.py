@@ -171,3 +171,9 @@ def test_any_text_as_an_override_is_taken_or_refused(text):
         except ConfigError as error:
             lines = error.faults
         assert [line for line in lines if not line.startswith("override: ") or len(line.splitlines()) > 1] == []
+
+
+def test_what_was_parsed_before_is_handed_out_anew():
+    text = "a: {b: [1]}"
+    parse_yaml(text)[0]["a"]["b"].append(2)
+    assert parse_yaml(text)[0] == {"a": {"b": [1]}}

@@ -80,16 +80,23 @@ def perform(
     begun: deque[_Begun] = deque()
     for move in moves:
         arrivals = [tl.recv_async(way, shape=(move.size,), dtype=src.dtype) for way in move.sources]
-        stale = any(b.move.keep and _overlap(b.move, move) for b in begun)
-        begun.append(_Begun(move, arrivals, None if stale else _own(move, src, tl)))
+        begun.append(_Begun(move, arrivals, None if _stale(move, begun) else _own(move, src, tl)))
         if len(begun) > ahead:
             _finish(begun.popleft(), src, dst, reduction, tl)
     while begun:
         _finish(begun.popleft(), src, dst, reduction, tl)
 
 
-def _overlap(a: Move, b: Move) -> bool:
-    return a.start < b.start + b.size and b.start < a.start + a.size
+def _stale(move: Move, begun: Iterable[_Begun]) -> bool:
+    """Return whether own elements are still to be stored by a move under way."""
+    if not move.own:
+        return False
+    start, end = move.start, move.start + move.size
+    for other in begun:
+        before = other.move
+        if before.keep and before.start < end and start < before.start + before.size:
+            return True
+    return False
 
 
 def _own(move: Move, src: Pointer, tl: TLContext) -> Tile | None:
@@ -188,10 +195,12 @@ class Cut:
 def alternate(*streams: Iterator[Move]) -> Iterator[Move]:
     """Yield from each of `streams` in turn, until all have ended."""
     left = list(streams)
-    while left:
+    while len(left) > 1:
         for stream in list(left):
             move = next(stream, None)
             if move is None:
                 left.remove(stream)
             else:
                 yield move
+    for stream in left:
+        yield from stream
