@@ -20,7 +20,11 @@ ALGORITHM = "intercube_allreduce"
 EXACT_IN_F16 = 2048
 
 
-@bench("ccl-allreduce", f"all-reduce by CCL_ALGORITHM (default {ALGORITHM}), CCL_N_ELEM elements of each participant")
+@bench(
+    "ccl-allreduce",
+    f"all-reduce by CCL_ALGORITHM (default {ALGORITHM}), CCL_N_ELEM elements of each participant",
+    takes_algorithm=True,
+)
 def run(torch: RuntimeContext) -> None:
     """Device r contributes r + 1, once, from every cube, or from every PE, as the algorithm's contribution says.
 

@@ -29,12 +29,15 @@ class Bench:
         `run(torch)`.
     is_milestone : bool
         Whether it regenerates a report on machines of its own, and so may ask nothing of the one it is given.
+    takes_algorithm : bool
+        Whether it does a collective by the algorithm that the environment's CCL_ALGORITHM names.
     """
 
     name: str
     description: str
     run: Run
     is_milestone: bool = False
+    takes_algorithm: bool = False
 
     def __call__(self, torch: RuntimeContext) -> object:
         """Run the bench."""
@@ -44,7 +47,9 @@ class Bench:
 _benches: dict[str, Bench] = {}
 
 
-def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[Run], Run]:
+def bench(
+    name: str, description: str, *, milestone: bool = False, takes_algorithm: bool = False
+) -> Callable[[Run], Run]:
     """Register the decorated function `run(torch)` as a bench.
 
     Parameters
@@ -55,6 +60,8 @@ def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[
         One line, for `kernbench list`.
     milestone : bool
         Whether it regenerates a milestone's report.
+    takes_algorithm : bool
+        Whether it does a collective by the algorithm that CCL_ALGORITHM names, as `kernbench run --algorithm` sets it.
 
     Raises
     ------
@@ -74,7 +81,7 @@ def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[
         known = _benches.get(key)
         if known is not None and _where(known.run) != _where(run):
             raise ConfigError(f"bench {key!r} is taken by {_where(known.run)}; give {_where(run)} another name")
-        _benches[key] = Bench(key, description, run, milestone)
+        _benches[key] = Bench(key, description, run, milestone, takes_algorithm)
         return run
 
     return register

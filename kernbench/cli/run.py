@@ -62,7 +62,7 @@ def run(
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """
     from kernbench.benches.env import env_set
-    from kernbench.benches.registry import resolve
+    from kernbench.benches.registry import benches, resolve
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
 
@@ -72,6 +72,13 @@ def run(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--device") from error
     chosen = resolve(bench)
+    if algorithm is not None and not chosen.takes_algorithm:
+        others = ", ".join(each.name for each in benches() if each.takes_algorithm)
+        raise click.BadParameter(
+            f"bench {chosen.name!r} chooses no algorithm; leave it out, or run {others} (a bench of your own that reads "
+            "CCL_ALGORITHM says so: @bench(..., takes_algorithm=True))",
+            param_hint="--algorithm",
+        )
     # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, env_set("CCL_ALGORITHM", algorithm):

@@ -28,7 +28,8 @@ class BenchResult:
     name : str
         The bench.
     completion : str
-        "OK"; "FAILED": it ended with `error`; "NO_REQUESTS": it asked nothing of the machine.
+        "OK"; "FAILED": it ended with `error`, be it a number that is wrong; "NO_REQUESTS": it asked nothing of the
+        machine.
     correctness : str
         "PASSED", "FAILED", or "NOT_CHECKED": without data, or the bench compared nothing.
     result : Result
@@ -46,7 +47,7 @@ class BenchResult:
     @property
     def ok(self) -> bool:
         """Whether it ran to its end and no number was wrong."""
-        return self.completion == OK and self.correctness != WRONG
+        return self.completion == OK
 
     def __repr__(self) -> str:
         return f"{self._headline()}\n{self.result!r}"
@@ -105,7 +106,7 @@ def run_bench(
             bench_fn(torch)
     except KernbenchError as caught:
         error = caught
-    completion = OK if error is None or isinstance(error, VerificationError) else FAILED
+    completion = OK if error is None else FAILED
     correctness = PASSED if torch.checks and completion == OK else NOT_CHECKED
     if isinstance(error, VerificationError):
         correctness = WRONG

@@ -63,9 +63,10 @@ def test_a_certified_fast_run_takes_the_same_simulated_time(capsys):
 )
 def test_a_run_that_fails_says_why_and_exits_with_1(name, line, capsys):
     assert run(*bench(name)) == 1
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
     assert line in err
     assert "Traceback" not in err
+    assert ": OK" not in out
 
 
 def test_debug_shows_the_traceback(capsys):
@@ -85,6 +86,8 @@ def test_debug_shows_the_traceback(capsys):
         ((*bench("copies"), "--set", "cube.hbm.bw_gbs=-1"), "cube.hbm.bw_gbs"),
         ((*bench("copies"), "--set", "cube.hbm.bandwidth=1"), "bw_gbs"),
         ((*bench("copies"), "--log", "all"), "--log"),
+        (("--bench", "qkv-gemm", "--algorithm", "tree_allreduce"), "--algorithm: bench 'qkv-gemm' chooses no algorithm"),
+        ((*bench("copies"), "--algorithm", "tree_allreduce"), "leave it out, or run ccl-allreduce"),
         ((), "--bench"),
     ],
 )

@@ -56,7 +56,8 @@ def test_checks_are_reported():
     right = run_bench(topology=small(), bench_fn=lambda torch: checks(torch, False), engine_factory=with_data)
     assert (right.completion, right.correctness, right.ok) == ("OK", "PASSED", True)
     wrong = run_bench(topology=small(), bench_fn=lambda torch: checks(torch, True), engine_factory=with_data)
-    assert (wrong.completion, wrong.correctness, wrong.ok) == ("OK", "FAILED", False)
+    assert (wrong.completion, wrong.correctness, wrong.ok) == ("FAILED", "FAILED", False)
+    assert repr(wrong).startswith("<lambda>: FAILED, numbers FAILED: x[0] = 1, expected 2\n")
     assert str(wrong.error) == "x[0] = 1, expected 2"
     assert not wrong.result.records.complete
 
