@@ -75,7 +75,7 @@ def run(
     if algorithm is not None and not chosen.takes_algorithm:
         others = ", ".join(each.name for each in benches() if each.takes_algorithm)
         raise click.BadParameter(
-            f"bench {chosen.name!r} chooses no algorithm; leave it out, or run {others} (a bench of your own that reads "
+            f"bench {chosen.name!r} takes none; leave it out, or run {others} (a bench of your own that reads "
             "CCL_ALGORITHM says so: @bench(..., takes_algorithm=True))",
             param_hint="--algorithm",
         )

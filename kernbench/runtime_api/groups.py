@@ -20,8 +20,7 @@ class _Scope:
     """The groups of one spawn, or of the program outside of any."""
 
     def __init__(self) -> None:
-        self.worlds: list[ProcessGroup] = []  # one for each time that a rank has called init_process_group
-        self.entered: dict[int, int] = {}  # how often each has
+        self.entering: ProcessGroup | None = None  # the world that not all have come to
         self.world: dict[int, ProcessGroup] = {}  # the one that each is in
         self.made: list[ProcessGroup] = []
 
@@ -99,19 +98,20 @@ class Groups:
                 f"init_process_group: rank = {rank}, world_size = {world_size}, but this is rank {me} of {size}; leave "
                 "them out, and start as many ranks as there shall be: torch.multiprocessing.spawn(fn, nprocs=...)"
             )
-        entered = scope.entered.get(me, 0)
-        if entered == len(scope.worlds):
+        if scope.entering is None:
             devices = [self._host.current] if scope is self._outside else range(size)
-            scope.worlds.append(self._new(range(size), devices, algorithms))
-        scope.entered[me] = entered + 1
-        world = scope.world[me] = scope.worlds[entered]
+            scope.entering = self._new(range(size), devices, algorithms)
+        world = scope.world[me] = scope.entering
+        if all(scope.world.get(r) is world for r in world.ranks):
+            scope.entering = None
         world.call(Call("init_process_group", more={"pg_options": algorithms}, runs=False)).wait()
 
     def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
         """Leave a group; by default the world, and every group in it."""
         scope, me = self._scope, self._host.rank_index
         found = self._group(group)
-        found.left.add(me)
+        for each in (found, *found.children):
+            each.left.add(me)
         if found is scope.world[me]:
             del scope.world[me]
 
@@ -173,7 +173,7 @@ class Groups:
         meeting, work = world.meet(Call("new_group", more={"ranks": members, "pg_options": algorithms}, runs=False))
         if meeting.shared is None:
             meeting.shared = self._new(members, [world.devices[r] for r in members], algorithms)
-            world.children.append(meeting.shared)
+            world.children = [group for group in world.children if not group.is_over] + [meeting.shared]
         work.wait()
         group: ProcessGroup = meeting.shared
         return group if world.rank() in members else NON_GROUP_MEMBER
@@ -225,8 +225,10 @@ class Groups:
 
     def _new(self, ranks: Sequence[int], devices: Sequence[int], algorithms: Algorithms) -> ProcessGroup:
         chosen = self._transport.chosen(algorithms)
+        for scope in (self._outside, self._spawned):
+            scope.made = [group for group in scope.made if not group.is_over]
         taken = {group.name for scope in (self._outside, self._spawned) for group in scope.made}
-        # A name is used again when its group is gone, and with it the queues that are installed under it.
+        # A name is used again when its group is over, and with it the queues that are installed under it.
         sips = ".".join(map(str, devices))
         endings = itertools.chain([""], (f" ({i})" for i in itertools.count(1)))
         end = next(end for end in endings if f"group {sips}{end}" not in taken)

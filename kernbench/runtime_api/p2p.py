@@ -125,6 +125,11 @@ class Mailbox:
         self._open.append(_Post(False, None, me, tag, call, work, None))
         return work, lambda: -1 if work.source is None else work.source
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message is under way, or waits for its other side."""
+        return not self._open and all(message.is_over for used in self._used.values() for _, message in used)
+
     def cancel(self) -> None:
         """Forget messages that only one side has asked for."""
         for post in self._open:

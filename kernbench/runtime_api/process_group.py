@@ -83,6 +83,11 @@ class ProcessGroup:
         return self.ranks.index(rank) if rank in self.ranks else -1
 
     @property
+    def is_over(self) -> bool:
+        """Whether every rank has left it, and none of its calls or messages still waits for another rank."""
+        return self.left.issuperset(self.ranks) and not self._open and self.mailbox.is_idle
+
+    @property
     def packer(self) -> Packer:
         """What the calling rank's calls have found and used, for later ones."""
         return self._packers[self.rank()]

@@ -86,7 +86,10 @@ def test_debug_shows_the_traceback(capsys):
         ((*bench("copies"), "--set", "cube.hbm.bw_gbs=-1"), "cube.hbm.bw_gbs"),
         ((*bench("copies"), "--set", "cube.hbm.bandwidth=1"), "bw_gbs"),
         ((*bench("copies"), "--log", "all"), "--log"),
-        (("--bench", "qkv-gemm", "--algorithm", "tree_allreduce"), "--algorithm: bench 'qkv-gemm' chooses no algorithm"),
+        (
+            ("--bench", "qkv-gemm", "--algorithm", "tree_allreduce"),
+            "--algorithm: bench 'qkv-gemm' takes none",
+        ),
         ((*bench("copies"), "--algorithm", "tree_allreduce"), "leave it out, or run ccl-allreduce"),
         ((), "--bench"),
     ],
