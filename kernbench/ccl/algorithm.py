@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
@@ -140,6 +140,38 @@ class Algorithm:
         self._check(options, lane.world_size)
         facts = {name: getattr(lane, name) for name in FACTS if name in names}
         return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **facts, **options))
+
+    def check_kernel(self, all_args: Iterable[tuple[Any, ...]]) -> None:
+        """Refuse arguments that the kernel does not take, such as those of too many tensors.
+
+        Parameters
+        ----------
+        all_args : iterable of tuple
+            Those of each program: its pointers, and what `arguments` returned.
+
+        Raises
+        ------
+        ConfigError
+            If one does not fit, or the kernel takes no `tl`.
+        """
+        try:
+            takes = signature(self.kernel)
+        except ValueError:
+            return  # Python does not know what it takes; the run will tell.
+        text = f"algorithm {self.name!r}: its kernel({', '.join(takes.parameters)})"
+        if "tl" not in takes.parameters and all(p.kind is not Parameter.VAR_KEYWORD for p in takes.parameters.values()):
+            raise ConfigError(
+                f"{text} takes no tl, by which a kernel loads, sends and stores; write "
+                f"kernel({', '.join([*takes.parameters, '*', 'tl'])})"
+            )
+        for args in {len(args): args for args in all_args}.values():
+            try:
+                takes.bind(*args, tl=None)
+            except TypeError as error:
+                raise ConfigError(
+                    f"{text} does not take what it would get, {error}; give each device as many tensors as the kernel "
+                    "has pointers, and let kernel_args return the rest"
+                ) from error
 
     def _check(self, options: Mapping[str, Any], world_size: int) -> None:
         """Refuse what no shipped algorithm can do: they share these options, and their meaning."""

@@ -94,6 +94,11 @@ class Inbox:
             queue.used -= 1
             self._move([queue])
 
+    def held(self) -> list[str]:
+        """Return the directions that nothing can come from: tiles that came hold all their slots."""
+        tiles = list(self._held.values())
+        return [way for way, queue in self.queues.items() if tiles.count(queue) == queue.n_slots]
+
     def _move(self, changed: list[Queue]) -> None:
         """Let everything move that can, after `changed`: parts into slots, messages to receives, parts out of slots."""
         while True:

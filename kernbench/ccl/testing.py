@@ -85,11 +85,23 @@ def run_kernel_in_mock(
                 way: (world[peer].inbox, back) for way, (peer, back) in plan.programs[place].neighbours.items()
             }
             participant.start(given[place], call)
+        _check_apart(given)
+        plan.algorithm.check_kernel(participant.args for participant in world.values())
         _run(list(world.values()))
     finally:
         for participant in world.values():
             participant.stop()
         memory.write_back()
+
+
+def _check_apart(given: Mapping[Place, Arrays]) -> None:
+    """Refuse an array of two participants: each is a memory of its own."""
+    seen: dict[int, Place] = {}
+    for place, arrays in given.items():
+        for array in arrays if isinstance(arrays, tuple) else (arrays,):
+            if seen.setdefault(id(array), place) != place:
+                both = f"{seen[id(array)]} and {place} (sip, cube, pe)"
+                raise KernelError(f"{both} have one array; give each participant its own: x.copy()")
 
 
 def _run(participants: list[_Participant]) -> None:
@@ -136,13 +148,13 @@ class _Participant(MockBackend):
         arrays = tensors if isinstance(tensors, tuple) else (tensors,)
         pointers = [self.memory.add(f"{i} of {self.name}", array) for i, array in enumerate(arrays)]
         n_elem = arrays[0].size if arrays else 0
-        self._args = (*pointers, *self.plan.args(self.place, n_elem, **call))
+        self.args = (*pointers, *self.plan.args(self.place, n_elem, **call))
 
     def _program(self) -> None:
         _, cube, pe = self.place
         lane = self.plan.lanes[self.role.lane]
         participant = (self.role.rank, self.plan.world_size)
-        run_program(self.plan.algorithm.kernel, self._args, self, (pe, cube), (lane.n_pes, lane.n_cubes), participant)
+        run_program(self.plan.algorithm.kernel, self.args, self, (pe, cube), (lane.n_pes, lane.n_cubes), participant)
         while self.inbox.posted:
             self.block(self.inbox.posted[0])
 
@@ -217,4 +229,6 @@ class _Participant(MockBackend):
             behind = [f"{self.plan.programs[self.role.neighbours[w][0]].rank} ({w})" for w in ways]
             whom = f"{recv.nbytes} B from participant {' or '.join(behind)}"
         queues = ", ".join(f"{way} {len(q.messages)}" for way, q in self.inbox.queues.items() if q.messages)
-        return f"{self.name} waits for {whom}; messages not yet taken: {queues or 'none'}"
+        held = ", ".join(self.inbox.held())
+        drop = f"; every slot of {held} holds a tile that came: drop it (del) before the next message" if held else ""
+        return f"{self.name} waits for {whom}; messages not yet taken: {queues or 'none'}{drop}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -154,7 +153,7 @@ class Collectives:
             As for `install`.
         """
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
-        _check_arguments(plan, args.values())
+        plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
         ends = Ends(self._engine, plan, queues.key, name) if queues.key is not None else None
         return {sip: self._start(plan, sip, args, name, queues, ends) for sip in plan.sips}
@@ -275,26 +274,3 @@ def title(algorithm: Algorithm) -> str:
     """Return what the launches of a collective are called: what it does, and over whose shards if not the ranks'."""
     over = "" if algorithm.contribution == "rank" else f" over each {algorithm.contribution}'s shard"
     return f"{algorithm.collective} by {algorithm.name}{over}"
-
-
-def _check_arguments(plan: Plan, all_args: Iterable[tuple[Any, ...]]) -> None:
-    """Refuse arguments that the kernel does not take, such as those of too many tensors."""
-    try:
-        takes = signature(plan.algorithm.kernel)
-    except ValueError:
-        return  # Python does not know what it takes; the run will tell.
-    kinds = {parameter.kind for parameter in takes.parameters.values()}
-    if "tl" not in takes.parameters and Parameter.VAR_KEYWORD not in kinds:
-        raise ConfigError(
-            f"algorithm {plan.algorithm.name!r}: its kernel({', '.join(takes.parameters)}) takes no tl, by which a "
-            f"kernel loads, sends and stores; write kernel({', '.join(takes.parameters)}, *, tl)"
-        )
-    for args in {len(args): args for args in all_args}.values():
-        try:
-            takes.bind(*args, tl=None)
-        except TypeError as error:
-            raise ConfigError(
-                f"algorithm {plan.algorithm.name!r}: its kernel({', '.join(takes.parameters)}) does not take what it "
-                f"would get, {error}; give each device as many tensors as the kernel has pointers, and let kernel_args "
-                "return the rest"
-            ) from error

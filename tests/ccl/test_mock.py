@@ -12,7 +12,7 @@ from kernbench.ccl.lane import Group
 from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import plan_group
 from kernbench.ccl.testing import run_kernel_in_mock
-from kernbench.errors import IpcqDeadlock, IpcqInvalidDirection, KernelError
+from kernbench.errors import ConfigError, IpcqDeadlock, IpcqInvalidDirection, KernelError
 
 
 def zeros(n, size=4):
@@ -72,7 +72,9 @@ def passed_on_in_place(t_ptr, n, world, *, tl):
 
 def test_tiles_that_are_held_hold_their_slots():
     run_kernel_in_mock(passed_on_in_place, zeros(3), n_slots=2)
-    with pytest.raises(IpcqDeadlock):
+    with pytest.raises(
+        IpcqDeadlock, match=r"not yet taken: W 1; every slot of W holds a tile that came: drop it \(del\)"
+    ):
         run_kernel_in_mock(passed_on_in_place, zeros(3), n_slots=1)
 
 
@@ -102,6 +104,23 @@ def test_alone_there_are_no_queues():
 
     with pytest.raises(IpcqInvalidDirection, match="'E': no such queue; it has none: nobody else takes part"):
         run_kernel_in_mock(kernel, zeros(1))
+
+
+def test_each_participant_has_an_array_of_its_own():
+    with pytest.raises(KernelError, match=r"\(0, 0, 0\) and \(1, 0, 0\) .* have one array; .*: x.copy\(\)"):
+        run_kernel_in_mock("ring_allreduce_tcm", zeros(1) * 3)
+    x = np.ones(4, np.float16)
+    run_kernel_in_mock(lambda a_ptr, b_ptr, n, world, *, tl: None, [(x, x)])
+
+
+def test_a_kernel_that_does_not_take_its_arguments_is_refused_as_on_the_machine():
+    def kernel(t_ptr, n, world):
+        pass
+
+    with pytest.raises(ConfigError, match=r"takes no tl, .*; write kernel\(t_ptr, n, world, \*, tl\)"):
+        run_kernel_in_mock(kernel, zeros(2))
+    with pytest.raises(ConfigError, match=r"does not take what it would get, .*; give each device as many tensors"):
+        run_kernel_in_mock("ring_allreduce_tcm", [(x, x.copy()) for x in zeros(2)])
 
 
 @pytest.mark.parametrize("tensors", [[], [[1.0, 2.0], [3.0, 4.0]]])
