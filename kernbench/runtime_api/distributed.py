@@ -32,8 +32,7 @@ class Distributed(DistributedNames, Lists):
         A group that was opened with an algorithm of another contribution joins each cube's or PE's shard instead;
         its launches say so in the result.
         """
-        found = self._enter(group, "all_reduce")
-        if found is None:
+        if (found := self._enter(group, "all_reduce")) is None:
             return None
         own = self._checked(found, "all_reduce", tensor)
         return self._done(found.call(Call("all_reduce", {"tensor": own}, ReduceOp.of(op))), async_op)
@@ -43,8 +42,7 @@ class Distributed(DistributedNames, Lists):
         group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Copy the tensor of rank `src` to every rank's."""
-        found = self._enter(group, "broadcast")
-        if found is None:
+        if (found := self._enter(group, "broadcast")) is None:
             return None
         root = self._member(found, "src", src, group_src)
         own = self._checked(found, "broadcast", tensor)
@@ -55,8 +53,7 @@ class Distributed(DistributedNames, Lists):
         async_op: bool = False, group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Join the tensors of all ranks in that of rank `dst`; the others' are undefined afterwards."""
-        found = self._enter(group, "reduce")
-        if found is None:
+        if (found := self._enter(group, "reduce")) is None:
             return None
         root = self._member(found, "dst", dst, group_dst)
         own = self._checked(found, "reduce", tensor)
@@ -66,8 +63,7 @@ class Distributed(DistributedNames, Lists):
         self, output_tensor: Tensor, input_tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
         """Let every rank's output become the concatenation along dim 0, or the stack, of all ranks' inputs."""
-        found = self._enter(group, "all_gather_single")
-        if found is None:
+        if (found := self._enter(group, "all_gather_single")) is None:
             return None
         joint, part = self._pair(found, "all_gather_single", output_tensor, input_tensor)
         pack, after = found.packer.packed(self._host, [joint], part, found.size(), unpack=True)
@@ -81,8 +77,7 @@ class Distributed(DistributedNames, Lists):
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         """Join all ranks' `input`; rank i's `output` becomes the i-th of as many parts as there are ranks."""
-        found = self._enter(group, "reduce_scatter_single")
-        if found is None:
+        if (found := self._enter(group, "reduce_scatter_single")) is None:
             return None
         joint, part = self._pair(found, "reduce_scatter_single", input, output)
         pack, before = found.packer.packed(self._host, [joint], part, found.size(), unpack=False)
@@ -101,8 +96,7 @@ class Distributed(DistributedNames, Lists):
         Parts are equal unless their sizes are given: `input_split_sizes[i]` rows go to rank i, and
         `output_split_sizes[i]` come from it.
         """
-        found = self._enter(group, "all_to_all_single")
-        if found is None:
+        if (found := self._enter(group, "all_to_all_single")) is None:
             return None
         target = self._checked(found, "all_to_all_single", output, "output")
         source = self._checked(found, "all_to_all_single", input, "input")

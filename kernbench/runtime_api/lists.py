@@ -20,8 +20,7 @@ class Lists(Messaging):
         self, tensor_list: Sequence[Tensor], tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
         """Let `tensor_list[i]` become rank i's tensor, on every rank."""
-        found = self._enter(group, "all_gather")
-        if found is None:
+        if (found := self._enter(group, "all_gather")) is None:
             return None
         part = self._checked(found, "all_gather", tensor)
         parts = self._list(found, "all_gather", "tensor_list", tensor_list, part)
@@ -35,8 +34,7 @@ class Lists(Messaging):
         group: GroupLike = None, async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         """Join all ranks' `input_list[i]` in rank i's `output`."""
-        found = self._enter(group, "reduce_scatter")
-        if found is None:
+        if (found := self._enter(group, "reduce_scatter")) is None:
             return None
         part = self._checked(found, "reduce_scatter", output, "output")
         parts = self._list(found, "reduce_scatter", "input_list", input_list, part)
@@ -49,8 +47,7 @@ class Lists(Messaging):
         group: GroupLike = None, async_op: bool = False, group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Let `gather_list[i]` of rank `dst` (0 unless given) become rank i's tensor; the other ranks give no list."""
-        found = self._enter(group, "gather")
-        if found is None:
+        if (found := self._enter(group, "gather")) is None:
             return None
         own = self._checked(found, "gather", tensor)
         root = self._root(found, "dst", dst, group_dst)
@@ -62,8 +59,7 @@ class Lists(Messaging):
         group: GroupLike = None, async_op: bool = False, group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Let rank i's tensor become `scatter_list[i]` of rank `src` (0 unless given); the others give no list."""
-        found = self._enter(group, "scatter")
-        if found is None:
+        if (found := self._enter(group, "scatter")) is None:
             return None
         own = self._checked(found, "scatter", tensor)
         root = self._root(found, "src", src, group_src)
@@ -75,8 +71,7 @@ class Lists(Messaging):
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         """Send `input_tensor_list[i]` to rank i; `output_tensor_list[i]` becomes what comes from it."""
-        found = self._enter(group, "all_to_all")
-        if found is None:
+        if (found := self._enter(group, "all_to_all")) is None:
             return None
         lists = [
             self._list(found, "all_to_all", what, given, None)

@@ -33,8 +33,7 @@ class Messaging(Groups):
         group_src: int | None = None,
     ) -> int:  # fmt: skip
         """Receive a tensor, from any rank unless one is named; return the global rank that has sent it."""
-        found = self._enter(group, "recv")
-        if found is None:
+        if (found := self._enter(group, "recv")) is None:
             return -1
         source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
         work, sender = found.mailbox.receive(self._message(found, "recv", tensor), source, tag)
@@ -46,8 +45,7 @@ class Messaging(Groups):
         group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Send a tensor to a rank, and go on; the tensor may be written again when the handle is complete."""
-        found = self._enter(group, "isend")
-        if found is None:
+        if (found := self._enter(group, "isend")) is None:
             return None
         target = self._peer_of(found, "dst", dst, group_dst)
         return found.mailbox.send(self._message(found, "isend", tensor), target, tag)
@@ -57,8 +55,7 @@ class Messaging(Groups):
         group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Receive a tensor, from any rank unless one is named, and go on."""
-        found = self._enter(group, "irecv")
-        if found is None:
+        if (found := self._enter(group, "irecv")) is None:
             return None
         source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
         return found.mailbox.receive(self._message(found, "irecv", tensor), source, tag)[0]
