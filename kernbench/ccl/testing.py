@@ -1,4 +1,4 @@
-"""Run a collective on numpy arrays, without a machine: values only, any number of participants, some 40 us a message."""
+"""Run a collective on numpy arrays, without a machine: values only, any world size, some 40 us a message."""
 
 from __future__ import annotations
 
