@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.trains import Lines, latest
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
 from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
@@ -42,7 +43,7 @@ class HbmCtrl:
         self._line_mask = hbm.burst_bytes - 1
         self.round_bytes = hbm.burst_bytes * self.n
         self.served_ps = 0
-        self._link = engine.fabric.into(node_id, self._flit)
+        self._link = engine.fabric.into(node_id, self._flits)
         # For each channel since when it has been busy without a gap, and the transaction that came to it then.
         self._since = [(0, -1)] * self.n
 
@@ -154,8 +155,55 @@ class HbmCtrl:
             self.engine.memory.poke(txn.pieces, txn.data)
         self.fabric.call_at(txn.end, txn.key, self._acknowledge, txn)
 
-    def _flit(self, txn: Transaction, arrival: int) -> None:
-        """Serve the bursts that a flit completes."""
+    def _flits(self, txn: Transaction, lines: Lines, first: int, until: int) -> None:
+        """Serve the bursts that flits `first` to `until` (exclusive) of those that come by `lines` complete."""
+        if self.by_rounds and txn.lines is None:
+            begun, first = first, until
+            if txn.offset & self._line_mask and txn.arrived + until - begun == flits(txn.nbytes):
+                first -= 1  # The last one may complete two.
+            self._run(txn, lines, begun, first)
+        for i in range(first, until):
+            self._several(txn, latest(lines, i))
+
+    def _run(self, txn: Transaction, lines: Lines, first: int, until: int) -> None:
+        """Serve the same in one go, at a burst a flit.
+
+        What comes to a channel comes by lines, too: ever more slowly. So if its last burst finds it free only that one
+        matters, and if not, none has since the first.
+        """
+        n, burst, free, direction, since, key = self.n, self.burst_ps, self.free, self.direction, self._since, txn.key
+        line = (txn.offset >> self.line_bits) + txn.arrived - first
+        txn.arrived += until - first
+        self.served_ps += (until - first) * burst
+        a, d = lines[0] if len(lines) == 1 else (0, 0)
+        latest_end, last = txn.end, -1
+        for i in range(until - n if until - n > first else first, until):
+            channel = line + i & n - 1
+            before = (i - first) // n
+            if d:
+                arrival = a + i * d
+                begin = arrival - before * n * d
+            else:
+                arrival, begin = latest(lines, i), latest(lines, i - before * n)
+            end = free[channel]
+            if end < begin:
+                end = begin
+                since[channel] = begin, key
+            if direction[channel] != WRITE:
+                direction[channel] = WRITE
+                end += self.turn_ps
+            end += before * burst
+            if end < arrival:
+                end = arrival
+                since[channel] = arrival, key
+            free[channel] = end = end + burst
+            if end >= latest_end:
+                latest_end, last, arrived = end, channel, arrival
+        if last >= 0:
+            txn.end, txn.served = latest_end, (arrived, *since[last], latest_end)
+
+    def _several(self, txn: Transaction, arrival: int) -> None:
+        """Serve the bursts that a flit completes, however many."""
         for line in self._share(txn):
             end = self._burst(line, arrival, WRITE, txn.key)
             if end >= txn.end:
