@@ -261,8 +261,10 @@ def train_mover(
 
     def told(link: Link) -> None:
         """Tell the memory behind `link` of the flits that have come by now, in their order."""
-        place = reached(clock._now, -1, -1)
         coming, priority = link.coming, link.priority
+        if not coming:
+            return
+        place = reached(clock._now, -1, -1)
         while coming:
             order, t, what = coming[0]
             if t is not None:
