@@ -60,8 +60,8 @@ class GraphEngine:
     observers
         Who hears of launches and progress.
     run_ahead, lazy, by_rounds
-        The engine's shortcuts (`by_rounds`: an HBM read over idle channels as rounds of bursts); no result
-        depends on them.
+        The engine's shortcuts (`by_rounds`: arithmetic for the bursts of whole flits, a read's over idle channels
+        and a write's); no result depends on them.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
     """

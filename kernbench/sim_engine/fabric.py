@@ -24,7 +24,7 @@ from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
 from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
 from kernbench.sim_engine.movers import train_mover
-from kernbench.sim_engine.trains import Train
+from kernbench.sim_engine.trains import Lines, Train
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, flits
 
@@ -108,8 +108,8 @@ class Fabric:
             )
         return link
 
-    def into(self, node_id: str, tell: Callable[[Any, int], None]) -> Link:
-        """Return the one link into a memory, which hears by `tell(what, when)` of flits that have come, by `told`."""
+    def into(self, node_id: str, tell: Callable[[Any, Lines, int, int], None]) -> Link:
+        """Return the one link into a memory, which hears by `tell` of flits that have come, by `told`."""
         (edge,) = self.graph.out(node_id)
         link = self.link(edge.dst, node_id)
         link.coming, link.tell = deque(), tell

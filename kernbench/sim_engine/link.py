@@ -11,7 +11,7 @@ from kernbench.topology.graph import Edge
 from kernbench.units import FLIT_BYTES, serialization_ps
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.trains import Train
+    from kernbench.sim_engine.trains import Lines, Train
 
 HOP_BITS = 10
 COUNT_BITS = 34
@@ -36,7 +36,8 @@ class Link:
     priority, order), and finds the true `free`.
 
     Into a memory that wants to know when each flit of a write comes, `coming` are those that it has not heard of:
-    (order, when, what was sent), or (order, None, train). `tell(what, when)` lets it hear of one.
+    (order, when, what was sent), or (order, None, train). `tell(what, lines, first, until)` lets it hear of flits
+    `first` to `until` (exclusive) of those that come by `lines`.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class Link:
         self.open: list[tuple[int, int, int, Train]] | None = None
         self.order = to << _ORDER_BITS
         self.coming: deque[tuple[int, int | None, Any]]
-        self.tell: Callable[[Any, int], None]
+        self.tell: Callable[[Any, Lines, int, int], None]
         self.held: Callable[[tuple[int, int, int]], int]
         self.merges = merges or not self.lat
         self.times = times

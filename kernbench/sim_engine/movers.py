@@ -261,22 +261,25 @@ def train_mover(
 
     def told(link: Link) -> None:
         """Tell the memory behind `link` of the flits that have come by now, in their order."""
-        place = reached(clock._now, -1, -1)
         coming, priority = link.coming, link.priority
+        if not coming:
+            return
+        place = reached(clock._now, -1, -1)
         while coming:
             order, t, what = coming[0]
             if t is not None:
                 if (t, priority, order) > place:
                     return
-                link.tell(what, t)
+                link.tell(what, ((t, 0),), 0, 1)
             else:
                 train = what.front()
-                while train.told < train.n:
-                    t = latest(train.out[-1], train.told)
-                    if (t, priority, order) > place:
-                        return
-                    train.told += 1
-                    link.tell(train.arg, t)
+                first, lines = train.told, train.out[-1]
+                now_too = (priority, order) <= place[1:]
+                train.told = come_before(lines, train.n, place[0] + 1 if now_too else place[0])
+                if first < train.told:
+                    link.tell(train.arg, lines, first, train.told)
+                if train.told < train.n:
+                    return
             coming.popleft()
 
     def start(

@@ -9,9 +9,10 @@ bank conflicts are not modelled: `efficiency` and `access_ns` stand for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.trains import Lines, latest
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
 from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
@@ -42,7 +43,7 @@ class HbmCtrl:
         self._line_mask = hbm.burst_bytes - 1
         self.round_bytes = hbm.burst_bytes * self.n
         self.served_ps = 0
-        self._link = engine.fabric.into(node_id, self._flit)
+        self._link = engine.fabric.into(node_id, self._flits)
         # For each channel since when it has been busy without a gap, and the transaction that came to it then.
         self._since = [(0, -1)] * self.n
 
@@ -68,9 +69,8 @@ class HbmCtrl:
     def _singly(self, txn: Transaction) -> list[Ready]:
         """Serve bursts one by one; return how the flits become ready, the last first."""
         now, access = self._clock._now, self.access_ps
-        lines = txn.lines if txn.lines is not None else self._lines(txn)
         begun = max(now, *self.free)
-        done = sorted((self._burst(line, now, READ, txn.key), line) for line in lines)
+        done = sorted(self._bursts(self._lines(txn), now, READ, txn.key))
         q, m = flits(txn.nbytes), len(done)
         groups: list[Ready] = []
         for j in range(q):
@@ -115,24 +115,30 @@ class HbmCtrl:
             return [(start + burst + access, rounds * n)]
         return [(t + access, n) for t in range(end, start, -burst)]
 
-    def _lines(self, txn: Transaction) -> range:
-        """Return the lines that a transaction without a list of its own touches."""
+    def _lines(self, txn: Transaction) -> Sequence[int]:
+        """Return the lines that a transaction touches."""
+        if txn.lines is not None:
+            return txn.lines
         first = txn.offset >> self.line_bits
         return range(first, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
 
-    def _burst(self, line: int, arrival: int, direction: int, key: int) -> int:
-        """Serve one burst; return when it is done."""
-        channel = line & (self.n - 1)
-        start = self.free[channel]
-        if start < arrival:
-            start = arrival
-            self._since[channel] = arrival, key
-        if self.direction[channel] != direction:
-            self.direction[channel] = direction
-            start += self.turn_ps
-        end = self.free[channel] = start + self.burst_ps
-        self.served_ps += self.burst_ps
-        return end
+    def _bursts(self, lines: Sequence[int], arrival: int, direction: int, key: int) -> list[tuple[int, int]]:
+        """Serve bursts that arrive together; return when each is done, and its line."""
+        free, directions, burst, mask = self.free, self.direction, self.burst_ps, self.n - 1
+        done = []
+        for line in lines:
+            channel = line & mask
+            end = free[channel]
+            if end < arrival:
+                end = arrival
+                self._since[channel] = arrival, key
+            if directions[channel] != direction:
+                directions[channel] = direction
+                end += self.turn_ps
+            free[channel] = end = end + burst
+            done.append((end, line))
+        self.served_ps += len(done) * burst
+        return done
 
     def _release(self, txn: Transaction) -> None:
         """Put the flits that are ready now on their way back."""
@@ -154,20 +160,61 @@ class HbmCtrl:
             self.engine.memory.poke(txn.pieces, txn.data)
         self.fabric.call_at(txn.end, txn.key, self._acknowledge, txn)
 
-    def _flit(self, txn: Transaction, arrival: int) -> None:
-        """Serve the bursts that a flit completes."""
-        for line in self._share(txn):
-            end = self._burst(line, arrival, WRITE, txn.key)
-            if end >= txn.end:
-                txn.end = end
-                txn.served = arrival, *self._since[line & (self.n - 1)], end
-        txn.arrived += 1
+    def _flits(self, txn: Transaction, lines: Lines, first: int, until: int) -> None:
+        """Serve the bursts that flits `first` to `until` (exclusive) of those that come by `lines` complete."""
+        if self.by_rounds and txn.lines is None:
+            begun, first = first, until
+            if txn.offset & self._line_mask and txn.arrived + until - begun == flits(txn.nbytes):
+                first -= 1  # The last one may complete two.
+            self._run(txn, lines, begun, first)
+        for i in range(first, until):
+            self._several(txn, latest(lines, i))
 
-    def _share(self, txn: Transaction) -> Iterator[int]:
-        """Yield the lines whose data are complete with flit `txn.arrived`."""
-        lines = txn.lines if txn.lines is not None else self._lines(txn)
+    def _run(self, txn: Transaction, lines: Lines, first: int, until: int) -> None:
+        """Serve the same in one go, at a burst a flit.
+
+        What comes to a channel comes by lines, too: ever more slowly. So if its last burst finds it free only that one
+        matters, and if not, none has since the first.
+        """
+        n, burst, free, direction, since, key = self.n, self.burst_ps, self.free, self.direction, self._since, txn.key
+        line = (txn.offset >> self.line_bits) + txn.arrived - first
+        txn.arrived += until - first
+        self.served_ps += (until - first) * burst
+        one, (a, d) = len(lines) == 1, lines[0]
+        latest_end, last = txn.end, -1
+        for i in range(until - n if until - n > first else first, until):
+            channel = line + i & n - 1
+            before = (i - first) // n
+            if one:
+                arrival = a + i * d
+                begin = arrival - before * n * d
+            else:
+                arrival, begin = latest(lines, i), latest(lines, i - before * n)
+            end = free[channel]
+            if end < begin:
+                end = begin
+                since[channel] = begin, key
+            if direction[channel] != WRITE:
+                direction[channel] = WRITE
+                end += self.turn_ps
+            end += before * burst
+            if end < arrival:
+                end = arrival
+                since[channel] = arrival, key
+            free[channel] = end = end + burst
+            if end >= latest_end:
+                latest_end, last, arrived = end, channel, arrival
+        if last >= 0:
+            txn.end, txn.served = latest_end, (arrived, *since[last], latest_end)
+
+    def _several(self, txn: Transaction, arrival: int) -> None:
+        """Serve the bursts that a flit completes, however many."""
+        lines = self._lines(txn)
         q, m, j = flits(txn.nbytes), len(lines), txn.arrived
-        return (lines[i] for i in range(j * m // q, (j + 1) * m // q))
+        txn.arrived += 1
+        for end, line in self._bursts(lines[j * m // q : (j + 1) * m // q], arrival, WRITE, txn.key):
+            if end >= txn.end:
+                txn.end, txn.served = end, (arrival, *self._since[line & (self.n - 1)], end)
 
     def _acknowledge(self, txn: Transaction) -> None:
         if txn.posted:
