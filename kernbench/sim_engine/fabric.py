@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
-from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Link, Route
+from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, FlitTimes, Hook, Link, Route
 from kernbench.sim_engine.movers import train_mover
 from kernbench.sim_engine.trains import Lines, Train
 from kernbench.topology.graph import Graph
@@ -83,8 +83,8 @@ class Fabric:
         self._router = router_of(graph)
         self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
-        self._parts: dict[str, Any] = {}
-        self._times: dict[float, dict[int, int]] = {}
+        self._behind: dict[str, tuple[int, int, Hook | None]] = {}
+        self._times: dict[float, FlitTimes] = {}
         self.start_train: Callable[..., Any]
         self.start_train, self._make_way, self._land, self.told = train_mover(self, clock, run_ahead)
 
@@ -94,18 +94,12 @@ class Fabric:
         if link is None:
             edge = self.graph.edge(src, dst)
             rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
-            part = self._part(dst)
-            extra = part.latency_ps() - part.node.overhead_ps if part is not None else 0
-            hook = getattr(part, "on_head", None)
-            link = self.links[src, dst] = Link(
-                edge,
-                self.graph.index(dst),
-                extra,
-                rank,
-                hook,
-                self._router.merges(src, dst),
-                self._times.setdefault(edge.bw_gbs, {}),
-            )
+            times = self._times.get(edge.bw_gbs)
+            if times is None:
+                times = self._times[edge.bw_gbs] = FlitTimes(edge.bw_gbs)
+            to, extra_ps, hook = self._behind.get(dst) or self._look_behind(dst)
+            merges = self._router.merges(src, dst)
+            link = self.links[src, dst] = Link(edge, to, extra_ps, rank, hook, merges, times)
         return link
 
     def into(self, node_id: str, tell: Callable[[Any, Lines, int, int], None]) -> Link:
@@ -115,12 +109,15 @@ class Fabric:
         link.coming, link.tell = deque(), tell
         return link
 
-    def _part(self, node_id: str) -> Any:
-        """Return the transit component at a node, or None where messages end or begin."""
-        if node_id not in self._parts:
-            node = self.graph.node(node_id)
-            self._parts[node_id] = COMPONENTS.resolve(node.impl)(node) if node.kind in _TRANSIT else None
-        return self._parts[node_id]
+    def _look_behind(self, node_id: str) -> tuple[int, int, Hook | None]:
+        """Return a node's index, what its transit component adds to the latency of links into it, and its hook."""
+        node = self.graph.node(node_id)
+        found: tuple[int, int, Hook | None] = node.index, 0, None
+        if node.kind in _TRANSIT:
+            part = COMPONENTS.resolve(node.impl)(node)
+            found = node.index, part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
+        self._behind[node_id] = found
+        return found
 
     def route(self, src: str, dst: str) -> Route:
         """Return the route from `src` to `dst` (cached)."""
@@ -139,10 +136,11 @@ class Fabric:
         return route.reply
 
     def _make(self, path: tuple[str, ...]) -> Route:
-        links = tuple(self.link(a, b) for a, b in pairwise(path))
+        known, make = self.links.get, self.link
+        links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
         start: Any
-        if self.hops is not None or any(link.hook is not None for link in links):
+        if self.hops is not None or any([link.hook for link in links]):
             start = self._start_observed
         elif self.lazy or self.whole:
             start = self.start_train

@@ -21,10 +21,21 @@ HELD = 1 << 62
 Hook = Callable[[int, int], int]
 
 
+class FlitTimes(dict[int, int]):
+    """The service times of flits of one bandwidth by their bytes [ps], each found once."""
+
+    def __init__(self, bw_gbs: float) -> None:
+        self._bw_gbs = bw_gbs
+
+    def __missing__(self, nbytes: int) -> int:
+        t = self[nbytes] = serialization_ps(nbytes, self._bw_gbs)
+        return t
+
+
 class Link:
     """A directed link.
 
-    `free` is when its last reservation ends. What leaves it arrives in that order, and among simultaneous arrivals over
+    `free` is when its last reservation ends, `times` says how long a flit takes. What leaves it arrives in that order, and among simultaneous arrivals over
     other links by `priority`: `order` numbers what has left, from a base of its own. `merges` says that routes reach it
     over several links, or begin here, or that it has no latency; `hook` is the part behind it, if it wants to see every
     head.
@@ -42,37 +53,39 @@ class Link:
 
     __slots__ = (
         "ahead", "at", "bw_gbs", "came", "coming", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
-        "name", "open", "order", "priority", "src", "tell", "times", "under", "wary",
+        "open", "order", "priority", "src", "tell", "times", "under", "wary",
     )  # fmt: skip
 
     def __init__(
-        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: dict[int, int]
+        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: FlitTimes
     ) -> None:
-        self.src, self.dst, self.name = edge.src, edge.dst, f"{edge.src}->{edge.dst}"
-        self.bw_gbs = edge.bw_gbs
-        self.lat = edge.latency_ps + extra_ps
+        self.src, self.dst, self.bw_gbs, latency_ps, _, _ = edge
+        self.lat = lat = latency_ps + extra_ps
         self.hook = hook
         self.priority = ARRIVAL + 1 + rank
-        self.free = 0
+        self.free = self.wary = 0
         self.last = -1
         self.ahead: Train | None = None
-        self.at = self.came = self.wary = 0
+        self.at: int
+        self.came: int
         self.under: deque[tuple[Train | None, int, int, int]] | None = None
         self.open: list[tuple[int, int, int, Train]] | None = None
         self.order = to << _ORDER_BITS
         self.coming: deque[tuple[int, int | None, Any]]
         self.tell: Callable[[Any, Lines, int, int], None]
         self.held: Callable[[tuple[int, int, int]], int]
-        self.merges = merges or not self.lat
+        self.merges = merges or not lat
         self.times = times
-        self.flit_ps = self.time(FLIT_BYTES)
+        self.flit_ps = times[FLIT_BYTES]
+
+    @property
+    def name(self) -> str:
+        """Return what it is called: from where to where."""
+        return f"{self.src}->{self.dst}"
 
     def time(self, nbytes: int) -> int:
         """Return the service time of one flit of `nbytes` (at most 256) [ps]."""
-        t = self.times.get(nbytes)
-        if t is None:
-            t = self.times[nbytes] = serialization_ps(nbytes, self.bw_gbs)
-        return t
+        return self.times[nbytes]
 
 
 class Route:

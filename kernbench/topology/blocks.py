@@ -101,11 +101,12 @@ class Blocks:
             self._templates[linked] = self._local_edges(linked)
         prefix = naming.cube(sip, cube) + "."
         first = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes)
+        ids = {node.id: prefix + node.id for node in self._cube_nodes}
         nodes = [
-            Node(prefix + n.id, n.kind, n.impl, n.overhead_ps, n.pos_mm, first + n.index) for n in self._cube_nodes
+            Node(ids[n.id], n.kind, n.impl, n.overhead_ps, n.pos_mm, first + n.index) for n in self._cube_nodes
         ]
         edges = [
-            Edge(prefix + e.src, prefix + e.dst, e.bw_gbs, e.latency_ps, e.distance_mm, e.rank)
+            Edge(ids[e.src], ids[e.dst], e.bw_gbs, e.latency_ps, e.distance_mm, e.rank)
             for e in self._templates[linked]
         ]
         for conn in range(self.config.cube.ucie.connections):

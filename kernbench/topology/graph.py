@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench.errors import KernbenchError
 from kernbench.topology import naming
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from kernbench.topology.blocks import Blocks
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A component that links meet at.
 
     Attributes
@@ -41,8 +39,7 @@ class Node:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A directed link.
 
     Attributes
