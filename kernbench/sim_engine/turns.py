@@ -15,7 +15,7 @@ from kernbench.units import FLIT_BYTES, flits
 if TYPE_CHECKING:
     from kernbench.sim_engine.fabric import Fabric
     from kernbench.sim_engine.link import Link, Route
-    from kernbench.sim_engine.trains import Train
+    from kernbench.sim_engine.trains import Lines, Train
 
 BULK, QUEUE = 0, 1
 
@@ -59,12 +59,13 @@ class Turns:
     def send(self, kind: int, route: Route, nbytes: int, key: int, fn: Any, arg: object, each: bool = False) -> None:
         """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
         route.nbytes += nbytes
-        count, size = flits(nbytes), min(nbytes, FLIT_BYTES)
-        if size == FLIT_BYTES:
-            route.flits += count
+        if nbytes < FLIT_BYTES:
+            route.small[nbytes] = route.small.get(nbytes, 0) + 1
+            self.start(kind, route, 1, nbytes, key, fn, arg, each)
         else:
-            route.small[size] = route.small.get(size, 0) + count
-        self.start(kind, route, count, size, key, fn, arg, each)
+            count = flits(nbytes)
+            route.flits += count
+            self.start(kind, route, count, FLIT_BYTES, key, fn, arg, each)
 
     def start(self, kind: int, route: Route, count: int, size: int, key: int, fn: Any, arg: object, each: bool) -> None:
         """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
@@ -86,13 +87,12 @@ class Turns:
 
     def _next_turn(self) -> None:
         """Have the next turn when the link is free, if anything waits."""
-        if any(self._waiting):
+        bulk, queue = self._waiting
+        if bulk or queue:
             t = max(self.link.free, self.clock._now)
             if t != self._turn_ps:
                 self._turn_ps = t
                 self.clock.call_at(t, self._turn, t)
-        else:
-            self._turn_ps = None
 
     def _turn(self, t: int) -> None:
         if t != self._turn_ps:
@@ -105,17 +105,16 @@ class Turns:
 
     def _grant(self, message: _Message) -> None:
         """Give the link to a message: whole if nothing of the other kind waits, else for a chunk or in turns."""
-        fabric, route = self.fabric, message.route
-        lazy = fabric.lazy and route.start == fabric.start_train
+        route, count, free, now = message.route, message.count, self.link.free, self.clock._now
+        lazy = route.start is self.fabric.start_train
         others = self._waiting[1 - message.kind]
-        count = message.count
         if others and lazy and self._alternate(message, others):
             return
         if others or not lazy:
             count = min(count, self.chunk)
-        self._start = max(self.clock._now, self.link.free)
+        self._start = free if free > now else now
         self._granted, self._count = message, count
-        self._train = route.start(route, *self._part(message, count))
+        self._train = self._put(message, count)
         self._next_turn()
 
     def _alternate(self, first: _Message, others: deque[_Message]) -> bool:
@@ -123,9 +122,9 @@ class Turns:
 
         Nothing that comes meanwhile changes these turns. Return whether they do.
         """
-        second, fabric, link = others[0], self.fabric, self.link
+        second, link = others[0], self.link
         apart = first.route.links[:2] != second.route.links[:2]
-        if self.chunk > 1 or not apart or second.route.start != fabric.start_train:
+        if self.chunk > 1 or not apart or second.route.start is not self.fabric.start_train:
             return False
         others.popleft()
         rounds = min(first.count, second.count)
@@ -133,18 +132,20 @@ class Turns:
         times = [link.time(message.size) for message in (first, second)]
         for message, after in ((first, 0), (second, times[0])):
             link.free = t + after
-            fabric.start_train(message.route, *self._part(message, rounds), ((t + after, sum(times)),))
+            self._put(message, rounds, ((t + after, sum(times)),))
         self._granted, self._train = second, None
         self._next_turn()
         return True
 
-    def _part(self, message: _Message, count: int) -> tuple[Any, ...]:
-        """Take `count` flits off a message; return what a route's `start` wants to know of them."""
+    def _put(self, message: _Message, count: int, *lines: Lines) -> Train | None:
+        """Put `count` flits of a message on the link, now or by `lines`; the others wait."""
         message.count -= count
+        fn = message.fn
         if message.count:
             self._waiting[message.kind].appendleft(message)
-        fn = None if message.count else message.fn
-        return count, message.size, message.key, fn, message.arg, message.each
+            fn = None
+        route = message.route
+        return route.start(route, count, message.size, message.key, fn, message.arg, message.each, *lines)
 
     def _cut(self) -> None:
         """Take back what lies behind the chunk under way."""
