@@ -45,6 +45,21 @@ def serialization_ps(nbytes: int, bw_gbs: float) -> int:
     return -(-nbytes * ps // nbytes_in)
 
 
+class ServiceTimes(dict[int, int]):
+    """The times of a server by bytes [ps], as `serialization_ps` says, each found once.
+
+    >>> ServiceTimes(128)[256]
+    2000
+    """
+
+    def __init__(self, bw_gbs: float) -> None:
+        self._bw_gbs = bw_gbs
+
+    def __missing__(self, nbytes: int) -> int:
+        t = self[nbytes] = serialization_ps(nbytes, self._bw_gbs)
+        return t
+
+
 @lru_cache(maxsize=1024)
 def _rate(bw_gbs: float) -> tuple[int, int]:
     """Return whole numbers of picoseconds and of bytes: so many bytes in so many ps."""

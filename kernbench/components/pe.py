@@ -115,10 +115,14 @@ class Pe:
 
     def pump(self) -> None:
         """Move everything that can move."""
-        self.scheduler.advance()
+        scheduler, dma = self.scheduler, self.dma
+        if scheduler.queue or scheduler.alone is not None:
+            scheduler.advance()
         self.pipeline.advance()
-        self.dma.reader.pump()
-        self.dma.writer.pump()
+        if dma.reader.queue:
+            dma.reader.pump()
+        if dma.writer.queue:
+            dma.writer.pump()
 
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`, and free what nobody needs any more."""
@@ -126,7 +130,11 @@ class Pe:
         if self.touched:
             self.touched.pop(command, None)
         output = command.output
-        for value in command.inputs if output is None else (output, *command.inputs):
+        if output is not None:
+            output.pending -= 1
+            if output.dropped and not output.pending:
+                self.free(output, t)
+        for value in command.inputs:
             value.pending -= 1
             if value.dropped and not value.pending:
                 self.free(value, t)

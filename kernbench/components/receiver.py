@@ -50,9 +50,11 @@ class Receiver:
 
     def look(self, _: object) -> None:
         """Match receives and messages; of one queue, in the order of the receives."""
+        if not self.unclaimed:
+            return
         now = self.clock._now
         passed: set[Queue] = set()
-        for job in tuple(self.waiting) if self.unclaimed else ():
+        for job in tuple(self.waiting):
             queues, able = job.queues, not job.waiting and job.ready <= now
             if len(queues) > 1:
                 if able and passed.isdisjoint(queues) and any(q.inbox for q in queues) and self._looking != now:
@@ -169,7 +171,8 @@ class Receiver:
     def _received(self, job: RecvJob, end: int) -> None:
         assert job.queue is not None
         assert job.message is not None
-        self.ipcq.tell("recv", job.queue, job.message.nbytes)
+        if self.ipcq.observers:
+            self.ipcq.tell("recv", job.queue, job.message.nbytes)
         if self.log.operation:
             self.log.after.append((job.id, job.message.id))
         job.finish(end)

@@ -108,7 +108,7 @@ class GraphEngine:
         self.failure: Exception | None = None
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
-        self._places: dict[int, str] = {}
+        self._memories: dict[int, str] = {}
         self._programs_seen = 0
 
     @property
@@ -127,13 +127,19 @@ class GraphEngine:
     def locate(self, pa: int) -> tuple[str, int]:
         """Return the memory that a physical address is in, and the offset in it."""
         place = self.addresses.locate(pa)
-        assert place.cube is not None
-        if place.component == "hbm_ctrl":
-            assert place.pe is not None
-            return naming.hbm(place.sip, place.cube, place.pe), place.offset
-        if place.component == "sram":
-            return naming.sram(place.sip, place.cube), place.offset
-        raise KernbenchError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
+        start = pa - place.offset
+        node_id = self._memories.get(start)
+        if node_id is None:
+            assert place.cube is not None
+            if place.component == "hbm_ctrl":
+                assert place.pe is not None
+                node_id = naming.hbm(place.sip, place.cube, place.pe)
+            elif place.component == "sram":
+                node_id = naming.sram(place.sip, place.cube)
+            else:
+                raise KernbenchError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
+            self._memories[start] = node_id
+        return node_id, place.offset
 
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int) -> None:
         """Send a control message of `command`; the component at `dst` gets `on_broadcast(arg)`."""

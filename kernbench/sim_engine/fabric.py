@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
-from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, FlitTimes, Hook, Link, Route
+from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Hook, Link, Route
 from kernbench.sim_engine.movers import train_mover
 from kernbench.sim_engine.trains import Lines, Train
 from kernbench.topology.graph import Graph
-from kernbench.units import FLIT_BYTES, flits
+from kernbench.units import FLIT_BYTES, ServiceTimes, flits
 
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
 
@@ -84,7 +84,7 @@ class Fabric:
         self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
         self._behind: dict[str, tuple[int, int, Hook | None]] = {}
-        self._times: dict[float, FlitTimes] = {}
+        self._times: dict[float, ServiceTimes] = {}
         self.start_train: Callable[..., Any]
         self.start_train, self._make_way, self._land, self.told = train_mover(self, clock, run_ahead)
 
@@ -96,7 +96,7 @@ class Fabric:
             rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
             times = self._times.get(edge.bw_gbs)
             if times is None:
-                times = self._times[edge.bw_gbs] = FlitTimes(edge.bw_gbs)
+                times = self._times[edge.bw_gbs] = ServiceTimes(edge.bw_gbs)
             to, extra_ps, hook = self._behind.get(dst) or self._look_behind(dst)
             merges = self._router.merges(src, dst)
             link = self.links[src, dst] = Link(edge, to, extra_ps, rank, hook, merges, times)

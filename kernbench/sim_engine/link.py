@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.sim_engine.clock import ARRIVAL
 from kernbench.topology.graph import Edge
-from kernbench.units import FLIT_BYTES, serialization_ps
+from kernbench.units import FLIT_BYTES, ServiceTimes
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.trains import Lines, Train
@@ -19,17 +19,6 @@ _ORDER_BITS = 40
 HELD = 1 << 62
 
 Hook = Callable[[int, int], int]
-
-
-class FlitTimes(dict[int, int]):
-    """The service times of flits of one bandwidth by their bytes [ps], each found once."""
-
-    def __init__(self, bw_gbs: float) -> None:
-        self._bw_gbs = bw_gbs
-
-    def __missing__(self, nbytes: int) -> int:
-        t = self[nbytes] = serialization_ps(nbytes, self._bw_gbs)
-        return t
 
 
 class Link:
@@ -57,7 +46,7 @@ class Link:
     )  # fmt: skip
 
     def __init__(
-        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: FlitTimes
+        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes
     ) -> None:
         self.src, self.dst, self.bw_gbs, latency_ps, _, _ = edge
         self.lat = lat = latency_ps + extra_ps

@@ -43,9 +43,11 @@ def link_table(engine: GraphEngine) -> LinkTable:
         for size, count in route.small.items():
             for link in route.links:
                 rest[link] += count * link.time(size)
-    ordered = sorted(links, key=lambda link: link.name)
+    by_name = {link.name: link for link in links}
+    names = tuple(sorted(by_name))
+    ordered = [by_name[name] for name in names]
     return LinkTable(
-        tuple(link.name for link in ordered),
+        names,
         np.array([nbytes[link] for link in ordered], np.int64),
         np.array([whole[link] * link.flit_ps + rest[link] for link in ordered], np.int64),
         np.array([link.bw_gbs for link in ordered]),

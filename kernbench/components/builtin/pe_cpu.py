@@ -79,6 +79,7 @@ class Program:
         self.cpu, self.pe, self.launch = cpu, cpu.pe, launch
         self.engine = cpu.engine
         self.data = self.engine.data
+        self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
         self.unfinished = 0
         self.ended = False
@@ -193,8 +194,7 @@ class Program:
             what = f"{on.nbytes} B of TCM"
         lines = [f"{self.stands()}, waits for {what} since {self.since / 1000:,.2f} ns"]
         lines += self.pe.ipcq.receiver.describe(self.launch.queues)
-        if self.launch.queues is not None:
-            lines += [f"ring {queue.describe()}" for queue in self.pe.ipcq.sets[self.launch.queues].values()]
+        lines += [f"ring {queue.describe()}" for queue in self.queues.values()]
         return "\n    ".join(lines)
 
     def stands(self) -> str:

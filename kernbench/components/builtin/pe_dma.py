@@ -62,7 +62,8 @@ class Channel:
     def done(self) -> None:
         """Count a request as complete."""
         self.outstanding -= 1
-        self.pump()
+        if self.queue:
+            self.pump()
 
 
 class Port:

@@ -43,6 +43,7 @@ class PeIpcq:
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe, self.engine, self.name = pe, pe.engine, node_id
         self.clock, self.fabric, self.log = pe.engine.env, pe.engine.fabric, pe.engine.log
+        self.observers = pe.engine.observers
         self.component = self.log.component(node_id)
         self.sets: dict[str, dict[str, Queue]] = {}
         self.receiver = Receiver(self)
@@ -98,7 +99,7 @@ class PeIpcq:
 
     def message(self, command: Send, program: Program | None) -> Message:
         """Return the job of a send."""
-        queues = self._queues(program)
+        queues = program.queues if program is not None else {}
         queue = queues.get(command.direction)
         if queue is None:
             raise self._unknown(queues, command.direction)
@@ -106,7 +107,7 @@ class PeIpcq:
 
     def receive(self, command: Recv, program: Program | None) -> RecvJob:
         """Return the job of a receive."""
-        queues, name = self._queues(program), command.direction
+        queues, name = program.queues if program is not None else {}, command.direction
         among = tuple(queues.values()) if name is None else (queues[name],) if name in queues else ()
         if not among:
             raise self._unknown(queues, name)
@@ -117,9 +118,6 @@ class PeIpcq:
                 f"{spec.slot_bytes} B; a message that never lies there whole cannot be looked at"
             )
         return RecvJob(self.pe, command, program, among)
-
-    def _queues(self, program: Program | None) -> dict[str, Queue]:
-        return self.sets.get(program.launch.queues or "", {}) if program is not None else {}
 
     def _unknown(self, queues: dict[str, Queue], name: str | None) -> IpcqInvalidDirection:
         known = hint(str(name), queues) if queues else "it has none: its launch has no queues, or no other program"
@@ -195,7 +193,8 @@ class PeIpcq:
         while leaving and leaving[0].loaded:
             slot = leaving.popleft()
             slot.sent_ps = self.clock._now
-            self.tell("send", queue, slot.nbytes)
+            if self.observers:
+                self.tell("send", queue, slot.nbytes)
             if spec.kind == "tcm":
                 slot.route = route = queue.way
                 slot.key = route.key()
@@ -229,9 +228,13 @@ class PeIpcq:
         if queue is None:
             raise KernbenchError(f"{self.name}: a part arrived for {ring_pa:#x}, which lies in none of its rings")
         slot.queue = queue
-        queue.written[slot.number] = slot
-        while queue.arrived in queue.written:
-            self._arrive(queue, queue.written.pop(queue.arrived))
+        written = queue.written
+        if slot.number == queue.arrived:
+            self._arrive(queue, slot)
+            while queue.arrived in written:
+                self._arrive(queue, written.pop(queue.arrived))
+        else:
+            written[slot.number] = slot
         if self.receiver.waiting:
             self.receiver.look(None)
 
@@ -244,7 +247,8 @@ class PeIpcq:
         if not slot.index:
             queue.inbox.append(message)
             self.receiver.unclaimed += 1
-        self.tell("arrive", queue, slot.nbytes)
+        if self.observers:
+            self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
             self.log.part(slot)
         message.landed += 1
@@ -275,7 +279,8 @@ class PeIpcq:
             queue.released += 1
             back = queue.way_back
             key = back.key()
-            self.tell("credit", queue, spec.credit_bytes)
+            if self.observers:
+                self.tell("credit", queue, spec.credit_bytes)
             credit = spec.ring_pa, key, back, self.clock._now, slot
             turns.send(QUEUE, back, spec.credit_bytes, key, queue.peer.credited, credit)
 
@@ -295,7 +300,7 @@ class PeIpcq:
 
     def tell(self, what: str, queue: Queue, nbytes: int) -> None:
         """Tell observers of a step of a message."""
-        for observer in self.engine.observers:
+        for observer in self.observers:
             observer.queue(
                 QueueEvent(self.engine.now_ns, what, self.pe.name, queue.name, naming.pe(*queue.spec.peer), nbytes)
             )

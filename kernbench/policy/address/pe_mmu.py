@@ -46,13 +46,15 @@ class PeMMU:
         """
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot map {nbytes} B of {owner!r} at {va:#x}; expected at least 1 B")
-        i = bisect_left(self._starts, va)
-        for at in (i - 1, i):
-            if 0 <= at < len(self) and va < self._ends[at] and self._starts[at] < va + nbytes:
-                raise AllocationError(
-                    f"{self.name}: {owner!r} {_span(va, va + nbytes)} overlaps {self._range(at)}, which is mapped; "
-                    "unmap it first"
-                )
+        i = len(self._starts)
+        if i and va < self._ends[-1]:
+            i = bisect_left(self._starts, va)
+            for at in (i - 1, i):
+                if 0 <= at < len(self) and va < self._ends[at] and self._starts[at] < va + nbytes:
+                    raise AllocationError(
+                        f"{self.name}: {owner!r} {_span(va, va + nbytes)} overlaps {self._range(at)}, which is mapped; "
+                        "unmap it first"
+                    )
         self._starts.insert(i, va)
         self._ends.insert(i, va + nbytes)
         self._pas.insert(i, pa)
