@@ -140,7 +140,7 @@ class Fabric:
         links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
         start: Any
-        if self.hops is not None or any([link.hook for link in links]):
+        if self.hops is not None or any(link.hook for link in links):
             start = self._start_observed
         elif self.lazy or self.whole:
             start = self.start_train
@@ -206,7 +206,7 @@ class Fabric:
             self._make_way(link, t, came_over, number)
         link.ahead, link.last = None, -1
         start = max(t, link.free)
-        end = link.free = start + link.time(size)
+        end = link.free = start + link.times[size]
         self.reservations += 1
         if self.hops is not None:
             self.hops.append(Hop(key, link.name, size, t, start, end))

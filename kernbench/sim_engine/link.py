@@ -24,10 +24,10 @@ Hook = Callable[[int, int], int]
 class Link:
     """A directed link.
 
-    `free` is when its last reservation ends, `times` says how long a flit takes. What leaves it arrives in that order, and among simultaneous arrivals over
-    other links by `priority`: `order` numbers what has left, from a base of its own. `merges` says that routes reach it
-    over several links, or begin here, or that it has no latency; `hook` is the part behind it, if it wants to see every
-    head.
+    `free` is when its last reservation ends, `times` says how long a flit of so many bytes takes. What leaves it
+    arrives in that order, and among simultaneous arrivals over other links by `priority`: `order` numbers what has left,
+    from a base of its own. `merges` says that routes reach it over several links, or begin here, or that it has no
+    latency; `hook` is the part behind it, if it wants to see every head.
 
     `ahead` is the train that took it last, as link `at` of its way and number `came` over the one before, and `last`
     when the last of its flits comes; `under` are those before it that may have flits to come, too, over that same link.
@@ -71,10 +71,6 @@ class Link:
     def name(self) -> str:
         """Return what it is called: from where to where."""
         return f"{self.src}->{self.dst}"
-
-    def time(self, nbytes: int) -> int:
-        """Return the service time of one flit of `nbytes` (at most 256) [ps]."""
-        return self.times[nbytes]
 
 
 class Route:

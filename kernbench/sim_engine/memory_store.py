@@ -21,6 +21,11 @@ class MemoryStore:
     def peek(self, pieces: Iterable[Piece]) -> np.ndarray:
         """Return the bytes of `pieces`, one after the other, as a new uint8 array; no simulated time passes."""
         pieces = list(pieces)
+        if len(pieces) == 1:
+            pa, nbytes = pieces[0]
+            held, offset = self._pages.get(pa >> _PAGE_BITS), pa & (_PAGE - 1)
+            if held is not None and offset + nbytes <= _PAGE:
+                return held[offset : offset + nbytes].copy()
         out = np.zeros(sum(n for _, n in pieces), np.uint8)
         at = 0
         for pa, nbytes in pieces:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kernbench.sim_engine.clock import Callback, Clock
 from kernbench.sim_engine.link import HELD
 from kernbench.sim_engine.trains import Lines, Train, behind, come_before, latest
-from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.fabric import Fabric
@@ -91,7 +90,7 @@ def train_mover(
             a, came_over, number, train = heappop(joined)
             train = train.front()
             if train.told < train.n:
-                d = link.flit_ps if train.size == FLIT_BYTES else link.time(train.size)
+                d = link.times[train.size]
                 free = (free if free > a else a) + d
                 train.told += 1
                 fabric.reservations += 1
@@ -160,7 +159,7 @@ def train_mover(
                 elif link.under:
                     link.under.clear()
                 link.ahead, link.at, link.came, link.last = train, k, order, tail
-            d = link.flit_ps if size == FLIT_BYTES else link.times.get(size) or link.time(size)
+            d = link.times[size]
             lat = link.lat
             if free <= head and len(lines) == 1:
                 head += d + lat
@@ -216,7 +215,7 @@ def train_mover(
             start = link.free
             if start < t:
                 start = t
-            start += link.flit_ps if size == FLIT_BYTES else link.time(size)
+            start += link.times[size]
             link.free = start
             head = start + link.lat
             if head == t:

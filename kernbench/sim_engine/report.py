@@ -9,6 +9,7 @@ import numpy as np
 from kernbench.analysis.causes import Causes
 from kernbench.analysis.records import Launch, LinkTable, Records
 from kernbench.sim_engine.op_log import KINDS
+from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
@@ -28,28 +29,20 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
 
 def link_table(engine: GraphEngine) -> LinkTable:
     """Return traffic and busy time of every link, from what was sent over each route."""
-    links = engine.fabric.links.values()
-    nbytes: dict[Link, int] = dict.fromkeys(links, 0)
-    whole = nbytes.copy()
-    rest = nbytes.copy()
+    totals: dict[Link, list[int]] = {link: [0, 0] for link in engine.fabric.links.values()}
     for route in engine.fabric.routes.values():
-        if route.flits:
-            for link in route.links:
-                nbytes[link] += route.nbytes
-                whole[link] += route.flits
-        elif route.small:
-            for link in route.links:
-                nbytes[link] += route.nbytes
-        for size, count in route.small.items():
-            for link in route.links:
-                rest[link] += count * link.time(size)
-    by_name = {link.name: link for link in links}
+        sent = [*route.small.items(), (FLIT_BYTES, route.flits)] if route.flits else list(route.small.items())
+        for link in route.links if sent else ():
+            total = totals[link]
+            total[0] += route.nbytes
+            total[1] += sum([count * link.times[size] for size, count in sent])
+    by_name = {link.name: link for link in totals}
     names = tuple(sorted(by_name))
     ordered = [by_name[name] for name in names]
     return LinkTable(
         names,
-        np.array([nbytes[link] for link in ordered], np.int64),
-        np.array([whole[link] * link.flit_ps + rest[link] for link in ordered], np.int64),
+        np.array([totals[link][0] for link in ordered], np.int64),
+        np.array([totals[link][1] for link in ordered], np.int64),
         np.array([link.bw_gbs for link in ordered]),
     )
 

@@ -129,7 +129,7 @@ class Turns:
         others.popleft()
         rounds = min(first.count, second.count)
         t = max(self.clock._now, link.free)
-        times = [link.time(message.size) for message in (first, second)]
+        times = [link.times[message.size] for message in (first, second)]
         for message, after in ((first, 0), (second, times[0])):
             link.free = t + after
             self._put(message, rounds, ((t + after, sum(times)),))
@@ -153,7 +153,7 @@ class Turns:
         if message is None or train is None or self._count <= self.chunk:
             return
         link = self.link
-        d = link.flit_ps if message.size == FLIT_BYTES else link.time(message.size)
+        d = link.times[message.size]
         started = -(-(self.clock._now - self._start) // d)
         keep = max(1, -(-started // self.chunk)) * self.chunk
         rest = self._count - keep

@@ -102,12 +102,9 @@ class Blocks:
         prefix = naming.cube(sip, cube) + "."
         first = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes)
         ids = {node.id: prefix + node.id for node in self._cube_nodes}
-        nodes = [
-            Node(ids[n.id], n.kind, n.impl, n.overhead_ps, n.pos_mm, first + n.index) for n in self._cube_nodes
-        ]
+        nodes = [Node(ids[n.id], n.kind, n.impl, n.overhead_ps, n.pos_mm, first + n.index) for n in self._cube_nodes]
         edges = [
-            Edge(ids[e.src], ids[e.dst], e.bw_gbs, e.latency_ps, e.distance_mm, e.rank)
-            for e in self._templates[linked]
+            Edge(ids[e.src], ids[e.dst], e.bw_gbs, e.latency_ps, e.distance_mm, e.rank) for e in self._templates[linked]
         ]
         for conn in range(self.config.cube.ucie.connections):
             peers = {side: naming.ucie(sip, other, OPPOSITE[side], conn) for side, other in beside.items()}

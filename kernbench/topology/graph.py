@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from kernbench.topology.blocks import Blocks
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Node:
     """A component that links meet at.
 
     Attributes

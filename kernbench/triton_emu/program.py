@@ -111,7 +111,7 @@ class Program:
         Each operand is rounded to `operand_dtype` first (None: as it is), the result to `dtype`. `kinds` are the
         operations that it takes, on `elements` (those of the result unless given) of the wider of the two types.
         """
-        constant = all([operand._constant for operand in operands])
+        constant = all(operand._constant for operand in operands)
         compute = None
         if constant or self._data:
             takes = [(t.shape, None if t.dtype is operand_dtype else operand_dtype) for t in operands]
