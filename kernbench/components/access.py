@@ -24,40 +24,47 @@ class Request:
 
     __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces", "sent_ps")
 
-    def __init__(self, node_id: str, offset: int) -> None:
-        self.node_id, self.offset = node_id, offset
-        self.nbytes = self.sent_ps = 0
+    def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
+        self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
+        self.sent_ps = 0
         self.lines: list[int] | None = None
-        self.pieces: list[tuple[int, int]] = []
-        self.at: list[int] = []
 
 
-def requests(pe: Pe, runs: tuple[Run, ...], tiled: bool) -> list[Request]:
-    """Return the requests of `runs`: one per piece, or for a pointer tile one per memory, each line once."""
-    found: list[Request] = []
-    by_node: dict[str, Request] = {}
+def requests(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
+    """Return the requests of `runs`, one per piece."""
+    found = []
     at = 0
     for run in runs:
         extra = run.payload - run.nbytes
         for pa, nbytes in pe.mmu.translate(run.va, run.nbytes):
             node_id, offset = pe.engine.locate(pa)
-            request = by_node.get(node_id) if tiled else None
-            if request is None:
-                request = by_node[node_id] = Request(node_id, offset)
-                found.append(request)
-            if tiled:
-                bits = pe.engine.line_bits
-                lines = request.lines = request.lines or []
-                first = offset >> bits
-                if lines and lines[-1] == first:
-                    first += 1
-                lines.extend(range(first, (offset + nbytes - 1 >> bits) + 1))
-            request.nbytes += nbytes + extra
+            found.append(Request(node_id, offset, nbytes + extra, [(pa, nbytes)], [at]))
             extra = 0
-            request.pieces.append((pa, nbytes))
-            request.at.append(at)
             at += nbytes
     return found
+
+
+def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
+    """Return the requests of a pointer tile's `runs`: one per memory, each line once."""
+    by_node: dict[str, Request] = {}
+    bits = pe.engine.line_bits
+    for piece in requests(pe, runs):
+        request = by_node.get(piece.node_id)
+        if request is None:
+            request = by_node[piece.node_id] = piece
+            lines = request.lines = []
+        else:
+            assert request.lines is not None
+            lines = request.lines
+            request.nbytes += piece.nbytes
+            request.pieces += piece.pieces
+            request.at += piece.at
+        _, nbytes = piece.pieces[-1]
+        first = piece.offset >> bits
+        if lines and lines[-1] == first:
+            first += 1
+        lines.extend(range(first, (piece.offset + nbytes - 1 >> bits) + 1))
+    return list(by_node.values())
 
 
 class AccessJob(Job):
@@ -70,7 +77,7 @@ class AccessJob(Job):
 
     def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
         super().__init__(pe, command, program)
-        self.requests = requests(pe, command.runs, command.tiled)
+        self.requests = gathered(pe, command.runs) if command.tiled else requests(pe, command.runs)
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
         self.buffer: np.ndarray | None = None

@@ -142,7 +142,7 @@ class Receiver:
             self._done(job, slot)
             return
         first = slot.index * slot.queue.spec.slot_bytes
-        wanted = requests(self.pe, (Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),), tiled=False)
+        wanted = requests(self.pe, (Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         data = job.message.bytes() if job.message is not None and self.engine.data else None
         left = len(wanted)
 

@@ -64,24 +64,23 @@ class Router:
 
         Where they do not, the order on that one is the order on this.
         """
-        found = self._merges.get((src, dst))
+        node = self._graph.node(src)
+        if node.kind != "router":
+            return node.kind in _IN_IO or len(self._graph.out(src)) > 2
+        local = src.rindex(".") + 1
+        turn = src[local:], dst[local:]
+        found = self._merges.get(turn)
         if found is None:
-            found = self._merges[src, dst] = self._has_several_before(src, dst)
+            found = self._merges[turn] = self._has_several_before(src, dst)
         return found
 
     def _has_several_before(self, src: str, dst: str) -> bool:
-        before = [edge.dst for edge in self._graph.out(src) if edge.dst != dst]
+        """Return whether routes come to a router from several sides before they go on to `dst`; alike in all cubes."""
         place, behind = naming.parse(src), naming.parse(dst)
-        if len(before) > 1 and place.kind == "router":
-            to = (behind.row, behind.col) if behind.kind == "router" else None
-            turns, at = self._layout.turns, self._at(place)
-            mine = [naming.parse(node) for node in before]
-            before = [
-                node
-                for node, p in zip(before, mine, strict=True)
-                if ((p.row, p.col) if p.kind == "router" else None, at, to) in turns
-            ]
-        return len(before) > 1 or place.kind in _IN_IO
+        to = (behind.row, behind.col) if behind.kind == "router" else None
+        before = [naming.parse(edge.dst) for edge in self._graph.out(src) if edge.dst != dst]
+        sides = [(p.row, p.col) if p.kind == "router" else None for p in before]
+        return sum((side, self._at(place), to) in self._layout.turns for side in sides) > 1
 
     def _find(self, src: str, dst: str) -> tuple[str, ...]:
         a, b = self._end(src), self._end(dst)

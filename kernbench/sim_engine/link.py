@@ -25,9 +25,9 @@ class Link:
     """A directed link.
 
     `free` is when its last reservation ends, `times` says how long a flit of so many bytes takes. What leaves it
-    arrives in that order, and among simultaneous arrivals over other links by `priority`: `order` numbers what has left,
-    from a base of its own. `merges` says that routes reach it over several links, or begin here, or that it has no
-    latency; `hook` is the part behind it, if it wants to see every head.
+    arrives in that order, and among simultaneous arrivals over other links by `priority`: `order` numbers what has
+    left, from a base of its own. `merges` says that routes reach it over several links, or begin here, or that it has
+    no latency; `hook` is the part behind it, if it wants to see every head.
 
     `ahead` is the train that took it last, as link `at` of its way and number `came` over the one before, and `last`
     when the last of its flits comes; `under` are those before it that may have flits to come, too, over that same link.
@@ -52,11 +52,10 @@ class Link:
         self.lat = lat = latency_ps + extra_ps
         self.hook = hook
         self.priority = ARRIVAL + 1 + rank
-        self.free = self.wary = 0
+        self.free = 0
         self.last = -1
         self.ahead: Train | None = None
-        self.at: int
-        self.came: int
+        self.at = self.came = self.wary = 0
         self.under: deque[tuple[Train | None, int, int, int]] | None = None
         self.open: list[tuple[int, int, int, Train]] | None = None
         self.order = to << _ORDER_BITS

@@ -164,7 +164,7 @@ class PeIpcq:
 
     def _load(self, slot: Slot, queue: Queue, va: int) -> None:
         """Read a part from memory; it leaves when all of it is there."""
-        wanted = requests(self.pe, (Run(va, slot.nbytes, slot.nbytes),), tiled=False)
+        wanted = requests(self.pe, (Run(va, slot.nbytes, slot.nbytes),))
         left, asked = len(wanted), self.clock._now
         first = slot.index * queue.spec.slot_bytes
 
