@@ -164,6 +164,22 @@ def test_every_route_is_a_chain_of_links_under_the_rules(machine, data):
             assert tuple(walk) == graph.layout.walk(walk[0], walk[-1])
 
 
+def test_a_link_merges_where_routes_come_to_it_over_several():
+    machine = default(sip__cube_mesh__w=2, sip__cube_mesh__h=2, system__sips={"count": 1, "topology": "ring_1d"})
+    router, before = Router(machine.graph), {}
+    all_ends = [end for end in ends(machine) if naming.parse(end).kind != "router"]
+    for src in all_ends:
+        for dst in all_ends:
+            path = router.path(src, dst)
+            for way in (path, reverse(path)):
+                for a, b, c in zip(way, way[1:], way[2:], strict=False):
+                    before.setdefault((b, c), set()).add(a)
+    merging = {(edge.src, edge.dst) for edge in machine.graph.edges() if router.merges(edge.src, edge.dst)}
+    assert {link for link, sources in before.items() if len(sources) > 1} <= merging
+    lonely = [link for link, sources in before.items() if len(sources) == 1 and naming.parse(link[0]).kind == "router"]
+    assert any(link not in merging for link in lonely)
+
+
 def _cubes(path):
     """Return the cubes and IO chiplets that a route passes, each once."""
     places = [tuple(node.split(".")[:2]) for node in path if node.startswith("sip")]
