@@ -178,9 +178,20 @@ def _held_ns(hop: Hop, nbytes: float, chunk: int, more_ns: float) -> float:
 
 
 class Sent(NamedTuple):
-    """Queues, how many of each kind, and how many messages of how many bytes each of them carries."""
+    """What a level sends.
+
+    Attributes
+    ----------
+    queues : mapping of Hop to int
+        Its queues, and how many of each kind.
+    share_gbs : float
+        What links give each of them while all are in use.
+    messages, nbytes : int
+        How many messages of how many bytes each of them carries.
+    """
 
     queues: Mapping[Hop, int]
+    share_gbs: float
     messages: int
     nbytes: int
 
@@ -266,8 +277,8 @@ class Estimate:
         for level, chunk in zip(own, self._chunks(own, nbytes), strict=True):
             n = level.part.n if self.shape.cut and level.part.n else 1
             vector /= n
-            times = self.shape.turns(level.part.n) if level.part.n else 1
-            yield Sent(level.queues, times * max(1, -int(-vector // chunk)), min(chunk, max(1, -int(-vector // 1))))
+            messages = max(1, -int(-vector // chunk)) * (self.shape.turns(level.part.n) if level.part.n else 1)
+            yield Sent(level.queues, level.net.share_gbs, messages, min(chunk, max(1, -int(-vector // 1))))
 
     def _levels(self, of: Callable[[Plan], list[Part]]) -> list[Level]:
         parts = of(self._plan) if self._plan.world_size > 1 else []

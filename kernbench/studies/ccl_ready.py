@@ -9,15 +9,14 @@ from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.lane import Place, Target
 from kernbench.ccl.plan import plan
-from kernbench.policy.routing import router_of
-from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 from kernbench.units import FLIT_BYTES
 
-# What takes about as long to simulate as a message's send, or its receipt: a share of a program, with its launch and
-# its queues, and flits on a link. Found by least squares over all cases of the report that end within a minute.
-PROGRAM = 8
-FLITS = 1000
+# What takes about as long to simulate as the send of a message, or the receipt of a part of it: a tenth of a program,
+# with its launch and its queues; and so many flits on a link between those of others (alone they go by in trains). By
+# least squares over the cases of the report that take a quarter of a second to a minute.
+PROGRAM = 10
+FLITS = 400
 
 
 class Ready:
@@ -52,28 +51,24 @@ class Ready:
 
         Notes
         -----
-        Messages sent, and parts of them received, count one each; a program counts `PROGRAM`, and `FLITS` flits on a
-        link count one. An algorithm without a form is taken to send two vectors, part by part, to its first neighbour.
+        Messages sent, and parts of them received, count one each; a program counts `PROGRAM`; and `FLITS` flits on a
+        link that meet others there count one: of a queue that gets a k-th of a link's bandwidth, k - 1 of k do. An
+        algorithm without a form is taken to send two vectors from each program, part by part.
         """
         slot = self.plan.algorithm.slot_size
         assert slot is not None
-        total = float(PROGRAM * len(self.plan.programs))
+        programs = len(self.plan.programs)
         if not self.form.known:
-            flits = 2 * -(-nbytes // FLIT_BYTES) * self._links
-            return int(total + len(self.plan.programs) * (4 * -(-nbytes // slot) + flits / FLITS))
+            return programs * (PROGRAM + 4 * -(-nbytes // slot))
+        total = float(PROGRAM * programs)
         for sent in self.form.sent(nbytes):
-            queues, links = sum(sent.queues.values()), sum(n * len(hop.out) for hop, n in sent.queues.items())
-            flits = -(-sent.nbytes // FLIT_BYTES) * links
-            total += sent.messages * (queues * (1 - -sent.nbytes // slot) + flits / FLITS)
+            each = 1 - -sent.nbytes // slot
+            meeting = sum(
+                n * len(hop.out) * max(0.0, 1 - sent.share_gbs / hop.bw_gbs) for hop, n in sent.queues.items()
+            )
+            flits = -(-sent.nbytes // FLIT_BYTES) * meeting
+            total += sent.messages * (sum(sent.queues.values()) * each + flits / FLITS)
         return int(total)
-
-    @cached_property
-    def _links(self) -> int:
-        """Links from the first program to its first neighbour."""
-        place, role = next(iter(self.plan.programs.items()))
-        peers = [peer for peer, _ in role.neighbours.values()][:1]
-        path = router_of(self.machine.graph).path
-        return sum(len(path(naming.pe_dma(*place), naming.pe_dma(*peer))) - 1 for peer in peers)
 
 
 @lru_cache(maxsize=64)
