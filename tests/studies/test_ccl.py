@@ -18,6 +18,7 @@ from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_lists, ccl_own, 
 from kernbench.studies.ccl import Case
 from kernbench.studies.ccl_ready import Ready
 from kernbench.studies.points import FINISHED
+from kernbench.viz import ccl as viz_ccl
 
 CONFIG = load_ccl_config(default_ccl_path())
 RING_OF_FOUR = (4, "ring_1d")
@@ -258,6 +259,34 @@ def test_findings_name_the_winners_and_the_worst(rows, machine, tmp_path):
     assert any(f"{least['algorithm']} is fastest at 64 B" in sentence for sentence in found)
     broken = [{**rows[0], "latency_ns": rows[0]["bound_ns"] / 2}]
     assert ccl_findings.findings(broken)[0].startswith("1 rows BREAK their bound")
+
+
+def test_findings_and_figures_say_what_a_comparison_leaves_out(rows, machine):
+    left = ("ring_flat_allreduce", 16384)
+    some = [
+        {**row, "latency_ns": None, "busbw_gbs": None} if (row["algorithm"], row["bytes_per_pe"]) == left else row
+        for row in rows
+    ]
+    [said] = [sentence for sentence in ccl_findings.findings(some) if sentence.startswith("4 SIPs, ring_1d, by rank")]
+    assert ", without ring_flat_allreduce, not simulated there" in said
+    sizes = [row for row in some if row["slice"] == ccl_cases.SIZES and row["contribution"] == "rank"]
+    figure = viz_ccl.busbw_by_size(sizes, machine=machine.hash, link_gbs=128)
+    assert "1 not simulated, left out" in figure.get_supxlabel()
+    assert (
+        "left out"
+        not in viz_ccl.busbw_by_size(
+            [row for row in sizes if row["latency_ns"]], machine=machine.hash, link_gbs=128
+        ).get_supxlabel()
+    )
+
+
+def test_lists_are_won_where_all_are_simulated():
+    row = {"slice": ccl_cases.LISTS, "busbw_gbs": 9.0, "bytes_per_pe": 64}
+    times = {("small", "a"): 2.0, ("small", "b"): 3.0, ("large", "a"): 1.0, ("large", "b"): None}
+    rows = [row | {"what": what, "algorithm": name, "latency_ns": ns} for (what, name), ns in times.items()]
+    [said] = ccl_findings._lists(rows)
+    assert said.startswith("Of 1 all-reduces of DeepBench and Llama-3 70B (1 larger ones are not simulated with every")
+    assert "a wins 1;" in said
 
 
 def test_the_report_is_written_and_read_again(rows, machine, tmp_path):
