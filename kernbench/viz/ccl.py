@@ -173,7 +173,7 @@ def _link(axes: Axes, a: tuple[float, float], b: tuple[float, float], *, arc: bo
     """Draw a link: straight, or in an arc over the SIPs between."""
     bend = "arc3,rad=-0.35" if arc and dist(a, b) > 1 else "arc3,rad=0"
     arrow = {"arrowstyle": "-", "connectionstyle": bend, "color": palette.GREY, "lw": 0.8}
-    axes.annotate("", a, b, arrowprops=arrow, zorder=1).set_in_layout(False)
+    axes.annotate("", a, b, arrowprops=arrow, zorder=1)
 
 
 def short(algorithm: str) -> str:
