@@ -260,7 +260,7 @@ few = {
     "more_sips": {"counts": [], "topology": "ring_1d", "sizes": []},
     "more_slots": {"counts": [], "nbytes": 0},
     "others": {"systems": [], "sizes": []},
-    "real": {"lists": [], "system": [2, "ring_1d"], "longest": {}},
+    "real": {"lists": [], "system": [2, "ring_1d"]},
     **{key: [] for key in ("by_cube", "by_pe", "kinds", "halved", "marks")},
 }
 with contextlib.redirect_stderr(io.StringIO()):  # the bar of progress

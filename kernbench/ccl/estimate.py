@@ -8,7 +8,7 @@ links and memories that queues in use at the same time have in common.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -177,39 +177,32 @@ def _held_ns(hop: Hop, nbytes: float, chunk: int, more_ns: float) -> float:
     return max(0, -int(-nbytes // chunk) - 1) // slots * slots * chunk / hop.window(chunk, more_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A network in which a form comes to the messages that a participant sends, one after the other."""
+class Sent(NamedTuple):
+    """What a level sends.
 
-    chunk: int
+    Attributes
+    ----------
+    queues : mapping of Hop to int
+        Its queues, and how many of each kind.
+    share_gbs : float
+        What links give each of them while all are in use.
+    messages, nbytes : int
+        How many messages of how many bytes each of them carries.
+    """
 
-    def way(self, nbytes: float, adds: int = 0) -> float:
-        """Return 1, for the first chunk."""
-        return 1.0
-
-    def rest(self, nbytes: float, adds: int = 0, *, loaded: bool = False, alone: bool = False) -> float:
-        """Return how many other chunks there are."""
-        return self.busy(nbytes) - 1
-
-    def busy(self, nbytes: float, adds: int = 0, *, loaded: bool = False) -> float:
-        """Return how many chunks there are."""
-        return max(1.0, -(-nbytes // self.chunk))
-
-    def before(self, nbytes: float, chunks: int) -> float:
-        """Return the bytes of the first `chunks` of a message."""
-        return min(nbytes, chunks * self.chunk)
-
-    def late(self, nbytes: float) -> float:
-        """Return all of it: every chunk is counted."""
-        return nbytes
+    queues: Mapping[Hop, int]
+    share_gbs: float
+    messages: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level on a machine: its queues, and what it is to a form once they know their chunk."""
+    """A level on a machine: its queues, how many there are of each kind, and what it is to a form."""
 
     part: Part
     net: Queues
+    queues: Mapping[Hop, int]
 
     def over(self, net: cost.Network) -> cost.Level:
         """Return what it is over a network."""
@@ -275,17 +268,17 @@ class Estimate:
         moved = self.shape.moved(self._plan.world_size) * nbytes
         return max(form + first_and_last, self._slice.load_ps(1) / 1000 + moved / self._slice.hbm_gbs)
 
-    def work(self, nbytes: int) -> int:
-        """Return about how much there is to simulate: parts of messages of all participants, and 4 KiB of them each."""
+    def sent(self, nbytes: int) -> Iterator[Sent]:
+        """Yield what queues carry for shards of `nbytes`, level by level."""
         assert self.shape is not None, "ask for what is known only"
         if not self.levels:
-            return 0
-        own, slot = self._of(nbytes), self._plan.algorithm.slot_size
-        assert slot is not None
-        chunks = self._chunks(own, nbytes)
-        counted = [level.over(Counted(chunk)) for level, chunk in zip(own, chunks, strict=True)]
-        messages = self.shape.form(counted, nbytes / self._streams) * self._streams * len(self._plan.programs)
-        return int(messages * (-(-chunks[-1] // slot) + chunks[-1] / 4096))
+            return
+        own, vector = self._of(nbytes), nbytes / self._streams
+        for level, chunk in zip(own, self._chunks(own, nbytes), strict=True):
+            n = level.part.n if self.shape.cut and level.part.n else 1
+            vector /= n
+            messages = max(1, -int(-vector // chunk)) * (self.shape.turns(level.part.n) if level.part.n else 1)
+            yield Sent(level.queues, level.net.share_gbs, messages, min(chunk, max(1, -int(-vector // 1))))
 
     def _levels(self, of: Callable[[Plan], list[Part]]) -> list[Level]:
         parts = of(self._plan) if self._plan.world_size > 1 else []
@@ -333,11 +326,10 @@ class Estimate:
         if part.each:
             farthest = max(hops, key=lambda hop: hop.alpha_ns)
             in_turn = share * (part.n - 1)
-            return Level(
-                part, Queues({Use(farthest, in_turn): 1}, frozenset(hops), in_turn, in_turn, self._slice, ready=True)
-            )
+            use = {Use(farthest, in_turn): 1}
+            return Level(part, Queues(use, frozenset(hops), in_turn, in_turn, self._slice, ready=True), hops)
         if part.n:
-            return Level(part, Queues(uses, frozenset(hops), share, share, self._slice))
+            return Level(part, Queues(uses, frozenset(hops), share, share, self._slice), hops)
         # A tree's edges are used one after the other by a chunk, each in all lanes at a time.
         line: Counter[Use] = Counter()
         for child, parent, fan in part.line:
@@ -346,7 +338,7 @@ class Estimate:
             line[Use(hop, self._hops.shared_gbs(beside, slots), fan)] += 1
         up, down = self._lanes.of(part, up=True), self._lanes.of(part, up=False)
         alone = min(self._hops.shared_gbs(flows, slots) for flows in (up, down) if flows)
-        return Level(part, Queues(line, frozenset(hops), share, alone, self._slice))
+        return Level(part, Queues(line, frozenset(hops), share, alone, self._slice), hops)
 
 
 class _Lanes:

@@ -207,6 +207,16 @@ def _doublings(n: int) -> float:
     return 2 * bits + 1 + 2 * (n != 1 << bits)
 
 
+def _once_round(n: int) -> int:
+    """Return the steps of a ring in which a part passes by all others."""
+    return n - 1
+
+
+def _once(n: int) -> int:
+    """Return the steps of a pair that exchanges, or of a queue to each."""
+    return 1
+
+
 def _sent_down(n: int) -> float:
     """Return what the root of a broadcast reads: its vector, for each of two children."""
     return min(2, n - 1)
@@ -225,6 +235,8 @@ class Shape:
         How many trees, or turns of rings, share its vector beside those of `both_ways`.
     cut : bool
         Whether rings cut the vector, each into as many parts as it has members.
+    turns : callable
+        How often each queue of a ring carries such a part, of the ring's members.
     short, until : callable, int
         Its levels where a slice, the vector over the PEs of a cube, is no longer than so many bytes.
     moved : callable
@@ -235,6 +247,7 @@ class Shape:
     levels: Callable[[Plan], list[Part]]
     trees: int = 1
     cut: bool = True
+    turns: Callable[[int], int] = lambda n: 2 * (n - 1)
     moved: Callable[[int], float] = lambda n: 2.0
     short: Callable[[Plan], list[Part]] | None = None
     until: int = 0
@@ -244,22 +257,22 @@ class Shape:
 SHAPES = {
     "ring": Shape(cost.all_reduce, _ring),
     "ring_mesh": Shape(cost.all_reduce, _ring_mesh),
-    "ring_flat": Shape(cost.ring_flat, _ring, cut=False, moved=lambda n: 2 * n - 1),
+    "ring_flat": Shape(cost.ring_flat, _ring, cut=False, turns=_once_round, moved=lambda n: 2 * n - 1),
     "mesh_2d": Shape(cost.all_reduce, _grid),
     "tree_binary": Shape(cost.all_reduce, lambda plan: _trees(plan, "")),
     "double_tree": Shape(cost.all_reduce, lambda plan: _trees(plan, "a_", "b_"), trees=2),
     "torus_2d": Shape(cost.all_reduce, _torus),
     "double_torus": Shape(cost.all_reduce, _double_torus, trees=4),
     "halving_doubling": Shape(cost.all_reduce, _halving),
-    "recursive_doubling": Shape(cost.recursive_doubling, _halving, cut=False, moved=_doublings),
+    "recursive_doubling": Shape(cost.recursive_doubling, _halving, cut=False, turns=_once, moved=_doublings),
     "intercube": Shape(cost.all_reduce, _cubes),
     "hierarchical": Shape(cost.all_reduce, _chains),
     "hierarchical_sliced": Shape(cost.all_reduce, _slices, short=_short_slices, until=SHORT_SLICE),
     "broadcast": Shape(cost.broadcast, lambda plan: _trees(plan, ""), moved=_sent_down),
     "broadcast_ring": Shape(cost.broadcast, _both_halves, moved=_sent_down),
     "reduce": Shape(cost.reduce, lambda plan: _trees(plan, "")),
-    "reduce_scatter": Shape(cost.reduce_scatter, _ring, moved=lambda n: 1 + 1 / n),
-    "all_gather": Shape(cost.all_gather, _ring, moved=lambda n: 1 + 2 / n),
-    "all_to_all": Shape(cost.all_to_all, _all),
+    "reduce_scatter": Shape(cost.reduce_scatter, _ring, turns=_once_round, moved=lambda n: 1 + 1 / n),
+    "all_gather": Shape(cost.all_gather, _ring, turns=_once_round, moved=lambda n: 1 + 2 / n),
+    "all_to_all": Shape(cost.all_to_all, _all, turns=_once),
     "barrier": Shape(cost.barrier, lambda plan: _trees(plan, ""), moved=lambda n: 0),
 }

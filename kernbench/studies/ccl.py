@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from kernbench.ccl.algorithm import Algorithm
-from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.install import CclLike, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.lane import Target
-from kernbench.ccl.plan import Plan, plan
 from kernbench.config import CclConfig
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.registry import hint
+from kernbench.studies.ccl_ready import Ready
 from kernbench.studies.ccl_run import run
 from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.results import read_results, write_results
@@ -33,6 +31,10 @@ SUMMARY = "summary.csv"
 KINDS = "buffer_kinds.csv"
 VISIBLE = 0.01  # links busy for less are not drawn
 NOT_RUN = "closed form only"
+_UNKNOWN: Row = {
+    "latency_ns": None, "algbw_gbs": None, "busbw_gbs": None, "certified": False, "certificate": "",
+    "hottest_link": "", "hottest_busy": 0.0, "links": {},
+}  # fmt: skip
 
 # Parts of a vector that count as bus traffic, as nccl-tests has it (doc/PERFORMANCE.md).
 _BUS: dict[str, Callable[[int], float]] = {
@@ -124,8 +126,7 @@ def sweep(
         Further algorithms, by their names; they are run in this process, and not kept. The sums of an all-reduce are
         compared with numpy's.
     max_work
-        A case with more to simulate than this, in parts of messages and 4 KiB of them, is not: its row has its closed
-        form and bound.
+        A case with more to simulate than this (`Ready.work`) is not: its row has its closed form and bound.
     workers
         Processes.
     folder
@@ -142,52 +143,51 @@ def sweep(
     unknown = [case.algorithm for case in cases if case.algorithm not in known]
     if unknown:
         raise KernbenchError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
-    rows: list[Row | None] = [None] * len(cases)
+    ahead: dict[int, tuple[Ready, str]] = {}
     points: dict[str, Row] = {}
     work: dict[str, int] = {}
     shared: dict[int, str] = {}
+    found: dict[str, Row] = {}
     refused: dict[str, str] = {}
     for i, case in enumerate(cases):
         there, own_one = case.machine(base), mine.get(case.algorithm)
         entries = {} if own_one else {case.algorithm: ccl.algorithms[case.algorithm]}
         part = CclConfig(defaults=ccl.defaults, algorithms=entries).model_dump(mode="json", exclude_none=True)
         try:
-            ready = Ready(there, own_one, case) if own_one else _ready(there, part, case)
-            mode = case.mode if ready.work(case.nbytes) <= max_work else NOT_RUN
-            if own_one:
-                rows[i] = _row(ready, case, mode, data=own_one.collective == "all_reduce")
-                continue
+            ready = _made(there, own_one, case) if own_one else _ready(there, part, case)
+            mode = case.mode if (todo := ready.work(case.nbytes)) <= max_work else NOT_RUN
+            if own_one and mode != NOT_RUN:
+                shared[i] = own_one.name + str(i)
+                found[shared[i]] = _measured(ready, case, mode, data=own_one.collective == "all_reduce")
         except KernbenchError as error:
             if not (case.algorithm in mine or isinstance(error, ConfigError)):
                 raise
             at = "" if isinstance(error, ConfigError) else f", {case.nbytes:,} B"
             refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}{at}"] = _why(error)
             continue
+        ahead[i] = ready, mode
+        if own_one or mode == NOT_RUN:
+            continue
         alone = _nameless(case, resolve_algorithm_config(case.algorithm, ccl).on(there.config))
         shared[i] = key = repr((there.hash, replace(alone, links=False), mode))
-        point = {
-            "machine": dict(there.spec),
-            "ccl": part,
-            "case": asdict(alone),
-            "mode": mode,
-        }
         if key not in points or alone.links:
-            points[key], work[key] = point, ready.work(case.nbytes)
+            points[key] = {"machine": dict(there.spec), "ccl": part, "case": asdict(alone), "mode": mode}
+            work[key] = todo
     # The longest first: no process is left alone with one of them at the end.
     order = sorted(points, key=lambda key: -work[key])
     ran = run_points(simulate, [points[key] for key in order], folder=folder, workers=workers)
-    found = dict(zip(order, ran, strict=True))
-    for i, key in shared.items():
-        case = cases[i]
-        row = found[key] | {"slice": case.slice, "what": case.what}
-        rows[i] = row if case.links else row | {"links": {}}
-    return [row for row in rows if row is not None], refused
+    found |= zip(order, ran, strict=True)
+    rows = []
+    for i, (ready, mode) in ahead.items():
+        row = _foreseen(ready, cases[i], mode) | (found[shared[i]] if i in shared else _UNKNOWN)
+        rows.append(row if cases[i].links else row | {"links": {}})
+    return rows, refused
 
 
 def simulate(point: Row) -> Row:
-    """Run one case and return its row."""
-    machine, case = machine_of(point["machine"]), Case(**point["case"])
-    return _row(_ready(machine, point["ccl"], case), case, point["mode"])
+    """Run one case and return what came out."""
+    case = Case(**point["case"])
+    return _measured(_ready(machine_of(point["machine"]), point["ccl"], case), case, point["mode"])
 
 
 def places(machine: Machine, contribution: str, cubes: int = 0, pes: int = 0) -> list[Target]:
@@ -209,30 +209,6 @@ def _nameless(case: Case, algorithm: Algorithm) -> Case:
     return replace(case, slice="", what="", overrides={}, mode="", changes=changes)
 
 
-class Ready:
-    """What cases of all sizes have in common: the plan of an algorithm on a machine, its closed form and its bounds."""
-
-    def __init__(self, machine: Machine, algorithm: Algorithm, case: Case) -> None:
-        self.machine, self._itemsize = machine, as_dtype(case.dtype).itemsize
-        chosen = replace(algorithm, **case.changes)
-        targets = places(machine, algorithm.contribution, case.cubes, case.pes)
-        self.plan = plan(chosen, machine.config, range(machine.config.n_sips), targets)
-        self.form = Estimate(self.plan, machine, self._itemsize)
-
-    @cached_property
-    def bounds(self) -> Bounds:
-        """Its lower bounds."""
-        return Bounds(self.machine, list(self.plan.programs), self.plan.algorithm.contribution)
-
-    def work(self, nbytes: int) -> int:
-        """Return about how much there is to simulate; of an algorithm without a form, two vectors, part by part."""
-        if self.form.known:
-            return self.form.work(nbytes)
-        slot = self.plan.algorithm.slot_size
-        assert slot is not None
-        return len(self.plan.programs) * 2 * (-(-nbytes // slot) + nbytes // 4096)
-
-
 def _ready(machine: Machine, ccl: Row, case: Case) -> Ready:
     sizeless = asdict(replace(case, slice="", what="", nbytes=0, overrides={}, links=False, mode=""))
     return _known(machine, json.dumps([ccl, sizeless], sort_keys=True))
@@ -242,7 +218,12 @@ def _ready(machine: Machine, ccl: Row, case: Case) -> Ready:
 def _known(machine: Machine, text: str) -> Ready:
     ccl, fields = json.loads(text)
     case = Case(**fields)
-    return Ready(machine, resolve_algorithm_config(case.algorithm, ccl), case)
+    return _made(machine, resolve_algorithm_config(case.algorithm, ccl), case)
+
+
+def _made(machine: Machine, algorithm: Algorithm, case: Case) -> Ready:
+    targets = places(machine, algorithm.contribution, case.cubes, case.pes)
+    return Ready(machine, replace(algorithm, **case.changes), targets, as_dtype(case.dtype).itemsize)
 
 
 def _why(error: KernbenchError) -> str:
@@ -250,11 +231,12 @@ def _why(error: KernbenchError) -> str:
     return str(error).partition(": ")[2] if isinstance(error, ConfigError) else str(error).splitlines()[0]
 
 
-def _row(ready: Ready, case: Case, mode: str, *, data: bool = False) -> Row:
-    planned, machine, form = ready.plan, ready.machine, ready.form
+def _foreseen(ready: Ready, case: Case, mode: str) -> Row:
+    """Return what a row says before anything runs."""
+    planned, form = ready.plan, ready.form
     algorithm, itemsize = planned.algorithm, as_dtype(case.dtype).itemsize
     bound = ready.bounds.of(algorithm.collective, case.nbytes, itemsize)
-    row: Row = {
+    return {
         "slice": case.slice, "what": case.what, "collective": algorithm.collective,
         "contribution": algorithm.contribution, "algorithm": case.algorithm, "buffer_kind": algorithm.buffer_kind,
         "n_slots": algorithm.n_slots, "slot_size": algorithm.slot_size, "root_cube": algorithm.root_cube,
@@ -262,16 +244,15 @@ def _row(ready: Ready, case: Case, mode: str, *, data: bool = False) -> Row:
         "programs": len(planned.programs), "n_elem": case.nbytes // itemsize, "dtype": case.dtype,
         "bytes_per_pe": case.nbytes, "bytes_per_sip": case.nbytes * len(planned.programs) // case.n_sips,
         "bound_ns": bound.ns, "bound_by": bound.by, "closed_form_ns": form.ns(case.nbytes) if form.known else None,
-        "mode": mode, "machine": machine.hash, "code_version": code_version(),
+        "work": ready.work(case.nbytes), "mode": mode, "machine": ready.machine.hash, "code_version": code_version(),
     }  # fmt: skip
-    measured = dict.fromkeys(("latency_ns", "algbw_gbs", "busbw_gbs")) | {"certified": False, "certificate": "",
-        "hottest_link": "", "hottest_busy": 0.0, "links": {}}  # fmt: skip
-    return row | (measured if mode == NOT_RUN else _measured(machine, planned, case, mode, data=data))
 
 
-def _measured(machine: Machine, planned: Plan, case: Case, mode: str, *, data: bool) -> Row:
+def _measured(ready: Ready, case: Case, mode: str, *, data: bool = False) -> Row:
+    """Return what a row says when the case has run."""
+    planned = ready.plan
     collective, n = planned.algorithm.collective, planned.world_size
-    ran = run(machine, planned, case.nbytes, dtype=case.dtype, mode=mode, data=data)
+    ran = run(ready.machine, planned, case.nbytes, dtype=case.dtype, mode=mode, data=data)
     algbw = case.nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution lies on so many PEs
     link, busy = ran.hottest
     return {

@@ -11,7 +11,7 @@ from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.install import names
 from kernbench.config import CclConfig, MachineConfig
 from kernbench.dtypes import as_dtype
-from kernbench.studies.ccl import NOT_RUN, Case
+from kernbench.studies.ccl import Case
 from kernbench.studies.ccl_lists import sizes as list_sizes
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
@@ -71,8 +71,7 @@ def study(
     halved : sequence of int
         Sizes with one thing halved after the other.
     programs : mapping
-        `lists` of all-reduces of real programs, the `system` they run on, and the `longest` vector of each algorithm
-        that is simulated.
+        `lists` of all-reduces of real programs, and the `system` they run on.
     marks : sequence of int
         Sizes of published figures.
     own : sequence of Algorithm
@@ -97,7 +96,7 @@ def study(
     cases += scaling(more_sips["counts"], more_sips["topology"], more_sips["sizes"])
     cases += slots(SIX, more_slots["counts"], more_slots["nbytes"])
     cases += limits(SIX, machine, halved, (RING, "tree_allreduce"))
-    cases += lists(programs["system"], machine, programs["lists"], programs["longest"])
+    cases += lists(programs["system"], machine, programs["lists"])
     return cases + published(SIX, marks)
 
 
@@ -180,16 +179,9 @@ def limits(system: System, machine: MachineConfig, sizes: Sequence[int], algorit
 
 
 def lists(
-    system: System,
-    machine: MachineConfig,
-    names: Sequence[str],
-    longest: Mapping[str, int],
-    algorithms: Sequence[str] = LISTED,
+    system: System, machine: MachineConfig, names: Sequence[str], algorithms: Sequence[str] = LISTED
 ) -> list[Case]:
-    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk.
-
-    Those longer than what `longest` says of their algorithm are not simulated.
-    """
+    """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk."""
     cases = []
     for size in (size for name in names for size in list_sizes(name)):
         item = as_dtype(size.dtype).itemsize
@@ -201,7 +193,6 @@ def lists(
             _case(
                 LISTS, system, algorithm, part, dtype=size.dtype, cubes=machine.cubes_per_sip, pes=1,
                 changes=changes, what=f"{size.list} {size.name}",
-                mode="exact" if size.nbytes <= longest.get(algorithm, 0) else NOT_RUN,
             )
             for algorithm in algorithms
         ]  # fmt: skip

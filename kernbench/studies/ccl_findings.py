@@ -16,11 +16,13 @@ from kernbench.viz.ccl import by, crossovers, size_label
 def findings(rows: Sequence[Row]) -> list[str]:
     """Return what the table says, one sentence each."""
     ran = [row for row in rows if row["latency_ns"]]
+    if not ran:
+        return [f"None of {len(rows)} rows is simulated: all have their CLOSED FORM ONLY."]
     said = [*_bounds(rows, ran), *_forms(ran)]
-    said += _winners(of_slice(ran, cases.SIZES))
+    said += _winners(of_slice(rows, cases.SIZES))
     said += _kinds(of_slice(ran, cases.KINDS))
     said += _roots(of_slice(ran, cases.ROOTS))
-    said += _scaling(of_slice(ran, cases.SCALING))
+    said += _scaling(of_slice(rows, cases.SCALING))
     said += _slots(of_slice(ran, cases.SLOTS))
     said += _limits(of_slice(ran, cases.LIMITS))
     said += _lists(of_slice(rows, cases.LISTS))
@@ -45,11 +47,13 @@ def _bounds(rows: Sequence[Row], ran: Sequence[Row]) -> list[str]:
         ),
         f"{len(ran)} of {len(rows)} rows are simulated, {exact} of them in mode exact or certified to equal it.",
     ]
-    if left := Counter(f"{row['slice']}, by {row['contribution']}" for row in rows if not row["latency_ns"]):
-        each = "; ".join(f"{n} of {name}" for name, n in left.items())
+    if left := [row for row in rows if not row["latency_ns"]]:
+        slices = Counter(f"{row['slice']}, by {row['contribution']}" for row in left)
+        each = "; ".join(f"{n} of {name}" for name, n in slices.items())
         said.append(
-            f"{len(rows) - len(ran)} rows, of long vectors or many PEs, are CLOSED FORM ONLY: they are not simulated, "
-            f"and drawn with open marks ({each})."
+            f"{len(left)} rows, of long vectors or many PEs, are CLOSED FORM ONLY, and drawn with open marks: {each}. "
+            f"To simulate one of them is as much work as {min(row['work'] for row in left):,} sends or more, of the "
+            f"others as {max(row['work'] for row in ran):,} at most."
         )
     return said
 
@@ -80,7 +84,10 @@ def _winners(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row["contribution"] == "rank":
             systems.setdefault((row["n_sips"], row["sip_topology"]), []).append(row)
-    for (n, shape), own in systems.items():
+    for (n, shape), every in systems.items():
+        own = [row for row in every if row["latency_ns"]]
+        if not own:
+            continue
         sizes = by(sorted(own, key=lambda row: row["bytes_per_pe"]), "bytes_per_pe")
         ends = [min(sizes[size], key=lambda row: row["latency_ns"]) for size in (min(sizes), max(sizes))]
         changes = "; ".join(f"{before} to {after} at {size_label(x)}" for x, before, after in crossovers(own))
@@ -88,9 +95,16 @@ def _winners(rows: Sequence[Row]) -> list[str]:
             f"{n} SIPs, {shape}, by rank: {ends[0]['algorithm']} is fastest at {size_label(min(sizes))} "
             f"({ends[0]['latency_ns']:,.0f} ns), {ends[1]['algorithm']} at {size_label(max(sizes))} "
             f"({ends[1]['busbw_gbs']:.1f} GB/s of bus bandwidth)"
+            f"{_without(row for row in every if row['bytes_per_pe'] == max(sizes))}"
             f"{f'; the fastest changes from {changes}' if changes else ''}."
         )
     return said
+
+
+def _without(rows: Iterable[Row]) -> str:
+    """Return which of the compared algorithms are not simulated."""
+    left = [row["algorithm"] for row in rows if not row["latency_ns"]]
+    return f", without {', '.join(left)}, not simulated there" if left else ""
 
 
 def _kinds(rows: Sequence[Row]) -> list[str]:
@@ -98,6 +112,8 @@ def _kinds(rows: Sequence[Row]) -> list[str]:
     for algorithm, own in by(list(rows), "algorithm").items():
         largest = max(row["bytes_per_pe"] for row in own)
         times = {row["buffer_kind"]: row["latency_ns"] for row in own if row["bytes_per_pe"] == largest}
+        if "tcm" not in times:
+            continue
         others = ", ".join(f"{kind} {times[kind] / times['tcm'] - 1:+.0%}" for kind in times if kind != "tcm")
         said.append(
             f"{algorithm} at {size_label(largest)}: rings in TCM take {times['tcm']:,.0f} ns; against that {others}."
@@ -120,7 +136,10 @@ def _roots(rows: Sequence[Row]) -> list[str]:
 
 def _scaling(rows: Sequence[Row]) -> list[str]:
     said = []
-    for size, own in by(sorted(rows, key=lambda row: row["n_sips"]), "bytes_per_pe").items():
+    for size, every in by(sorted(rows, key=lambda row: row["n_sips"]), "bytes_per_pe").items():
+        own = [row for row in every if row["latency_ns"]]
+        if not own:
+            continue
         last = max(row["n_sips"] for row in own)
         first = min(row["n_sips"] for row in own)
         times: dict[str, dict[int, float]] = {}
@@ -129,7 +148,8 @@ def _scaling(rows: Sequence[Row]) -> list[str]:
         both = {name: t[last] / t[first] for name, t in times.items() if {first, last} <= t.keys()}
         best = min((name for name in times if last in times[name]), key=lambda name: times[name][last])
         grown = ", ".join(f"{name} {factor:.1f} x" for name, factor in both.items())
-        said.append(f"{size_label(size)} from {first} to {last} SIPs: {grown}; fastest on {last} is {best}.")
+        without = _without(row for row in every if row["n_sips"] == last)
+        said.append(f"{size_label(size)} from {first} to {last} SIPs: {grown}; fastest on {last} is {best}{without}.")
     return said
 
 
@@ -153,6 +173,8 @@ def _limits(rows: Sequence[Row]) -> list[str]:
         groups.setdefault((row["algorithm"], row["bytes_per_pe"]), []).append(row)
     for (algorithm, size), own in groups.items():
         times = {row["what"]: row["latency_ns"] for row in own}
+        if len(times) < 3 or "nothing" not in times:
+            continue
         growth = {what: t / times["nothing"] - 1 for what, t in times.items() if what != "nothing"}
         first, second = sorted(growth, key=lambda what: -growth[what])[:2]
         said.append(
@@ -163,13 +185,14 @@ def _limits(rows: Sequence[Row]) -> list[str]:
 
 
 def _lists(rows: Sequence[Row]) -> list[str]:
-    ran = [row for row in rows if row["latency_ns"]]
-    if not ran:
+    sizes = by(list(rows), "what")
+    whole = [own for own in sizes.values() if all(row["latency_ns"] for row in own)]
+    if not whole:
         return []
-    best = [min(own, key=lambda row: row["latency_ns"]) for own in by(ran, "what").values()]
+    best = [min(own, key=lambda row: row["latency_ns"]) for own in whole]
     wins = Counter(row["algorithm"] for row in best)
-    far = len({row["what"] for row in rows} - {row["what"] for row in ran})
-    left = f" ({far} larger ones by closed form only)" if far else ""
+    far = len(sizes) - len(whole)
+    left = f" ({far} larger ones are not simulated with every algorithm)" if far else ""
     top = max(best, key=lambda row: row["busbw_gbs"])
     return [
         (

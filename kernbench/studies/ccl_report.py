@@ -58,8 +58,9 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
         if chosen:
             what = f"All-reduce by {' or '.join(map(by_size.named, contributions))}"
             drawn.append((f"latency_{title}.png", by_size.latency_by_size(chosen, machine=name, title=what)))
-            figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
-            drawn.append((f"busbw_{title}.png", figure))
+            if _ran(chosen, cases.SIZES):
+                figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
+                drawn.append((f"busbw_{title}.png", figure))
     if others := of_slice(rows, cases.OTHERS):
         figure = by_size.latency_by_size(others, machine=name, title="Other collectives")
         drawn.append(("latency_other_collectives.png", figure))

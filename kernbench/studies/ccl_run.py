@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.analysis.links import hottest
+from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import pe_window
 from kernbench.ccl.lane import Place
@@ -100,7 +101,7 @@ def run(
             pointers.append(_shard(engine, place, nbytes, kind))
     collectives = Collectives(engine)
     engine.wait(collectives.install(plan, _KEY).ready)
-    before = _busy_ps(engine)
+    before = _busy_ps(link_table(engine))
     starts = collectives.starts(plan, _KEY, buffers, dict.fromkeys(plan.programs, n_elem), plan.algorithm.name, call)
     for done in [start() for start in starts.values()]:
         engine.wait(done)
@@ -109,7 +110,7 @@ def run(
     if values:
         _check(engine, plan, shards, values, kind)
     start, end = pe_window(result.records)
-    busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(engine).items()}
+    busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
     # One participant alone has nothing to do.
     shares = {link: ps / (end - start) for link, ps in busy.items() if ps and end > start}
     return Ran((end - start) / 1000, result, shares)
@@ -131,8 +132,7 @@ def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType) -> Point
     return Pointer(pa, kind)
 
 
-def _busy_ps(engine: GraphEngine) -> dict[str, int]:
-    table = link_table(engine)
+def _busy_ps(table: LinkTable) -> dict[str, int]:
     return dict(zip(table.names, table.busy_ps.tolist(), strict=True))
 
 

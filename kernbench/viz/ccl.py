@@ -83,11 +83,13 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
     busbw = algbw f, f as in nccl-tests (2 (n - 1) / n for an all-reduce), n counting contributions. A crossover is
     where the fastest algorithm changes, on the straight line between two sizes.
     """
-    rows = [row for row in rows_of(table) if row["latency_ns"]]
-    looks = styles(row["algorithm"] for row in rows)
+    every = rows_of(table)
+    rows = [row for row in every if row["latency_ns"]]
+    looks = styles(row["algorithm"] for row in every)
+    left = f"   {len(every) - len(rows)} not simulated, left out" if len(rows) < len(every) else ""
     note = (
         f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: the fastest changes"
-        f"{other_slots(rows)}"
+        f"{left}{other_slots(rows)}"
     )
     figure, panels = _panels(rows, f"{title}: bus bandwidth by size", caption(len(rows), machine, note))
     for axes, chosen in panels:

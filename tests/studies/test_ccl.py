@@ -16,7 +16,9 @@ from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_lists, ccl_own, ccl_report, ccl_run
 from kernbench.studies.ccl import Case
+from kernbench.studies.ccl_ready import Ready
 from kernbench.studies.points import FINISHED
+from kernbench.viz import ccl as viz_ccl
 
 CONFIG = load_ccl_config(default_ccl_path())
 RING_OF_FOUR = (4, "ring_1d")
@@ -120,6 +122,40 @@ def test_what_is_not_simulated_says_so(machine):
     assert len({row["closed_form_ns"] for row in (exact, fast, left, many)}) == 1
 
 
+def test_one_rule_says_what_is_simulated(machine):
+    names = ("ring_allreduce_tcm", "tree_allreduce", "intercube_allreduce", "hierarchical_allreduce")
+    cases = [Case("x", 4, "ring_1d", name, n) for name in names for n in (64, 4096, 65536)]
+    rows, _ = ccl.sweep(machine, cases, config=CONFIG, max_work=900)
+    limit = max(row["work"] for row in rows if row["latency_ns"])
+    assert limit <= 900 < min(row["work"] for row in rows if not row["latency_ns"])
+    assert 3 < sum(row["mode"] == ccl.NOT_RUN for row in rows) < 9
+    found = " ".join(ccl_findings.findings(rows))
+    assert f"of the others as {limit:,} at most" in found
+    assert "None of 12 rows" in ccl_findings.findings([row | {"latency_ns": None} for row in rows])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "nbytes"),
+    [
+        ("ring_allreduce_tcm", 98304), ("ring_flat_allreduce", 98304), ("tree_allreduce", 98304),
+        ("halving_doubling_allreduce", 6000), ("recursive_doubling_allreduce", 98304), ("double_tree_allreduce", 6000),
+        ("intercube_allreduce", 16384), ("hierarchical_allreduce_sliced", 8192), ("direct_all_to_all", 98304),
+        ("ring_all_gather", 24576), ("tree_barrier", 2),
+    ],
+)  # fmt: skip
+def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
+    there = Case("x", 4, "torus_2d", name, nbytes, w=2, h=2).machine(machine)
+    chosen = resolve_algorithm_config(name, CONFIG)
+    ready = Ready(there, chosen, ccl.places(there, chosen.contribution), 2)
+    records = ccl_run.run(there, ready.plan, nbytes, mode="exact").result.records
+    counted = [(sum(sent.queues.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in ready.form.sent(nbytes)]
+    assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
+    assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
+    assert ready.work(nbytes) >= sum(messages * (1 + parts) for messages, parts in counted) + 8 * len(
+        ready.plan.programs
+    )
+
+
 def test_slices_that_ask_the_same_share_a_run(machine, tmp_path):
     case = Case("one", 4, "ring_1d", "ring_allreduce_tcm", 16384)
     twin = replace(case, slice="two", what="twin", links=True, changes={"buffer_kind": "tcm"})
@@ -160,7 +196,7 @@ def test_ones_own_stands_among_the_slices_by_size(machine):
     cases = ccl_cases.study(
         CONFIG, machine.config, by_rank=[grid], by_cube=[grid], by_pe=[], others=empty, kinds=[], root_bytes=64,
         more_sips={"counts": [], "topology": "ring_1d", "sizes": []}, more_slots={"counts": [], "nbytes": 64},
-        halved=[], programs={"lists": [], "system": RING_OF_FOUR, "longest": {}}, marks=[], own=[algorithm(passing)],
+        halved=[], programs={"lists": [], "system": RING_OF_FOUR}, marks=[], own=[algorithm(passing)],
     )  # fmt: skip
     mine = [(case.slice, case.nbytes, case.mode) for case in cases if case.algorithm == "passing"]
     assert mine == [("sizes", 64, "exact"), ("sizes", 1 << 20, "exact")]
@@ -223,6 +259,34 @@ def test_findings_name_the_winners_and_the_worst(rows, machine, tmp_path):
     assert any(f"{least['algorithm']} is fastest at 64 B" in sentence for sentence in found)
     broken = [{**rows[0], "latency_ns": rows[0]["bound_ns"] / 2}]
     assert ccl_findings.findings(broken)[0].startswith("1 rows BREAK their bound")
+
+
+def test_findings_and_figures_say_what_a_comparison_leaves_out(rows, machine):
+    left = ("ring_flat_allreduce", 16384)
+    some = [
+        {**row, "latency_ns": None, "busbw_gbs": None} if (row["algorithm"], row["bytes_per_pe"]) == left else row
+        for row in rows
+    ]
+    [said] = [sentence for sentence in ccl_findings.findings(some) if sentence.startswith("4 SIPs, ring_1d, by rank")]
+    assert ", without ring_flat_allreduce, not simulated there" in said
+    sizes = [row for row in some if row["slice"] == ccl_cases.SIZES and row["contribution"] == "rank"]
+    figure = viz_ccl.busbw_by_size(sizes, machine=machine.hash, link_gbs=128)
+    assert "1 not simulated, left out" in figure.get_supxlabel()
+    assert (
+        "left out"
+        not in viz_ccl.busbw_by_size(
+            [row for row in sizes if row["latency_ns"]], machine=machine.hash, link_gbs=128
+        ).get_supxlabel()
+    )
+
+
+def test_lists_are_won_where_all_are_simulated():
+    row = {"slice": ccl_cases.LISTS, "busbw_gbs": 9.0, "bytes_per_pe": 64}
+    times = {("small", "a"): 2.0, ("small", "b"): 3.0, ("large", "a"): 1.0, ("large", "b"): None}
+    rows = [row | {"what": what, "algorithm": name, "latency_ns": ns} for (what, name), ns in times.items()]
+    [said] = ccl_findings._lists(rows)
+    assert said.startswith("Of 1 all-reduces of DeepBench and Llama-3 70B (1 larger ones are not simulated with every")
+    assert "a wins 1;" in said
 
 
 def test_the_report_is_written_and_read_again(rows, machine, tmp_path):
