@@ -191,9 +191,9 @@ class Alone:
     def __init__(self, job: TileJob, port: Port, planned: int, known: Rehearsal) -> None:
         self.job, self.port, self.planned, self.known = job, port, planned, known
         # The other two links begin at the PE and at the slice: nobody reaches them without these.
-        self._held = {link: link.free for link in (port.route.links[-1], port.back.links[-1])}
+        self._held = {link: (link.free, link.wary) for link in (port.route.links[-1], port.back.links[-1])}
         for link in self._held:
-            link.free, link.held = HELD, partial(self._reached, link)
+            link.free, link.wary, link.held = HELD, HELD, partial(self._reached, link)
         self._over = False
         job.pe.engine.env.call_at(planned + known.end_ps, self._end)
 
@@ -204,8 +204,8 @@ class Alone:
     def _leave(self) -> None:
         self._over = True
         self.job.pe.scheduler.alone = None
-        for link, free in self._held.items():
-            link.free = free
+        for link, (free, wary) in self._held.items():
+            link.free, link.wary = free, wary
 
     def disturb(self, at: tuple[int, ...]) -> None:
         """Simulate what has happened before `at`, a place in the heap, and leave the rest to the heap."""

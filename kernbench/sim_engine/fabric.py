@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from heapq import heappush
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -78,6 +78,7 @@ class Fabric:
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
         self.reservations = 0
+        self.numbers = count(1)
         self.hops: list[Hop] | None = [] if trace else None
         self.rehearsed: dict[Hashable, Any] = {}
         self._router = router_of(graph)
@@ -188,7 +189,7 @@ class Fabric:
     ) -> None:
         for left in range(count - 1, -1, -1):
             train = Train(route.links, 0, 1, size, (), key, None if left else fn, arg, each)
-            self._observed([route, 0, size, key, train])
+            self._observed([route, 0, size, key, train, 0])
 
     def flag(self, link: Link) -> None:
         """Note that a head has reached `link` before the last flit of the message before it."""
@@ -196,14 +197,14 @@ class Fabric:
 
     def _observed(self, flit: list[Any]) -> None:
         """Move a flit over one link, with hop records and with parts that see every head."""
-        route, k, size, key, train = flit
+        route, k, size, key, train, number = flit
         t = self.clock._now
         link = route.links[k]
-        came_over, number = (route.links[k - 1].priority, route.links[k - 1].order) if k else (ARRIVAL, key)
+        came_over, order = (route.links[k - 1].priority, route.links[k - 1].base + number) if k else (ARRIVAL, key)
         if link.free >= HELD:
-            link.held((t, came_over, number))
+            link.held((t, came_over, order))
         if k:
-            self._make_way(link, t, came_over, number)
+            self._make_way(link, t, came_over, order)
         link.ahead, link.last = None, -1
         start = max(t, link.free)
         end = link.free = start + link.times[size]
@@ -214,15 +215,16 @@ class Fabric:
         if link.hook is not None:
             t += link.hook(size, t)
         k += 1
-        link.order += 1
+        number = flit[5] = next(self.numbers)
+        order = link.base + number
         if k < len(route.links):
             flit[1] = k
-            heappush(self.clock.heap, (t, link.priority, link.order, (self._observed, flit)))
+            heappush(self.clock.heap, (t, link.priority, order, (self._observed, flit)))
             return
         if train.each:
-            link.coming.append((link.order, t, train.arg))
+            link.coming.append((order, t, train.arg))
         if train.fn is not None:
-            heappush(self.clock.heap, (t, link.priority, link.order, (self._land, (link, link.order, train))))
+            heappush(self.clock.heap, (t, link.priority, order, (self._land, (link, order, train))))
 
     def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
         """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernbench.sim_engine.clock import ARRIVAL
 from kernbench.topology.graph import Edge
@@ -18,22 +18,38 @@ COUNT_BITS = 34
 _ORDER_BITS = 40
 HELD = 1 << 62
 
+Ahead: TypeAlias = "tuple[Train, int, int, int]"
+
 Hook = Callable[[int, int], int]
+
+
+class Open:
+    """What an open link serves flit by flit.
+
+    `joined` is a heap: when a flit comes, the priority of the link before, its train's number there, and the train.
+    `feeders` are links before it that serve so, too, and pass on to it what they have served.
+    """
+
+    __slots__ = ("feeders", "joined")
+
+    def __init__(self) -> None:
+        self.joined: list[tuple[int, int, int, Train]] = []
+        self.feeders: list[Link] = []
 
 
 class Link:
     """A directed link.
 
     `free` is when its last reservation ends, `times` says how long a flit of so many bytes takes. What leaves it
-    arrives in that order, and among simultaneous arrivals over other links by `priority`: `order` numbers what has
-    left, from a base of its own. `merges` says that routes reach it over several links, or begin here, or that it has
-    no latency; `hook` is the part behind it, if it wants to see every head.
+    arrives in that order, and among simultaneous arrivals over other links by `priority`: what leaves it later has a
+    higher number, which counts from `base`. `merges` says that routes reach it over several links, or begin here, or
+    that it has no latency; `hook` is the part behind it, if it wants to see every head.
 
-    `ahead` is the train that took it last, as link `at` of its way and number `came` over the one before, and `last`
-    when the last of its flits comes; `under` are those before it that may have flits to come, too, over that same link.
-    `wary` counts those that may not take it ahead, `open` holds trains whose flits take it one by one. While somebody
-    has the link to himself `free` is HELD: who reaches it first calls `held` with his place in the heap (time,
-    priority, order), and finds the true `free`.
+    `ahead` is the train that took it last, with which link of its way this is, its number over the one before, and
+    when the last of its flits comes, which is `last`; `under` are those before it that may have flits to come, too,
+    over that same link. `wary` counts those that may not take it ahead, `open` holds trains whose flits take it one
+    by one. While somebody has the link to himself `free` and `wary` are HELD: who reaches it first calls `held` with
+    his place in the heap (time, priority, order), and finds the true ones.
 
     Into a memory that wants to know when each flit of a write comes, `coming` are those that it has not heard of:
     (order, when, what was sent), or (order, None, train). `tell(what, lines, first, until)` lets it hear of flits
@@ -41,8 +57,8 @@ class Link:
     """
 
     __slots__ = (
-        "ahead", "at", "bw_gbs", "came", "coming", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
-        "open", "order", "priority", "src", "tell", "times", "under", "wary",
+        "ahead", "base", "bw_gbs", "coming", "dst", "flit_ps", "free", "held", "hook", "last", "lat", "merges",
+        "open", "priority", "src", "tell", "times", "under", "wary",
     )  # fmt: skip
 
     def __init__(
@@ -54,11 +70,11 @@ class Link:
         self.priority = ARRIVAL + 1 + rank
         self.free = 0
         self.last = -1
-        self.ahead: Train | None = None
-        self.at = self.came = self.wary = 0
-        self.under: deque[tuple[Train | None, int, int, int]] | None = None
-        self.open: list[tuple[int, int, int, Train]] | None = None
-        self.order = to << _ORDER_BITS
+        self.ahead: Ahead | None = None
+        self.wary = 0
+        self.under: deque[Ahead] | None = None
+        self.open: Open | None = None
+        self.base = to << _ORDER_BITS
         self.coming: deque[tuple[int, int | None, Any]]
         self.tell: Callable[[Any, Lines, int, int], None]
         self.held: Callable[[tuple[int, int, int]], int]
@@ -70,6 +86,22 @@ class Link:
     def name(self) -> str:
         """Return what it is called: from where to where."""
         return f"{self.src}->{self.dst}"
+
+    def put_under(self, now: int) -> None:
+        """Keep who took it last, and has flits to come, for when whoever takes it now has given it back."""
+        under = self.under
+        if under is None:
+            under = self.under = deque()
+        while under and under[0][3] < now:
+            under.popleft()
+        assert self.ahead is not None
+        under.append(self.ahead)
+
+    def opened(self) -> Open:
+        """Return what it serves flit by flit, from now on if it has not."""
+        if self.open is None:
+            self.open = Open()
+        return self.open
 
 
 class Route:

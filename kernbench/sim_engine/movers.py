@@ -5,12 +5,11 @@ Closures over the heap and the clock, since attribute look-ups would be a third 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from kernbench.sim_engine.clock import Callback, Clock
+from kernbench.sim_engine.clock import LAST, Callback, Clock
 from kernbench.sim_engine.link import HELD
 from kernbench.sim_engine.trains import Lines, Train, behind, come_before, latest
 
@@ -31,6 +30,7 @@ def train_mover(
     end, and `told` tells a memory what has come.
     """
     heap = clock.heap
+    numbers = fabric.numbers
     latest_place = -1, -1, -1
 
     def reached(t: int, priority: int, order: int) -> tuple[int, int, int]:
@@ -47,12 +47,13 @@ def train_mover(
         A message that moves whole keeps the link, and the link is flagged.
         """
         place = reached(t, priority, order)
-        if link.open:
+        if link.open is not None:
             serve(link, place)
         while t <= link.last:
-            train, at, number = link.ahead, link.at, link.came
-            assert train is not None
-            has_come = (t, train.links[at - 1].priority, number) < place
+            assert link.ahead is not None
+            train, at, number, _ = link.ahead
+            before = train.links[at - 1]
+            has_come = (t, before.priority, before.base + number) < place
             come = come_before(train.before_link(at), train.n, t + 1 if has_come else t)
             if come == train.n:
                 return
@@ -64,50 +65,81 @@ def train_mover(
             if come:
                 return
 
-    def again(train: Train, j: int, order: int) -> None:
+    def again(train: Train, j: int, number: int) -> None:
         """Let the flits of a train from `j` on come as another one."""
-        rest, given_back = train.split(j, order)
+        rest, given_back = train.split(j, number)
         fabric.reservations -= given_back
         if rest.k == len(rest.links) - 1 and not fabric.whole:
-            rest.before = None
             join(rest)
         else:
-            heappush(heap, (latest(rest.lines, 0), rest.links[rest.k - 1].priority, order, (advance, rest)))
+            before = rest.links[rest.k - 1]
+            heappush(heap, (latest(rest.lines, 0), before.priority, before.base + number, (advance, rest)))
 
     def join(train: Train) -> None:
-        """Let the flits of a train take the last link one by one among others: only when all are through matters."""
-        link, priority, order = train.links[-1], train.links[-2].priority, train.order
-        lines = train.before_link(len(train.links) - 1)
-        if link.open is None:
-            link.open = []
-        heappush(link.open, (latest(lines, 0), priority, order, train))
-        heappush(heap, (latest(lines, train.n - 1), priority, order, (finish, train)))
+        """Let the flits of a train take its first link one by one among others, and the last one, if that is the next.
+
+        Only when all are through the last link matters.
+        """
+        links, k = train.links, train.k
+        link, before = links[k], links[k - 1]
+        priority, order = before.priority, before.base + train.number
+        train.before = None
+        if k < len(links) - 1:
+            at = clock._now, priority, order
+            last = links[-1]
+            if last.free >= HELD:
+                last.held(at)
+            make_way(last, *at)
+            train.child = Train(links, k + 1, train.n, train.size, (), 0, train.fn, train.arg, train.each)
+            feeders = last.opened().feeders
+            if link not in feeders:
+                feeders.append(link)
+        links[-1].wary = link.wary = _WARY
+        heappush(link.opened().joined, (latest(train.lines, 0), priority, order, train))
+        finish_at(latest(train.lines, train.n - 1), priority, order, link)
+
+    def finish_at(t: int, priority: int, order: int, link: Link) -> None:
+        """Have `link` serve, once the last flit of one that has joined has come to it from this place."""
+        heappush(heap, (t, priority, order, (finish, (link, priority, order))))
+
+    def finish(last: tuple[Link, int, int]) -> None:
+        """Have a link serve what has joined, up to a last flit that comes now, unless it is with another train now."""
+        link, priority, order = last
+        if link.open is not None:
+            serve(link, reached(clock._now, priority, order + 1))
 
     def serve(link: Link, place: tuple[int, int, int]) -> None:
-        """Have `link` serve the flits of those that have joined which come before this place in the heap."""
-        joined, free = link.open or [], link.free
+        """Have an open `link` serve the flits of those that have joined which come before this place in the heap."""
+        opened = link.opened()
+        joined, feeders = opened.joined, opened.feeders
+        for feeder in feeders:
+            if feeder.open is not None:
+                serve(feeder, place)
+        free, lat, priority = link.free, link.lat, link.priority
         while joined and joined[0][:3] < place:
-            a, came_over, number, train = heappop(joined)
-            train = train.front()
-            if train.told < train.n:
-                d = link.times[train.size]
-                free = (free if free > a else a) + d
-                train.told += 1
-                fabric.reservations += 1
-                link.order += 1
-                if train.each:
-                    link.coming.append((link.order, free + link.lat, train.arg))
-                if train.told < train.n:
-                    lines = train.before_link(len(train.links) - 1)
-                    heappush(joined, (latest(lines, train.told), came_over, number, train))
-                elif train.fn is not None:
-                    heappush(heap, (free + link.lat, link.priority, link.order, (land, (link, link.order, train))))
+            a, came_over, came, train = heappop(joined)
+            if train.told >= train.n:
+                continue
+            d = link.times[train.size]
+            free = (free if free > a else a) + d
+            fabric.reservations += 1
+            train.told += 1
+            order = link.base + next(numbers)
+            if train.told < train.n and train.lines:
+                heappush(joined, (latest(train.lines, train.told), came_over, came, train))
+            onward = train.child
+            if onward is not None:
+                heappush(onward.links[-1].opened().joined, (free + lat, priority, order, onward))
+                if train.told == train.n:
+                    finish_at(free + lat, priority, order, onward.links[-1])
+                continue
+            if train.each:
+                link.coming.append((order, free + lat, train.arg))
+            if train.told == train.n and train.fn is not None:
+                heappush(heap, (free + lat, priority, order, (land, (link, order, train))))
         link.free = free
-
-    def finish(train: Train) -> None:
-        """Have the last link serve a train that has joined: its last flit has come, unless with another one."""
-        link, before = train.links[-1], train.links[-2]
-        serve(link, reached(clock._now, before.priority, train.order + 1))
+        if not joined and all(feeder.open is None for feeder in feeders):
+            link.open = None
 
     def advance(train: Train) -> None:
         """Take links for a train whose first flit has come to the next one."""
@@ -115,93 +147,92 @@ def train_mover(
         if not train.n:
             return
         k = train.k + len(train.out)
-        link, priority, order = train.links[k], train.links[k - 1].priority, train.order
-        t = clock._now
+        link, before, number = train.links[k], train.links[k - 1], train.number
+        t, priority, order = clock._now, before.priority, before.base + number
         if train.n > 1:
             if link.free >= HELD:
                 link.held((t, priority, order))
             make_way(link, t, priority, order)
-            if link.open and k == len(train.links) - 1:
-                join(train)
-                return
-            if link.open or (train.before is not None and not train.out and link.ahead is not train.before):
+            # Whether what it has been split off from took the link last, or somebody else has since.
+            last = link.ahead[0] if link.ahead is not None else None
+            if link.open or (train.before is not None and not train.out and last is not train.before):
                 # Others come between these flits: take them one by one, for as long as they do.
                 train = train.part_from(k)
-                again(train, 1, order)
+                if k >= len(train.links) - 2 and train.links[-1].merges:
+                    join(train)
+                    return
+                again(train, 1, number)
         train.before = None
         if train.n > 1:
             if link.wary:
                 link.wary -= 1
             take(train, k)
         else:
-            hop([train, k, order])
-            link.ahead = train
+            hop([train, k, number])
+            link.ahead = train, k, number, -1
 
     def take(train: Train, k: int) -> None:
         """Take link `k`, and those behind it that nobody else is under way to, but over the link before."""
-        links, n, size, order = train.links, train.n, train.size, train.order
+        links, n, size = train.links, train.n, train.size
         out, found = train.out, train.found
         lines = train.before_link(k)
-        now, first, count = clock._now, k, len(links)
-        head, tail = latest(lines, 0), latest(lines, n - 1)
+        now, first, last = clock._now, k, len(links) - 1
+        since = now if run_ahead else LAST
+        more = n - 1
+        head, tail = latest(lines, 0), latest(lines, more)
+        step = lines[0][1] if len(lines) == 1 else None
+        came, number = train.number, next(numbers)
+        link = links[k]
         while True:
-            link = links[k]
             free = link.free
             found.append(free)
             if k and link.merges:
                 if link.last >= now:
-                    under = link.under
-                    if under is None:
-                        under = link.under = deque()
-                    while under and under[0][3] < now:
-                        under.popleft()
-                    under.append((link.ahead, link.at, link.came, link.last))
-                elif link.under:
-                    link.under.clear()
-                link.ahead, link.at, link.came, link.last = train, k, order, tail
+                    link.put_under(now)
+                link.ahead = train, k, came, tail
+                link.last = tail
+            came = number
             d = link.times[size]
-            lat = link.lat
-            if free <= head and len(lines) == 1:
-                head += d + lat
-                step = lines[0][1]
+            if free <= head and step is not None:
+                head += d + link.lat
                 if step < d:
                     step = d
-                tail = head + (n - 1) * step
-                lines = ((head, step),)
+                tail = head + more * step
+                out.append(((head, step),))
             else:
-                lines = behind(lines, n, free if free > head else head, d, lat)
-                head, tail = latest(lines, 0), latest(lines, n - 1)
-            link.free = tail - lat
-            out.append(lines)
-            link.order = order = link.order + 1
-            k += 1
-            if k == count:
+                lines = behind(out[-1] if out else lines, n, free if free > head else head, d, link.lat)
+                head, tail = latest(lines, 0), latest(lines, more)
+                step = lines[0][1] if len(lines) == 1 else None
+                out.append(lines)
+            link.free = tail - link.lat
+            if k == last:
                 if train.each:
-                    link.coming.append((order, None, train))
+                    link.coming.append((link.base + number, None, train))
                 if train.fn is not None:
-                    heappush(heap, (tail, link.priority, order, (arrive_last, train)))
+                    heappush(heap, (tail, link.priority, link.base + number, (arrive_last, train)))
                 break
-            ahead = links[k]
-            if not ahead.merges:
-                continue
-            if run_ahead and now < head and (size or ahead.lat) and not (ahead.wary or ahead.open):
-                if ahead.last < now:
-                    if ahead.free < HELD:
+            k += 1
+            before, link = link, links[k]
+            if link.merges:
+                if since < head and not link.wary and (size or link.lat):
+                    if link.last < now:
                         continue
-                elif ahead.ahead is not None and ahead.ahead.links[ahead.at - 1] is link:
-                    continue
-            heappush(heap, (head, link.priority, order, (advance, train)))
-            break
-        train.order = order
-        fabric.reservations += (k - first) * n
+                    ahead = link.ahead
+                    if ahead is not None and ahead[0].links[ahead[1] - 1] is before:
+                        continue
+                heappush(heap, (head, before.priority, before.base + number, (advance, train)))
+                k -= 1
+                break
+        train.number = number
+        fabric.reservations += (k + 1 - first) * n
 
     def hop(flit: list[Any]) -> None:
-        """Take links for a single flit [train, k, order] that has come to link `k`."""
-        train, k, order = flit
+        """Take links for a single flit [train, k, number] that has come to link `k`."""
+        train, k, number = flit
         links, size = train.links, train.size
         first, count = k, len(links)
         t = clock._now
-        came_over = links[k - 1].priority
+        came_over, order = links[k - 1].priority, links[k - 1].base + number
         while True:
             link = links[k]
             if link.free >= HELD:
@@ -210,7 +241,7 @@ def train_mover(
                 make_way(link, t, came_over, order)
             link.ahead = None
             link.last = -1
-            if link.wary:
+            if link.wary and not link.open:
                 link.wary -= 1
             start = link.free
             if start < t:
@@ -222,7 +253,8 @@ def train_mover(
                 reached(t, came_over, order)
             t = head
             came_over = link.priority
-            link.order = order = link.order + 1
+            number = next(numbers)
+            order = link.base + number
             k += 1
             if k == count:
                 if train.each:
@@ -232,7 +264,7 @@ def train_mover(
                 break
             ahead = links[k]
             if ahead.merges and not (run_ahead and (not heap or t < heap[0][0])):
-                flit[1:] = k, order
+                flit[1:] = k, number
                 heappush(heap, (t, came_over, order, (hop, flit)))
                 break
         fabric.reservations += k - first
@@ -246,7 +278,8 @@ def train_mover(
     def arrive_last(train: Train) -> None:
         """Tell of the last flit at its end, unless it comes with another train now."""
         train = train.front()
-        reached(clock._now, train.links[-1].priority, train.order)
+        link = train.links[-1]
+        reached(clock._now, link.priority, link.base + train.number)
         end(train)
 
     def end(train: Train) -> None:

@@ -27,14 +27,15 @@ class Train:
     """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
 
     `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one, and has been `told` of so
-    many; where flits take the last link one by one, so many have. `out` says when they are
-    behind each link from `k` on that has been taken, `found` since when that would have been free. `order` is their
-    number among what has left the last of these. Where a train has been split, `child` is its part from there on,
-    `rest` what came later there, and `before`, until that goes on, what it has been split off from.
+    many; where flits take a link one by one, so many have. `out` says when they are behind each link from `k` on that
+    has been taken, `found` since when that would have been free. `number` is greater for what leaves a link later, and
+    that of the last link taken. Where a train has been split, `child` is its part from there on, `rest` what came later
+    there, and `before`, until that goes on, what it has been split off from. A train without `lines` gets its flits
+    from the one whose `child` it is, as they take the link before.
     """
 
     __slots__ = (
-        "arg", "before", "child", "each", "fn", "found", "k", "lines", "links", "n", "order", "out", "rest", "size",
+        "arg", "before", "child", "each", "fn", "found", "k", "lines", "links", "n", "number", "out", "rest", "size",
         "told",
     )  # fmt: skip
 
@@ -45,12 +46,12 @@ class Train:
         n: int,
         size: int,
         lines: Lines,
-        order: int,
+        number: int,
         fn: Callback | None,
         arg: object,
         each: bool,
     ) -> None:
-        self.links, self.k, self.n, self.size, self.lines, self.order = links, k, n, size, lines, order
+        self.links, self.k, self.n, self.size, self.lines, self.number = links, k, n, size, lines, number
         self.fn, self.arg, self.each = fn, arg, each
         self.out: list[Lines] = []
         self.found: list[int] = []
@@ -75,19 +76,20 @@ class Train:
         first = k - self.k
         if not first:
             return self
-        part = Train(self.links, k, self.n, self.size, self.out[first - 1], self.order, self.fn, self.arg, self.each)
+        part = Train(self.links, k, self.n, self.size, self.out[first - 1], self.number, self.fn, self.arg, self.each)
         part.out, self.out = self.out[first:], self.out[:first]
         part.found, self.found = self.found[first:], self.found[:first]
         part.child, part.told, self.child = self.child, self.told, part
         for link in self.links[k : k + len(part.out)]:
-            if link.ahead is self:
-                link.ahead = part
+            ahead = link.ahead
+            if ahead is not None and ahead[0] is self:
+                link.ahead = part, *ahead[1:]
         return part
 
-    def split(self, j: int, order: int) -> tuple[Train, int]:
+    def split(self, j: int, number: int) -> tuple[Train, int]:
         """Split off the flits from `j` on, which have yet to come; return them, and as `cut` does."""
         lines = tuple([(a + j * d, d) for a, d in self.lines])
-        rest = Train(self.links, self.k, self.n - j, self.size, lines, order, self.fn, self.arg, self.each)
+        rest = Train(self.links, self.k, self.n - j, self.size, lines, number, self.fn, self.arg, self.each)
         given_back = self.cut(j)
         self.rest = rest
         if j:
@@ -114,11 +116,14 @@ class Train:
         come = train.lines
         for link, out, found in zip(train.links[train.k :], train.out, train.found, strict=False):
             link.free = latest(out, keep - 1) - link.lat if keep else found
-            if link.ahead is train:
+            ahead = link.ahead
+            if ahead is not None and ahead[0] is train:
                 if keep:
                     link.last = latest(come, keep - 1)
+                    link.ahead = *ahead[:3], link.last
                 elif link.under:
-                    link.ahead, link.at, link.came, link.last = link.under.pop()
+                    link.ahead = link.under.pop()
+                    link.last = link.ahead[3]
                 else:
                     link.ahead, link.last = None, -1
             come = out

@@ -40,10 +40,10 @@ def all_reduce(mode: str, algorithm: str, nbytes: int) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("mode", "algorithm", "most"),
     [
-        ("exact", "intercube_allreduce", 31),
+        ("exact", "intercube_allreduce", 29),
         ("fast", "intercube_allreduce", 22),
-        ("exact", "ring_allreduce_tcm", 57),
-        ("fast", "ring_allreduce_tcm", 52),
+        ("exact", "ring_allreduce_tcm", 55),
+        ("fast", "ring_allreduce_tcm", 51),
     ],
 )
 def test_events_for_a_message(mode, algorithm, most):

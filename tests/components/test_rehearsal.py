@@ -136,6 +136,29 @@ def test_streams_that_have_joined_at_a_link_of_a_pe(seen, where):
     assert everything(made[0]) == everything(made[1])
 
 
+@pytest.mark.parametrize("late", range(0, 3000, 1000))
+def test_streams_that_meet_just_before_its_slice(seen, late):
+    def kernel(tl) -> None:
+        products(tl, [((64, 64, 64), "", (), True, 0)] * 3, tl.program_id(0))
+
+    made = []
+    for use in (True, False):
+        engine = engine_of({}, mode="exact", log="tile")
+        if not use:
+            engine.fabric.pairs = lambda route: False
+
+        def send(cube: int, engine=engine) -> None:
+            route = engine.fabric.route(pe_dma(0, cube, 0), hbm(0, 0, 0))
+            engine.fabric.send(route, 1 << 12, route.key(), lambda _: None, None)
+
+        for cube in (1, 4):
+            engine.env.call_at(LATE + late, send, cube)
+        launch(engine, kernel)
+        made.append(engine)
+    assert seen["disturbed"] == 1
+    assert everything(made[0]) == everything(made[1])
+
+
 def test_a_command_that_comes_meanwhile(seen):
     def kernel(tl) -> None:
         products(tl, [((64, 64, 64), "", (), True, 0)] * 3, tl.program_id(0))

@@ -60,6 +60,11 @@ def test_empty_messages_over_links_without_latency(mix, seed, per_source, source
     both(random_machine(f"fuzz {mix} {seed}"), seed, MIXES[mix], 6, per_source=per_source, sources=sources)
 
 
+def test_gaps_between_flits_that_go_one_by_one_over_their_last_two_links():
+    # While none waits at the last link, and some are on their way to it, others come.
+    both(random_machine("fuzz reads 135002"), 135002, MIXES["reads"], 6, per_source=3, sources=4)
+
+
 def test_hundreds_of_flits_among_long_streams_at_one_pe():
     # More single flits than a link stays wary for, while streams take it flit by flit.
     machine, at = resolve_topology("preset:default"), pe_dma(0, 0, 0)

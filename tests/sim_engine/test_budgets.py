@@ -10,7 +10,8 @@ import pytest
 
 from kernbench.sim_engine.clock import Clock
 from kernbench.topology.builder import resolve_topology
-from kernbench.units import flits
+from kernbench.topology.naming import pe_dma
+from kernbench.units import KIB, flits
 from tests.components.one_pe import gemm, run
 from tests.reference.traffic import agents, random_machine, run_traffic
 from tests.sim_engine.under_test import Engine
@@ -58,6 +59,19 @@ def test_a_message_alone_runs_ahead(nbytes):
     engine.run()
     assert engine.fabric.reservations == 12 * flits(nbytes)
     assert engine.engine.env.events == 1
+
+
+def test_streams_that_meet_where_their_ways_end_take_no_event_a_flit():
+    # Over the last two of their twelve links they go flit by flit.
+    events = []
+    for nbytes in (64 * KIB, 128 * KIB):
+        engine = Engine(resolve_topology("preset:default"))
+        for cube in (1, 4):
+            engine.send(pe_dma(0, cube, 0), pe_dma(0, 0, 0), nbytes, lambda: None)
+        engine.run()
+        assert engine.fabric.reservations == 2 * 12 * flits(nbytes)
+        events.append(engine.engine.env.events)
+    assert events[0] == events[1] < 20
 
 
 @pytest.mark.parametrize("seed", range(4))
