@@ -238,7 +238,7 @@ tuner.choose("all_reduce", 2 * N)
 #
 # A Python file with the same kernels is all that the collectives report needs:
 # `kernbench milestone ccl --param own=my_collectives.py` compares them with the shipped ones on every system and at
-# every size, in its table, its figures and its findings. Sums are compared with numpy's; where one is wrong, or a
+# every size, in its table, its figures and its findings. Results are compared with numpy's; where one is wrong, or a
 # kernel does not fit its memory, the report says so under *Refused*. Here is that command, on this machine and without
 # the other slices:
 

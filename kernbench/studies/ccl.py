@@ -158,7 +158,7 @@ def sweep(
             mode = case.mode if (todo := ready.work(case.nbytes)) <= max_work else NOT_RUN
             if own_one and mode != NOT_RUN:
                 shared[i] = own_one.name + str(i)
-                found[shared[i]] = _measured(ready, case, mode, data=own_one.collective == "all_reduce")
+                found[shared[i]] = _measured(ready, case, mode, data=True)
         except KernbenchError as error:
             if not (case.algorithm in mine or isinstance(error, ConfigError)):
                 raise

@@ -81,7 +81,7 @@ def run(
     mode : str
         Of the engine.
     data : bool
-        With values, compared with numpy's at the end: all-reduces only.
+        With values, compared with numpy's at the end.
     **call
         What this call asks for, such as `op`.
 
@@ -108,7 +108,7 @@ def run(
     engine.run()  # the last credits
     result = Result(engine.records(), plan.algorithm.name)
     if values:
-        _check(engine, plan, shards, values, kind)
+        _check(engine, plan, {place: held[-1] for place, held in buffers.items()}, values, kind)
     start, end = pe_window(result.records)
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
     # One participant alone has nothing to do.
@@ -147,13 +147,33 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
 
 
 def _check(
-    engine: GraphEngine, plan: Plan, shards: Mapping[Place, Pointer], values: Mapping[Place, np.ndarray], kind: DType
+    engine: GraphEngine, plan: Plan, ends: Mapping[Place, Pointer], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant of an all-reduce has with the sum of its lane."""
+    """Compare what every participant has in the end with what numpy makes of the tensors of its lane."""
     for lane in plan.lanes:
-        expected = sum(values[place] for place in lane.places)
-        for place in lane.places:
-            nbytes = len(values[place]) * kind.itemsize
-            got = engine.memory.peek([(shards[place].va, nbytes)]).view(kind.numpy).astype(np.float64)
-            if not np.array_equal(got, expected):
-                raise VerificationError(f"{plan.algorithm.name}: {naming.pe(*place)} has another sum than numpy")
+        given = [values[place] for place in lane.places]
+        for rank, place in enumerate(lane.places):
+            expected = _expected(plan.algorithm.collective, given, rank)
+            got = engine.memory.peek([(ends[place].va, len(expected) * kind.itemsize)]).view(kind.numpy)
+            if not np.array_equal(got.astype(np.float64), expected):
+                raise VerificationError(f"{plan.algorithm.name}: {naming.pe(*place)} ends with other values than numpy")
+
+
+def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray:
+    """Return what participant `rank` ends with, whose tensor is `given[rank]`; the root is participant 0."""
+    part = len(given[rank]) // len(given)
+    own = slice(rank * part, (rank + 1) * part)
+    match collective:
+        case "all_reduce":
+            return np.sum(given, axis=0)
+        case "reduce" if rank == 0:
+            return np.sum(given, axis=0)
+        case "broadcast":
+            return given[0]
+        case "reduce_scatter":
+            return np.sum(given, axis=0)[own]
+        case "all_gather":
+            return np.concatenate([each[:part] for each in given])
+        case "all_to_all":
+            return np.concatenate([each[own] for each in given])
+    return np.empty(0)  # whatever it is

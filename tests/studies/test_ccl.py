@@ -174,7 +174,7 @@ def test_a_wrong_sum_of_ones_own_is_refused(machine):
 
     rows, refused = ccl.sweep(machine, [Case("x", 4, "ring_1d", "lazy", 64)], config=CONFIG, own=[algorithm(lazy)])
     assert rows == []
-    assert "another sum than numpy" in refused["lazy on 4 SIPs, ring_1d, 64 B"]
+    assert "other values than numpy" in refused["lazy on 4 SIPs, ring_1d, 64 B"]
 
 
 def test_algorithms_of_a_file(tmp_path):
@@ -238,7 +238,29 @@ def test_a_wrong_sum_is_found(machine):
         tl.recv("W", shape=n)
 
     wrong = plan(algorithm(lazy), there.config, range(2), [(0, 0)])
-    with pytest.raises(VerificationError, match=r"lazy: sip0.cube0.pe0 has another sum than numpy"):
+    with pytest.raises(VerificationError, match=r"lazy: sip0.cube0.pe0 ends with other values than numpy"):
+        ccl_run.run(there, wrong, 64, data=True)
+
+
+@pytest.mark.parametrize("name", [
+    "tree_reduce", "tree_broadcast", "ring_broadcast", "ring_reduce_scatter", "ring_all_gather", "direct_all_to_all",
+    "tree_barrier",
+])  # fmt: skip
+def test_right_values_of_every_collective_pass(machine, name):
+    there, made = planned(machine, name)
+    nbytes = 2 * made.world_size * 30
+    assert ccl_run.run(there, made, nbytes, data=True).latency_ns > 0
+
+
+@pytest.mark.parametrize("collective", ["reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"])
+def test_wrong_values_of_any_collective_are_found(machine, collective):
+    there = machine.with_({"system.sips.count": 2})
+
+    def lazy(t_ptr, *rest, tl):
+        pass
+
+    wrong = plan(algorithm(lazy, collective=collective), there.config, range(2), [(0, 0)])
+    with pytest.raises(VerificationError, match=r"lazy: sip\d.cube0.pe0 ends with other values than numpy"):
         ccl_run.run(there, wrong, 64, data=True)
 
 
