@@ -163,15 +163,16 @@ def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray
     """Return what participant `rank` ends with, whose tensor is `given[rank]`; the root is participant 0."""
     part = len(given[rank]) // len(given)
     own = slice(rank * part, (rank + 1) * part)
+    total: np.ndarray = np.sum(given, axis=0)
     match collective:
         case "all_reduce":
-            return np.sum(given, axis=0)
+            return total
         case "reduce" if rank == 0:
-            return np.sum(given, axis=0)
+            return total
+        case "reduce_scatter":
+            return total[own]
         case "broadcast":
             return given[0]
-        case "reduce_scatter":
-            return np.sum(given, axis=0)[own]
         case "all_gather":
             return np.concatenate([each[:part] for each in given])
         case "all_to_all":
