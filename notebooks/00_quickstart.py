@@ -84,8 +84,14 @@ result
 result.why()
 
 # %% [markdown]
-# The host's copies count, too: they spend their time on the PCIe link. Of the kernel itself, the HBM slice takes most.
-# See it happen on the PE: each row is an engine, each box a tile.
+# The host's copies count, too: they spend their time on the PCIe link. Of the launch alone, by the name that it was
+# given:
+
+# %%
+result.why("gemm")
+
+# %% [markdown]
+# The HBM slice takes most. See it happen on the PE: each row is an engine, each box a tile.
 
 # %%
 tiles = timeline(result.records, (0, 0, 0))

@@ -154,6 +154,20 @@ print(f"window         {hop.window_gbs:.0f} GB/s: 4 slots of 4 KiB in a round tr
 # A queue has four slots; a fifth part waits for a credit. So two things are wrong: too many bytes, and too few of them
 # under way.
 #
+# Now ask the run. `why()` is about all of it, and half of it were copies, over PCIe from the host and back. With the
+# name of a launch, as the result lists it, it is about that alone, from its first message to its last completion; for
+# one SIP's share, pass one of `result.launches`.
+
+# %%
+first = result.why()[0]
+print(f"whole run: {first.what}, {first.share:.0%}")
+print(*(f"{x.name} on sip{x.sip}: {(x.end_ps - x.start_ps) / 1000:,.0f} ns" for x in result.launches), sep="\n")
+result.why("all_reduce by passing")
+
+# %% [markdown]
+# Parts travel one behind the other, and again and again one leaves only when a credit has come back over the wire: so
+# the wire's latency, which no byte has to pay more than once, is paid for every few of them.
+#
 # ## 4. Better: every participant sums a block of its own
 #
 # Cut the tile into n blocks. In n - 1 steps each block travels once round the ring, everybody adding their part
@@ -187,7 +201,14 @@ result = run(blocks)
 result = run(blocks, n_slots=8)
 
 # %% [markdown]
-# What is left is mostly the way: ten steps, one after the other, each with the latency of a hop between SIPs.
+# What is left? Nothing waits for a credit any more:
+
+# %%
+result.why("all_reduce by blocks")
+
+# %% [markdown]
+# The way, ten steps one after the other, each with the latency of a hop between SIPs; and the bytes, over UCIe and
+# between the SIPs.
 
 # %%
 print(f"10 hops of one element: {10 * hop.alpha_ns:,.0f} ns")

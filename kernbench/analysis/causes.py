@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,15 @@ MOVES = {
     "opener": np.int64, "served_ps": np.int64,
 }  # fmt: skip
 _LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64}
-_PAIRS = ("issued", "after", "begin")
+_ORDER = ("issued", "after", "begin")
 
 
 def _none(columns: Mapping[str, type]) -> dict[str, np.ndarray]:
     return {name: np.zeros(0, dtype) for name, dtype in columns.items()}
 
 
-def _no_pairs() -> np.ndarray:
-    return np.zeros((0, 2), np.int64)
+def _no_rows(n: int) -> np.ndarray:
+    return np.zeros((0, n), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +46,19 @@ class Causes:
         Nodes on the way of a message, or of a read's data and a write's acknowledgement.
     links : dict of (int, int) to (wire ps, node ps, GB/s)
         Latency of a link from node to node, overhead of the node behind it, bandwidth.
-    issued, after, begin : int64 array of shape (n, 2)
-        (command, ps) of its issue by PE_CPU; (command, command that comes before it); (launch, ps) of the common
-        start.
+    issued : int64 array of shape (n, 3)
+        (command, ps of its issue by PE_CPU, launch that it belongs to or -1).
+    after, begin : int64 array of shape (n, 2)
+        (command, command that comes before it); (launch, ps of the common start).
     """
 
     moves: dict[str, np.ndarray] = field(default_factory=lambda: _none(MOVES))
     nodes: tuple[str, ...] = ()
     routes: tuple[tuple[int, ...], ...] = ()
     links: dict[tuple[int, int], tuple[int, int, float]] = field(default_factory=dict)
-    issued: np.ndarray = field(default_factory=_no_pairs)
-    after: np.ndarray = field(default_factory=_no_pairs)
-    begin: np.ndarray = field(default_factory=_no_pairs)
+    issued: np.ndarray = field(default_factory=partial(_no_rows, 3))
+    after: np.ndarray = field(default_factory=partial(_no_rows, 2))
+    begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
@@ -67,7 +69,7 @@ class Causes:
             "route_lengths": np.array([len(route) for route in self.routes], np.int32),
             "hop_ends": np.array(list(self.links), np.int32).reshape(-1, 2),
             **{f"hop_{name}": np.array([x[i] for x in links], dt) for i, (name, dt) in enumerate(_LINKS.items())},
-            **{f"command_{name}": getattr(self, name) for name in _PAIRS},
+            **{f"command_{name}": getattr(self, name) for name in _ORDER},
         }
 
     @classmethod
@@ -79,4 +81,4 @@ class Causes:
         ends = arrays.pop("hop_ends").tolist()
         values = zip(*(arrays.pop(f"hop_{name}").tolist() for name in _LINKS), strict=True)
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
-        return cls(moves, nodes, routes, links, **{name: arrays.pop(f"command_{name}") for name in _PAIRS})
+        return cls(moves, nodes, routes, links, **{name: arrays.pop(f"command_{name}") for name in _ORDER})

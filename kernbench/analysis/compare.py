@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.analysis.breakdown import ORDER
+from kernbench.analysis.launches import calls, span
 from kernbench.analysis.result import LABELS, Result
 
 ABSENT = None
@@ -146,13 +147,9 @@ def _plain(value: Any) -> Any:
 
 
 def _launches(result: Result) -> dict[str, float]:
-    """Return the latency of each launch [ns]; later ones of a name are numbered."""
-    found: dict[str, float] = {}
-    count: dict[str, int] = {}
-    for x in result.launches:
-        count[x.name] = n = count.get(x.name, 0) + 1
-        found[x.name if n == 1 else f"{x.name} #{n}"] = (x.end_ps - x.start_ps) / 1000
-    return found
+    """Return the latency of each kernel and collective that was launched [ns]; later ones of a name are numbered."""
+    spans = {label: span(each) for label, each in calls(result.launches).items()}
+    return {label: (end - start) / 1000 for label, (start, end) in spans.items()}
 
 
 def _stages(result: Result) -> dict[str, float]:

@@ -15,7 +15,7 @@ class ProgramPath(HostPath):
 
     def program_end(self, cpu: str, launch: int) -> Next:
         """Say what a program's end waited for: the last of its commands."""
-        commands = self.in_launch(cpu.removesuffix(".pe_cpu"), launch)
+        commands = self.programs.get((cpu.removesuffix(".pe_cpu"), launch), [])
         for command in reversed(commands):
             if self.done.get(command) == self.t:
                 return "command_end", (command,)
@@ -23,35 +23,19 @@ class ProgramPath(HostPath):
             return "issue", (commands[-1],)
         return "program_start", (cpu, launch)
 
-    def in_launch(self, pe: str, launch: int) -> list[int]:
-        """Return the commands of a PE's program, in order."""
-        start, end = self.r.start_ps[self.op_row[launch]], self.r.end_ps[self.op_row[launch]]
-        return [c for c in self.pe(pe).commands if start < self.issued[c] <= end]
-
-    def launch_of(self, command: int) -> int:
-        """Return the launch that a command belongs to."""
-        sip = self.r.commands[command].sip
-        for launch in self.begin:
-            row = self.op_row.get(launch, -1)
-            if row < 0 or self.r.commands[launch].sip != sip:
-                continue
-            if self.r.start_ps[row] < self.issued[command] <= self.r.end_ps[row]:
-                return launch
-        return -1
-
     def issue(self, command: int) -> Next:
         """Say why PE_CPU issued a command when it did."""
         pe = self.pe_name(command)
         self.because("PE_CPU's issue")
         base = self.t - self.spec_ps("cube.pe.pe_cpu.command_ns")
         self.add(base, f"{pe} issues {self.r.commands[command].name}", [Part("issue", f"{pe}.pe_cpu", self.t - base)])
-        at = bisect_left(self.commands[pe], command)
-        if at and self.issued[self.commands[pe][at - 1]] == self.t:
-            return "issue", (self.commands[pe][at - 1],)
-        launch = self.launch_of(command)
+        launch = self.launch[command]
         if launch < 0:
             return self.lost()
-        before = [c for c in self.in_launch(pe, launch) if c < command]
+        program = self.programs[pe, launch]
+        before = program[: bisect_left(program, command)]
+        if before and self.issued[before[-1]] == self.t:
+            return "issue", (before[-1],)
         for other in reversed(before):
             if self.done.get(other) == self.t:
                 self.because("the program waits")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from kernbench.analysis.causes import Causes
 from kernbench.errors import ConfigError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -38,11 +38,16 @@ class CommandInfo:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch: from the host's message to the last completion."""
+    """One kernel launch on one SIP: from the host's message to the last completion.
+
+    `queues` names the installation of queues that its programs talk over, empty without.
+    """
 
     name: str
     start_ps: int
     end_ps: int
+    sip: int = -1
+    queues: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +244,7 @@ class Records:
         meta = {
             "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
             "commands": [_fields(c) for c in self.commands], "links": self.links.names,
-            "makespan_ps": int(self.makespan_ps), "launches": [[x.name, x.start_ps, x.end_ps] for x in self.launches],
+            "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
             "certified": self.certified, "mode": self.mode, "machine": self.machine, "complete": self.complete,
             "spec": dict(self.spec), "nodes": self.causes.nodes,
         }  # fmt: skip

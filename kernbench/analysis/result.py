@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
+from kernbench.analysis.launches import labels, on
 from kernbench.analysis.records import Launch, Records
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ LABELS = {
     "dma_out": "dma out", "recv": "receive", "send": "send", "composite": "composite", "host": "host",
     "launch": "launch", "wait": "wait",
 }  # fmt: skip
+
+SHOWN_LAUNCHES = 10
 
 VALIDATION = "model and simulator validated in milestones/output/validation/README.md"
 
@@ -59,7 +62,7 @@ class Result:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """Every kernel launch, in the order of completion."""
+        """Every kernel launch, in the order in which the host sent them; a collective is one on each SIP."""
         return self.records.launches
 
     @property
@@ -145,7 +148,12 @@ class Result:
             "complete": self.records.complete,
             "latency_ns": self.latency_ns,
             "launches": [
-                {"name": x.name, "start_ns": x.start_ps / 1000, "latency_ns": (x.end_ps - x.start_ps) / 1000}
+                {
+                    "name": x.name,
+                    "sip": x.sip,
+                    "start_ns": x.start_ps / 1000,
+                    "latency_ns": (x.end_ps - x.start_ps) / 1000,
+                }
                 for x in self.launches
             ],
             "pes": self.breakdown.n_pes,
@@ -159,11 +167,24 @@ class Result:
         """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
-    def why(self) -> Why:
-        """Return the critical path by resource: what the time went to, longest first, and what to change."""
+    def why(self, launch: str | Launch | None = None) -> Why:
+        """Return the critical path by resource: what the time went to, longest first, and what to change.
+
+        Parameters
+        ----------
+        launch : str or Launch, optional
+            A launch as the result lists it, such as "gemm #2", or one of `launches`; a collective goes by its name
+            for all its SIPs. Its path goes from its start to its end. By default the whole run's, host copies
+            included.
+
+        Raises
+        ------
+        KernbenchError
+            If there is no such launch, or the run was not logged.
+        """
         from kernbench.analysis.why import why
 
-        return why(self.records, self.name)
+        return why(self.records, self.name, launch)
 
     def trace(self, path: str | Path) -> Path:
         """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""
@@ -186,9 +207,10 @@ class Result:
             self.certificate,
             VALIDATION,
         ]
-        lines += [f"launch {x.name}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for x in self.launches[:5]]
-        if len(self.launches) > 5:
-            lines.append(f"... and {len(self.launches) - 5} more launches")
+        shown = list(zip(labels(self.launches), self.launches, strict=True))[:SHOWN_LAUNCHES]
+        lines += [f"launch {label}{on(x)}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for label, x in shown]
+        if len(self.launches) > len(shown):
+            lines.append(f"... and {len(self.launches) - len(shown)} more launches")
         pes = self.breakdown.n_pes
         inside = "in the longest launch" if self.longest_launch else ""
         lines += ["", f"{f'mean of {pes} PEs' if pes > 1 else 'stage':<16}{'exclusive':>20}{inside:>26}{'busy':>18}"]

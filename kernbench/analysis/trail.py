@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from kernbench.analysis.causes import READ, WRITE
-from kernbench.analysis.records import Records
+from kernbench.analysis.records import Launch, Records
 from kernbench.analysis.stages import Stages, first_writes
 from kernbench.analysis.way import Part, Ways
+from kernbench.errors import KernbenchError
 from kernbench.units import ns_to_ps
 
 HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
@@ -61,7 +62,9 @@ class Trail:
         self.found: list[list[Any]] = []
         self.kinds = {name: i for i, name in enumerate(records.kinds)}
         self.components = {name: i for i, name in enumerate(records.components)}
-        self.issued: dict[int, int] = dict(records.causes.issued.tolist())
+        self.issued: dict[int, int] = {}
+        self.launch: dict[int, int] = {}
+        self.programs: dict[tuple[str, int], list[int]] = {}
         self.begin: dict[int, int] = dict(records.causes.begin.tolist())
         self.after: dict[int, list[int]] = {}
         for command, other in records.causes.after.tolist():
@@ -69,8 +72,11 @@ class Trail:
         self.host = np.flatnonzero(np.isin(records.kind, [self.kinds[k] for k in HOST_KINDS if k in self.kinds]))
         self.done, self.op_row = self._completions()
         self.commands: dict[str, list[int]] = {}
-        for command in self.issued:
-            self.commands.setdefault(self.pe_name(command), []).append(command)
+        for command, issued, launch in records.causes.issued.tolist():
+            self.issued[command], self.launch[command] = issued, launch
+            pe = self.pe_name(command)
+            self.commands.setdefault(pe, []).append(command)
+            self.programs.setdefault((pe, launch), []).append(command)
         self.by_key = {key: i for i, key in enumerate(self.m["key"].tolist()) if key >= 0}
         order = np.argsort(self.m["command"], kind="stable")
         self.moves_order, self.moves_command = order, self.m["command"][order]
@@ -146,14 +152,15 @@ class Trail:
         found: list[int] = self.host[self.r.end_ps[self.host] <= until].tolist()
         return found
 
-    def steps(self) -> tuple[Step, ...]:
-        """Walk, and return the steps in order of time."""
-        step: Next = self.run_end()
-        while step is not None:
+    def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
+        """Walk from the run's end, or a launch's, to a time; return the steps in order of time."""
+        step: Next = self.run_end() if last is None else self.launch_end(last)
+        while step is not None and self.t > start:
             key = (*step, self.t)
             step = self.lost() if key in self.seen else getattr(self, step[0])(*step[1])
             self.seen.add(key)
-        self.add(0, "the program", [Part("wait", UNKNOWN, self.t)])
+        self.add(start, "the program", [Part("wait", UNKNOWN, self.t - start)])
+        self._cut(start)
         return tuple(Step(a, b, what, tuple(parts), because) for a, b, what, parts, because in reversed(self.found))
 
     def add(self, start: int, what: str, parts: list[Part]) -> None:
@@ -191,6 +198,30 @@ class Trail:
         start = int(self.r.start_ps[row])
         self.add(start, self.kind_of(row), [Part("wait", self.name_of(row), self.t - start)])
         return "lost", ()
+
+    def _cut(self, start: int) -> None:
+        """Leave out what was before a time: earlier steps, and what a step under way then had done first."""
+        while self.found and self.found[-1][1] <= start:
+            self.found.pop()
+        if self.t >= start:
+            return
+        first = self.found[-1]
+        left, parts = first[1] - start, []
+        for part in reversed(first[3]):
+            if left:
+                parts.append(replace(part, ps=min(part.ps, left)))
+                left -= parts[-1].ps
+        first[0], first[3], first[4] = start, parts[::-1], ""
+
+    def launch_end(self, launch: Launch) -> Next:
+        """Begin with the completion of a launch."""
+        self.t = launch.end_ps
+        for row in map(int, self.host[self.r.end_ps[self.host] == self.t]):
+            info = self.r.commands[self.r.command[row]]
+            found = info.name, info.sip, int(self.r.start_ps[row])
+            if self.kind_of(row) == "launch" and found == (launch.name, launch.sip, launch.start_ps):
+                return "host_end", (row,)
+        raise KernbenchError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
 
     def run_end(self) -> Next:
         """Begin with the host's operation that ended last."""

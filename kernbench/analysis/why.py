@@ -1,17 +1,19 @@
-"""Why a run took as long as it did: the critical path by resource, longest first, with what to change."""
+"""Why a run or a launch took as long as it did: the critical path by resource, longest first, what to change."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kernbench.analysis.blame import blame
 from kernbench.analysis.critical_path import CriticalPath, critical_path
-from kernbench.analysis.records import Records
+from kernbench.analysis.launches import chosen, span
+from kernbench.analysis.links import Crossings
+from kernbench.analysis.records import Launch, Records
 from kernbench.analysis.way import Ways
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
@@ -42,7 +44,7 @@ class Reason:
     kind : str
         What the time was spent on, by share: "memory", "wire", "serialization, queueing", ...
     ns, share : float
-        Time on the path, and its share of the makespan.
+        Time on the path, and its share of the whole path.
     fields : tuple of str
         Fields of the machine file that set it.
     together : tuple of str
@@ -71,14 +73,14 @@ class Reason:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Why:
-    """The critical path of a run in words; it prints itself, and shows itself in a notebook.
+    """The critical path of a run or a launch in words; it prints itself, and shows itself in a notebook.
 
     Attributes
     ----------
     path : CriticalPath
         Every step.
     reasons : tuple of Reason
-        The resources on it, longest first; their times sum to that of the run.
+        The resources on it, longest first; their times sum to that of the run or launch.
     """
 
     name: str
@@ -139,15 +141,21 @@ class Why:
         return why_html(self)
 
 
-def why(records: Records, name: str = "run") -> Why:
-    """Return why a run took as long as it did.
+def why(records: Records, name: str = "run", launch: str | Launch | None = None) -> Why:
+    """Return why a run took as long as it did, or one launch of it.
 
     Raises
     ------
     KernbenchError
-        If the run was not logged.
+        If the run was not logged, or has no such launch.
     """
-    path = critical_path(records)
+    launches: Sequence[Launch] = ()
+    if launch is not None:
+        label, launches = chosen(records.launches, launch)
+        start, end = span(launches)
+        name = f"{label}, {start / 1000:,.2f} to {end / 1000:,.2f} ns"
+        records = replace(records, links=Crossings(records).between(start, end))
+    path = critical_path(records, launches)
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], int]] = {}
     for (kind, resource), ps in path.parts().items():
         group, fields = blame(kind, resource)

@@ -109,7 +109,8 @@ class Pe:
         made = command.out if isinstance(command, Composite) else command.output
         shape = made.shape if made is not None else ()
         command.id = job.id = log.command(CommandInfo(command.name, *self.place, shape=shape, tag=command.tag))
-        log.issue(job.id, issued, [*(other.id for other in first), *(value.maker for value in command.inputs)])
+        launch = -1 if job.program is None else job.program.launch.id
+        log.issue(job.id, issued, launch, [*(other.id for other in first), *(value.maker for value in command.inputs)])
         if command.output is not None:
             command.output.maker = job.id
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.analysis.records import COLUMNS, Launch, LinkTable, Records
+from kernbench.analysis.links import Crossings
+from kernbench.analysis.records import COLUMNS, Records
 from kernbench.analysis.result import Busy, Result
 
 if TYPE_CHECKING:
@@ -89,13 +89,7 @@ class Film:
         return frame_of(self.cut(t_ps))
 
     def cut(self, t_ps: int) -> Records:
-        """Return the log up to a time: rows begun by then, none longer than to then.
-
-        Notes
-        -----
-        How busy a link was by then is not in the log. It is taken in proportion to the bytes that crossed it, and
-        those of a transfer as evenly spread over the transfer: right at the end, an estimate before.
-        """
+        """Return the log up to a time: rows begun by then, none longer than to then; links as `Crossings` has them."""
         records = self.records
         t = max(0, min(t_ps, records.makespan_ps))
         if t == records.makespan_ps:
@@ -106,34 +100,13 @@ class Film:
         return replace(
             records,
             **columns,
-            links=self._links(t),
+            links=self._crossings.between(0, t),
             component_busy_ps=None,
             makespan_ps=t,
-            launches=tuple(Launch(x.name, x.start_ps, min(x.end_ps, t)) for x in records.launches if x.start_ps < t),
+            launches=tuple(replace(x, end_ps=min(x.end_ps, t)) for x in records.launches if x.start_ps < t),
             complete=False,
         )
 
-    def _links(self, t: int) -> LinkTable:
-        table, (route, link), moves = self.records.links, self._crossings, self.records.causes.moves
-        span = np.maximum(1, moves["end_ps"] - moves["start_ps"])
-        progress = np.clip((t - moves["start_ps"]) / span, 0, 1)
-        n_routes, n_links = len(self.records.causes.routes), len(table.names)
-        crossed = np.bincount(moves["route"], moves["nbytes"] * progress, n_routes)
-        in_all = np.bincount(moves["route"], moves["nbytes"], n_routes)
-        done = np.bincount(link, crossed[route], n_links)
-        whole = np.bincount(link, in_all[route], n_links)
-        share = np.where(whole > 0, done / np.maximum(1, whole), t / self.end_ps)
-        busy = np.rint(table.busy_ps * share).astype(np.int64)
-        return LinkTable(table.names, np.rint(table.nbytes * share).astype(np.int64), busy, table.bw_gbs)
-
     @cached_property
-    def _crossings(self) -> tuple[np.ndarray, np.ndarray]:
-        """(route, link) for each link of each route, in both directions: a transaction goes out and comes back."""
-        causes, index = self.records.causes, {name: i for i, name in enumerate(self.records.links.names)}
-        pairs = []
-        for number, route in enumerate(causes.routes):
-            names = [causes.nodes[node] for node in route]
-            for src, dst in itertools.pairwise(names):
-                pairs += [(number, index[x]) for x in (f"{src}->{dst}", f"{dst}->{src}") if x in index]
-        table = np.array(pairs, np.int64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
+    def _crossings(self) -> Crossings:
+        return Crossings(self.records)

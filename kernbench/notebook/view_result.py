@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from kernbench.analysis.launches import calls
+from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook.export import EXPORTS, export, png_of
 from kernbench.notebook.roof import roofline_figure, utilization_line
@@ -18,7 +20,10 @@ from kernbench.notebook.view_timeline import TimelineTab
 from kernbench.notebook.words import why_html
 
 if TYPE_CHECKING:
+    from kernbench.notebook.frames import Film
     from kernbench.notebook.model import Explorer
+
+WHOLE = "the whole run"
 
 
 class ResultPanel:
@@ -34,10 +39,14 @@ class ResultPanel:
     def __init__(self, explorer: Explorer, machine: widgets.Widget) -> None:
         self._explorer = explorer
         self._drawn: dict[str, object] = {}
+        self._film: Film | None = None
         self.timeline, self.history = TimelineTab(explorer), HistoryTab(explorer)
         self.html = {name: widgets.HTML(NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
+        self.of = widgets.Dropdown(options=[WHOLE], tooltip="what took the time: all, or one launch or collective")
+        self.of.add_class("kb-of")
+        self.of.observe(lambda _: self._draw(), "value")
         self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of", layout={"width": "220px"})
         self.what.add_class("kb-what")
         self.prepare = button("Prepare", "Make the file, to be downloaded", "download", self._export)
@@ -46,7 +55,7 @@ class ResultPanel:
         self.file.add_class("kb-file")
         parts: dict[str, widgets.Widget] = {
             "Machine": machine,
-            "Why": self.html["Why"],
+            "Why": widgets.VBox([row("of", self.of), self.html["Why"]]),
             "Stages": self.html["Stages"],
             "Timeline": self.timeline.root,
             "Links": self.html["Links"],
@@ -62,8 +71,12 @@ class ResultPanel:
 
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
-        if self._explorer.state.film is not None and "Why" not in self._drawn:
+        film = self._explorer.state.film
+        if film is not None and "Why" not in self._drawn:
             self.root.selected_index = self._names.index("Why")
+        if film is not None and film is not self._film:
+            self._film = film
+            self.of.options = (WHOLE, *calls(film.records.launches))
         self.history.refresh()
         self._draw()
 
@@ -75,7 +88,7 @@ class ResultPanel:
         """Draw the tab that is looked at, unless it is drawn already."""
         name = self._names[self.root.selected_index or 0]
         state = self._explorer.state
-        seen = (state.film, state.why) if name == "Why" else state.film
+        seen = (state.film, state.why, self.of.value) if name == "Why" else state.film
         draw: Callable[[], str] | None = {
             "Why": self._why, "Stages": self._stages, "Links": self._links, "Roofline": self._roofline
         }.get(name)  # fmt: skip
@@ -95,6 +108,9 @@ class ResultPanel:
         why, outcome = self._explorer.state.why, self._explorer.state.outcome
         assert outcome is not None
         checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
+        if isinstance(why, Why) and self.of.value != WHOLE:
+            assert outcome.result is not None
+            why = outcome.result.why(self.of.value)
         if why is None:
             found = "<p>looking for the critical path ...</p>"
         else:

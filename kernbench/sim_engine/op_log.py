@@ -39,7 +39,7 @@ class OpLog:
         self.components: dict[str, int] = {}
         self.commands: list[CommandInfo] = []
         self.routes: dict[Route, int] = {}
-        self.issued: list[tuple[int, int]] = []
+        self.issued: list[tuple[int, int, int]] = []
         self.after: list[tuple[int, int]] = []
         self._rows: list[tuple[int, ...]] = []
         self._blocks: list[np.ndarray] = []
@@ -64,9 +64,9 @@ class OpLog:
         if len(rows) == _BLOCK:
             self._flush()
 
-    def issue(self, command: int, issued: int, after: list[int]) -> None:
-        """Add when PE_CPU has issued a command, and the commands that it comes after."""
-        self.issued.append((command, issued))
+    def issue(self, command: int, issued: int, launch: int, after: list[int]) -> None:
+        """Add when PE_CPU has issued a command, of which launch (or -1), and the commands that it comes after."""
+        self.issued.append((command, issued, launch))
         self.after.extend((command, other) for other in after if other >= 0)
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:

@@ -71,7 +71,7 @@ def causes(engine: GraphEngine) -> Causes:
         tuple(nodes),
         tuple(routes),
         links,
-        np.array(log.issued, np.int64).reshape(-1, 2),
+        np.array(log.issued, np.int64).reshape(-1, 3),
         np.array(log.after, np.int64).reshape(-1, 2),
         np.array([(x.id, x.target_start_ps) for x in engine.launches], np.int64).reshape(-1, 2),
     )
@@ -90,7 +90,8 @@ def collect(engine: GraphEngine) -> Records:
         rows = columns["component"] == i
         busy[i] = counted[name] if name in counted else _union(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
-        Launch(x.name, x.sent_ps, x.end_ps if x.end_ps is not None else engine.env._now) for x in engine.launches
+        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps is None else x.end_ps, x.sip, x.queues or "")
+        for x in engine.launches
     ]
     return Records(
         **columns,

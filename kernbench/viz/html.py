@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
-from kernbench.analysis.result import LABELS, VALIDATION
+from kernbench.analysis.launches import labels, on
+from kernbench.analysis.result import LABELS, SHOWN_LAUNCHES, VALIDATION
 from kernbench.analysis.timeline import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
@@ -37,9 +38,12 @@ def result_html(result: Result) -> str:
         _last_timeline(result.records),
     ]
     if result.launches:
-        rows = [[x.name, _ns(x.start_ps / 1000), _ns((x.end_ps - x.start_ps) / 1000)] for x in result.launches[:10]]
+        rows = [
+            [label + on(x), _ns(x.start_ps / 1000), _ns((x.end_ps - x.start_ps) / 1000)]
+            for label, x in zip(labels(result.launches), result.launches, strict=True)
+        ][:SHOWN_LAUNCHES]
         more = len(result.launches) - len(rows)
-        title = f"launches{f' (first 10 of {len(result.launches)})' if more else ''}"
+        title = f"launches{f' (first {len(rows)} of {len(result.launches)})' if more else ''}"
         parts.append(_table([title, "start [ns]", "latency [ns]"], rows))
     parts.append(_busiest("busiest components", result.busiest_components(), links=False))
     parts.append(_busiest("busiest links", result.busiest_links(), links=True))

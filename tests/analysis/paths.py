@@ -5,16 +5,30 @@ from __future__ import annotations
 from itertools import pairwise
 
 from kernbench.analysis.critical_path import critical_path
+from kernbench.analysis.launches import calls, span
 from kernbench.analysis.trail import UNKNOWN
 from tests.components.one_pe import pointer
 
 
 def checked(records):
-    """Return the critical path, which must be a chain from 0 to the makespan whose every cause the log tells."""
-    path = critical_path(records)
-    assert sum(step.end_ps - step.start_ps for step in path.steps) == records.makespan_ps == path.makespan_ps
-    assert sum(path.parts().values()) == records.makespan_ps
-    assert path.steps[0].start_ps == 0
+    """Return the critical path, which must be a chain from 0 to the makespan whose every cause the log tells.
+
+    That of each launch must be one from its start to its end.
+    """
+    path = chain(records, (), 0, records.makespan_ps)
+    for launches in calls(records.launches).values():
+        chain(records, launches, *span(launches))
+        if len(launches) > 1:
+            chain(records, launches[-1:], *span(launches[-1:]))
+    return path
+
+
+def chain(records, launches, start_ps, end_ps):
+    """Return the critical path of launches, or of the run, which must be a chain that leaves nothing out."""
+    path = critical_path(records, launches)
+    assert sum(step.end_ps - step.start_ps for step in path.steps) == end_ps - start_ps == path.makespan_ps
+    assert sum(path.parts().values()) == path.makespan_ps
+    assert (path.steps[0].start_ps, path.steps[-1].end_ps) == (start_ps, end_ps)
     for step in path.steps:
         assert sum(part.ps for part in step.parts) == step.end_ps - step.start_ps > 0, step
         assert all(part.ps > 0 for part in step.parts), step

@@ -68,6 +68,22 @@ def test_any_program_on_any_pe(changes, steps, pes, log, mode):
     checked(engine.records())
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=8),
+    st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=8),
+    st.sampled_from([0, 0, 1]),
+    st.sampled_from(["tile", "operation"]),
+    st.sampled_from(["exact", "fast"]),
+)
+def test_two_launches_at_once_on_one_pe_or_two(steps, others, pe, log, mode):
+    engine = engine_of(log=log, mode=mode)
+    sent = [engine.launch(0, [(0, at)], program(x), (), "kernel") for x, at in ((steps, 0), (others, pe))]
+    for one in sent:
+        engine.wait(one.done)
+    checked(engine.records())
+
+
 def test_a_program_that_waits_for_room_in_tcm():
     def kernel(tl):
         for i in range(6):

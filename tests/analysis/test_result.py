@@ -18,7 +18,7 @@ def result():
     )
     rows = [("dma_in", 20, 36, 0, {}), ("fetch", 36, 52, 0, {}), ("gemm", 52, 68, 0, {}), ("h2d", 0, 10, None, {})]
     return Result(
-        records_of(rows, links=links, launches=(Launch("matmul", 10_000, 80_000),), makespan_ps=80_000), "tiny"
+        records_of(rows, links=links, launches=(Launch("matmul", 10_000, 80_000, 1),), makespan_ps=80_000), "tiny"
     )
 
 
@@ -72,7 +72,7 @@ def test_the_text_names_what_it_shows(result):
     for part in (
         "tiny: 80.00 ns",
         "machine 0123456789ab",
-        "launch matmul: 70.00 ns",
+        "launch matmul on sip1: 70.00 ns",
         "matrix",
         "a->b",
         "4,096 B at 256 GB/s",
@@ -84,7 +84,7 @@ def test_the_text_names_what_it_shows(result):
 def test_json_is_plain(result):
     got = json.loads(result.to_json())
     assert got["certified"] is True
-    assert got["launches"] == [{"name": "matmul", "start_ns": 10.0, "latency_ns": 70.0}]
+    assert got["launches"] == [{"name": "matmul", "sip": 1, "start_ns": 10.0, "latency_ns": 70.0}]
     assert got["digest"] == result.records.digest()
 
 
@@ -94,5 +94,13 @@ def test_a_saved_result_is_the_same(result, tmp_path):
 
 
 def test_many_launches_are_counted_not_listed(result):
-    many = Result(replace(result.records, launches=tuple(Launch(f"k{i}", 0, 1000) for i in range(8))))
+    many = Result(replace(result.records, launches=tuple(Launch(f"k{i}", 0, 1000) for i in range(13))))
     assert "and 3 more launches" in repr(many)
+
+
+def test_launches_are_listed_by_what_why_takes_and_by_sip(result):
+    pair = Launch("sum", 0, 40_000, 0), Launch("sum", 0, 50_000, 1)
+    two = Result(replace(result.records, launches=(*pair, *pair)))
+    for line in ("sum on sip0", "sum on sip1", "sum #2 on sip0", "sum #2 on sip1"):
+        assert f"launch {line}: " in repr(two)
+        assert f"{line}</td>" in two._repr_html_()

@@ -12,6 +12,7 @@ import kernbench as kb
 from kernbench.notebook import LiveRun, TopologyPicker, explore, state
 from kernbench.notebook.export import EXPORTS
 from kernbench.notebook.serve import PAGE
+from kernbench.notebook.view_result import WHOLE
 from kernbench.notebook.view_run import STEPS
 from kernbench.notebook.words import why_html
 from tests.notebook import programs
@@ -52,6 +53,26 @@ def test_run_button_runs_and_the_panel_shows_it(ran):
     assert "1 result compared with a reference: right" in text(ran.result_panel.html["Why"])
     assert not ran.run_panel.run.disabled
     assert ran.run_panel.cancel.disabled
+
+
+def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
+    panel, result = ran.result_panel, ran.explorer.result
+    whole = text(panel.html["Why"])
+    (launch,) = result.launches
+    assert panel.of.options == (WHOLE, launch.name)
+    panel.of.value = launch.name
+    assert why_html(result.why(launch.name)) in panel.html["Why"].value
+    assert text(panel.html["Why"]) != whole
+    ran.work_panel.inputs["k"].value = "128"
+    ran.run_panel.run.click()
+    assert ran.explorer.wait(LONG_S)
+    assert panel.of.value == WHOLE
+    assert text(panel.html["Why"]) != whole
+    panel.of.value = "gemm 64x128x64 ref_ref"
+    ran.run_panel.run.click()
+    assert ran.explorer.wait(LONG_S)
+    assert panel.of.value == "gemm 64x128x64 ref_ref"
+    assert why_html(ran.explorer.result.why(panel.of.value)) in panel.html["Why"].value
 
 
 def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
