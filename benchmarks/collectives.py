@@ -52,7 +52,8 @@ def all_reduce(machine: Machine, target: str, *, data: bool = True, chunk_kib: i
 
     seconds, events = min(once() for _ in range(1 if config.n_sips > 8 else 3))
     return Row(
-        f"{ALGORITHM}, 96 KiB a cube, {config.n_sips} SIPs x {config.cubes_per_sip} cubes, exact, messages of {chunk_kib} KiB",
+        f"{ALGORITHM}, 96 KiB a cube, {config.n_sips} SIPs x {config.cubes_per_sip} cubes, exact, "
+        f"messages of {chunk_kib} KiB",
         seconds,
         f"{events / seconds / 1e3:,.0f} k events/s",
         target=target,
