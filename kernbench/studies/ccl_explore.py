@@ -7,17 +7,16 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import AUTO
 from kernbench.dtypes import as_dtype
-from kernbench.errors import KernbenchError, VerificationError
+from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import SEEN
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.studies.ccl_run import check
 from kernbench.studies.explore import Choices
-from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
 
@@ -50,7 +49,10 @@ def explore(
     plan = torch.collective(tensors, algorithm)
     torch.ahbm.synchronize()
     if torch.engine.data:
-        _check(torch, plan, tensors, values)
+        shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
+        own = {place: values[place[0]][shard.index] for place, shard in shards.items()}
+        check(torch.engine, plan, {place: shard.pa for place, shard in shards.items()}, own, kind)
+        torch.checks += 1
     return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(plan).strip("<>")
 
 
@@ -61,15 +63,3 @@ def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
     nbytes = max(shard.nbytes for shard in first.shards)
     few = sorted({(shard.cube, shard.pe) for shard in first.shards})[:SEEN]
     return Tuner(machine, known).choose("all_reduce", nbytes, places=few, itemsize=first.dtype.itemsize)
-
-
-def _check(torch: RuntimeContext, plan: Plan, tensors: list[DeviceTensor], values: np.ndarray) -> None:
-    """Compare each participant's shard with the sum of its lane, at no simulated cost: a host read has its own."""
-    shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
-    torch.checks += 1
-    for lane in plan.lanes:
-        expected = sum(values[place[0]][shards[place].index] for place in lane.places)
-        for place in lane.places:
-            held = torch.engine.memory.peek([(shards[place].pa, shards[place].nbytes)])
-            if not np.array_equal(held.view(tensors[0].dtype.numpy).astype(np.float32), expected):
-                raise VerificationError(f"{plan.algorithm.name}: {naming.pe(*place)} has another sum than numpy")

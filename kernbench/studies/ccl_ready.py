@@ -62,7 +62,7 @@ class Ready:
             return programs * (PROGRAM + 4 * -(-nbytes // slot))
         total = float(PROGRAM * programs)
         for sent in self.form.sent(nbytes):
-            each = 1 - -sent.nbytes // slot
+            each = 1 + -(-sent.nbytes // slot)
             meeting = sum(
                 n * len(hop.out) * max(0.0, 1 - sent.share_gbs / hop.bw_gbs) for hop, n in sent.queues.items()
             )

@@ -108,7 +108,7 @@ def run(
     engine.run()  # the last credits
     result = Result(engine.records(), plan.algorithm.name)
     if values:
-        _check(engine, plan, {place: held[-1] for place, held in buffers.items()}, values, kind)
+        check(engine, plan, {place: held[-1].va for place, held in buffers.items()}, values, kind)
     start, end = pe_window(result.records)
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
     # One participant alone has nothing to do.
@@ -146,15 +146,32 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
     return values
 
 
-def _check(
-    engine: GraphEngine, plan: Plan, ends: Mapping[Place, Pointer], values: Mapping[Place, np.ndarray], kind: DType
+def check(
+    engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant has in the end with what numpy makes of the tensors of its lane."""
+    """Compare what every participant has in the end with what numpy makes of the tensors of its lane.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        Its memory is looked at, which takes no simulated time.
+    plan : Plan
+    ends : mapping of place to int
+        Physical address of each participant's result.
+    values : mapping of place to array
+        What each participant began with.
+    kind : DType
+
+    Raises
+    ------
+    VerificationError
+        If a value is another.
+    """
     for lane in plan.lanes:
         given = [values[place] for place in lane.places]
         for rank, place in enumerate(lane.places):
             expected = _expected(plan.algorithm.collective, given, rank)
-            got = engine.memory.peek([(ends[place].va, len(expected) * kind.itemsize)]).view(kind.numpy)
+            got = engine.memory.peek([(ends[place], len(expected) * kind.itemsize)]).view(kind.numpy)
             if not np.array_equal(got.astype(np.float64), expected):
                 raise VerificationError(f"{plan.algorithm.name}: {naming.pe(*place)} ends with other values than numpy")
 
