@@ -66,7 +66,9 @@ def _any_machine(rng: Random, *, even: bool) -> dict[str, Value]:
         return rng.choice(_EVEN_GBS if even else _UNEVEN_GBS)
 
     def ns(most: float) -> float:
-        return rng.choice((0.0, 0.0, 1.0, 2.0)) if even else rng.choice((0.0, 0.001, 1.0, round(rng.uniform(0, most), 3)))
+        return (
+            rng.choice((0.0, 0.0, 1.0, 2.0)) if even else rng.choice((0.0, 0.001, 1.0, round(rng.uniform(0, most), 3)))
+        )
 
     rows, cols = rng.randint(1, 5), rng.randint(1, 5)
     places = [[r, c] for r in range(rows) for c in range(cols)]
@@ -118,7 +120,7 @@ def _any_machine(rng: Random, *, even: bool) -> dict[str, Value]:
 
 
 def _random_transactions(rng: Random, machine: Machine, count: int) -> list[Transaction]:
-    """Return `count` transactions; few sources, few ends and few instants on some machines, to provoke queues and ties."""
+    """Return `count` transactions; on some machines from few sources to few ends at few instants, so that they meet."""
     nodes = list(machine.graph.nodes())
     sources = [node.id for node in nodes if node.kind in ("pe_dma", "pe_cpu", "host", "io_cpu", "m_cpu")]
     memories = [node.id for node in nodes if node.kind in ("hbm_ctrl", "sram")]
@@ -134,15 +136,15 @@ def _random_transactions(rng: Random, machine: Machine, count: int) -> list[Tran
         dst = rng.choice(parts if kind == "send" else memories)
         if dst == src:
             kind, dst = "read", rng.choice(memories)
-        nbytes = _random_size(rng, burst_bytes, least=0 if kind == "send" else 1)
+        nbytes = max(0 if kind == "send" else 1, _random_size(rng, burst_bytes))
         offset = rng.choice((0, rng.randrange(1 << 14), rng.randrange(8) * burst_bytes, rng.randrange(8) * 256))
         after = rng.randrange(len(made)) if made and rng.random() < chained else None
         made.append(Transaction(kind, src, dst, offset, nbytes, rng.randrange(instants) * step_ps, after))
     return made
 
 
-def _random_size(rng: Random, burst_bytes: int, *, least: int) -> int:
+def _random_size(rng: Random, burst_bytes: int) -> int:
     near = rng.choice((256, burst_bytes)) * rng.choice((1, 1, 2, 3, 4, 16)) + rng.choice((-1, 0, 0, 1))
-    # A burst of one byte makes many of a large request, and an event of each.
+    # Bursts of one byte make many of a large request, each with its own end.
     most = 40 * burst_bytes if burst_bytes < 64 else 40_000
-    return max(least, min(most, rng.choice((least, 1, 16, near, near, rng.randrange(5000), rng.randrange(40_000)))))
+    return min(most, rng.choice((0, 1, 16, near, near, rng.randrange(5000), rng.randrange(40_000))))

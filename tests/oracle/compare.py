@@ -1,27 +1,45 @@
-"""The product and the oracle on the same cases, and the smallest case on which they differ."""
+"""The engine and the oracle on the same cases, and the smallest case on which they differ."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import yaml
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_traffic import Engine, Simulator
 from kernbench.topology.builder import Machine
-from tests.oracle.cases import Case, Transaction
+from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.simulator import Oracle
 
 Make = Callable[[Machine], Simulator]
+Ends = list[int]
 
 
-def product(machine: Machine) -> Simulator:
-    """Return the product's engine on `machine`."""
+class Difference(NamedTuple):
+    """A case, and the end of each of its transactions [ps]; the engine may have failed instead."""
+
+    case: Case
+    oracle: Ends
+    engine: Ends | Exception
+
+    def __str__(self) -> str:
+        ends = self.engine if isinstance(self.engine, list) else [repr(self.engine)] * len(self.oracle)
+        rows = [
+            {**transaction._asdict(), "oracle_ps": expected, "engine_ps": found}
+            for transaction, expected, found in zip(self.case.transactions, self.oracle, ends, strict=True)
+        ]
+        return yaml.safe_dump({"machine": self.case.overrides, "transactions": rows}, sort_keys=False, width=200)
+
+
+def engine(machine: Machine) -> Simulator:
+    """Return the engine on `machine`."""
     return Engine(GraphEngine(machine, log="off"))
 
 
-def play(sim: Simulator, transactions: Sequence[Transaction]) -> list[int]:
-    """Run transactions; return the end of each [ps]."""
+def play(sim: Simulator, transactions: Sequence[Transaction]) -> Ends:
+    """Run transactions; return the end of each [ps], -1 for one that never ends."""
     ends = [-1] * len(transactions)
     followers: dict[int | None, list[int]] = {}
     for i, transaction in enumerate(transactions):
@@ -49,67 +67,59 @@ def play(sim: Simulator, transactions: Sequence[Transaction]) -> list[int]:
     return ends
 
 
-def ends(case: Case, make: Make = product) -> tuple[list[int], list[int]]:
-    """Return the end of each transaction as the oracle and as the simulator that `make` returns has it [ps]."""
+def difference(case: Case, make: Make = engine) -> Difference | None:
+    """Return how the oracle and the engine that `make` returns differ on `case`, if they do."""
     machine = case.machine()
-    return play(Oracle(machine), case.transactions), play(make(machine), case.transactions)
-
-
-def differ(case: Case, make: Make = product) -> bool:
-    """Return whether a transaction of `case` ends at different times."""
-    expected, found = ends(case, make)
-    return expected != found
-
-
-def minimized(case: Case, make: Make = product) -> Case:
-    """Return a small case that differs as `case` does: fewer transactions, and defaults wherever they will do."""
-    case = _fewer(case, make)
-    for key in sorted(case.overrides):
-        smaller = case._replace(overrides={k: v for k, v in case.overrides.items() if k != key})
-        if _still_differs(smaller, make):
-            case = smaller
-    for i, transaction in enumerate(case.transactions):
-        for simpler in ({"after": None}, {"wait_ps": 0}, {"offset": 0}, {"nbytes": 1}, {"nbytes": 256}, {"nbytes": 257}):
-            changed = [*case.transactions]
-            changed[i] = transaction._replace(**simpler)
-            if changed[i] != transaction and _still_differs(case._replace(transactions=changed), make):
-                case, transaction = case._replace(transactions=changed), changed[i]  # noqa: PLW2901
-    return case
-
-
-def _fewer(case: Case, make: Make) -> Case:
-    """Leave out as many transactions as possible: halves first, then single ones."""
-    size = len(case.transactions) // 2
-    while size:
-        at = 0
-        while at < len(case.transactions):
-            smaller = case._replace(transactions=_without(case.transactions, range(at, at + size)))
-            if differ(smaller, make):
-                case = smaller
-            else:
-                at += size
-        size //= 2
-    return case
-
-
-def _without(transactions: Sequence[Transaction], gone: range) -> list[Transaction]:
-    """Return `transactions` without those at `gone`; what followed one of these starts by itself."""
-    number = {None: None}
-    for i in range(len(transactions)):
-        number[i] = None if i in gone else sum(j not in gone for j in range(i))
-    return [t._replace(after=number[t.after]) for i, t in enumerate(transactions) if i not in gone]
-
-
-def _still_differs(case: Case, make: Make) -> bool:
+    expected = play(Oracle(machine), case.transactions)
+    found: Ends | Exception
     try:
-        return differ(case, make)
-    except Exception:  # noqa: BLE001 - a machine that is refused, or without a node that a transaction names
-        return False
+        found = play(make(machine), case.transactions)
+    except Exception as fault:  # noqa: BLE001 - a crash is a difference, too
+        found = fault
+    return None if found == expected else Difference(case, expected, found)
 
 
-def report(case: Case, make: Make = product) -> str:
-    """Return the machine, its transactions, and when each ends, as text that `python -m tests.oracle --case` reads."""
-    rows: list[dict[str, Any]] = []
-    for transaction, expected, found in zip(case.transactions, *ends(case, make), strict=True):
-        rows.append({**transaction._asdict(), "oracle_ps": expected, "product_ps": found})
-    return json.dumps({"machine": case.overrides, "transactions": rows}, indent=1)
+def differences(
+    seeds: Sequence[object], transactions: int, make: Make = engine
+) -> Iterator[tuple[object, Difference | None]]:
+    """Yield the random case of each seed, and how it differs."""
+    for seed in seeds:
+        yield seed, difference(random_case(seed, transactions), make)
+
+
+def minimized(found: Difference, make: Make = engine) -> Difference:
+    """Return a difference on fewer transactions, which are simpler, and on a machine closer to the default."""
+    best = found
+
+    def accepts(case: Case) -> bool:
+        nonlocal best
+        try:
+            smaller = difference(case, make)
+        except Exception:  # noqa: BLE001 - the machine is refused, or lacks a node that a transaction names
+            return False
+        best = smaller or best
+        return smaller is not None
+
+    size = len(best.case.transactions)
+    while size := size // 2:
+        at = 0
+        while at < len(best.case.transactions):
+            if not accepts(_without(best.case, range(at, at + size))):
+                at += size
+    for key in found.case.overrides:
+        accepts(best.case._replace(overrides={k: v for k, v in best.case.overrides.items() if k != key}))
+    for i in range(len(best.case.transactions)):
+        for change in ({"after": None}, {"wait_ps": 0}, {"offset": 0}, {"nbytes": 257}, {"nbytes": 256}, {"nbytes": 1}):
+            changed = list(best.case.transactions)
+            changed[i] = changed[i]._replace(**change)
+            accepts(best.case._replace(transactions=changed))
+    return best
+
+
+def _without(case: Case, gone: range) -> Case:
+    """Return `case` without the transactions at `gone`; what followed one of these starts by itself."""
+    kept = [i for i in range(len(case.transactions)) if i not in gone]
+    number = {old: new for new, old in enumerate(kept)}
+    return case._replace(
+        transactions=[case.transactions[i]._replace(after=number.get(case.transactions[i].after)) for i in kept]
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 
 from kernbench.topology.builder import Machine
@@ -37,7 +38,7 @@ class Link:
         edge = machine.graph.edge(src, dst)
         self.bw_gbs = edge.bw_gbs
         self.latency_ps = edge.latency_ps
-        self.place = (edge.rank, machine.graph.index(dst))
+        self.rank, self.node = edge.rank, machine.graph.index(dst)
         self.free_ps = 0
         self.served = 0
         self._times: dict[int, int] = {}
@@ -61,28 +62,30 @@ class Slice:
         self.burst_ps = service_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
         self.access_ps = round(hbm.access_ns * 1000)
         self.turnaround_ps = round(hbm.turnaround_ns * 1000)
-        self._free_ps = [0] * hbm.channels
-        self._direction: list[str | None] = [None] * hbm.channels
+        self.free_ps = [0] * hbm.channels
+        self.direction: list[str | None] = [None] * hbm.channels
 
     def bursts(self, offset: int, nbytes: int) -> range:
-        """Return the numbers of the bursts that the range touches."""
-        return range(offset // self.burst_bytes, -(-(offset + nbytes) // self.burst_bytes))
+        """Return the numbers of the bursts that the range touches, at least one."""
+        return range(offset // self.burst_bytes, (offset + max(nbytes, 1) - 1) // self.burst_bytes + 1)
 
     def serve(self, burst: int, direction: str, now: int) -> int:
         """Serve a burst that arrives `now`; return when it is done."""
         channel = burst % self.channels
-        start = max(now, self._free_ps[channel])
-        if self._direction[channel] not in (None, direction):
+        start = max(now, self.free_ps[channel])
+        if self.direction[channel] not in (None, direction):
             start += self.turnaround_ps
-        self._direction[channel] = direction
-        self._free_ps[channel] = start + self.burst_ps
-        return self._free_ps[channel] + (self.access_ps if direction == READ else 0)
+        self.direction[channel] = direction
+        self.free_ps[channel] = start + self.burst_ps
+        return self.free_ps[channel] + (self.access_ps if direction == READ else 0)
 
 
 class Message:
     """Flits on their way over `links`."""
 
-    def __init__(self, links: Sequence[Link], nbytes: int, asked: tuple[int, int], landed: Callable[[int], None]) -> None:
+    def __init__(
+        self, links: Sequence[Link], nbytes: int, asked: tuple[int, int], landed: Callable[[int], None]
+    ) -> None:
         self.links = links
         self.flits = flits_of(nbytes)
         self.asked = asked
@@ -99,7 +102,6 @@ class Oracle:
         self._links: dict[tuple[str, str], Link] = {}
         self._slices: dict[str, Slice] = {}
         self._asked: dict[int, int] = {}
-        # Of what happens at one instant: calls, then flits that enter their first link, then those that cross links.
         self._heap: list[tuple[int, tuple[int, ...], Callable[..., None], tuple[object, ...]]] = []
         self._calls = 0
 
@@ -112,7 +114,7 @@ class Oracle:
     def at(self, t: int, fn: Done) -> None:
         """Call `fn()` at `t`."""
         self._calls += 1
-        heapq.heappush(self._heap, (t, (0, self._calls), fn, ()))
+        heapq.heappush(self._heap, (t, self.call_key(self._calls), fn, ()))
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         """Send a message now."""
@@ -161,7 +163,7 @@ class Oracle:
 
     def _way(self, path: Sequence[str]) -> list[Link]:
         links = []
-        for ends in zip(path, path[1:], strict=False):
+        for ends in pairwise(path):
             if ends not in self._links:
                 self._links[ends] = Link(self._machine, *ends)
             links.append(self._links[ends])
@@ -177,7 +179,7 @@ class Oracle:
             self._enter(message, flit, self.now)
 
     def _enter(self, message: Message, flit: int, t: int) -> None:
-        heapq.heappush(self._heap, (t, (1, *message.asked, flit), self._arrive, (message, flit, 0)))
+        heapq.heappush(self._heap, (t, self.entry_key(message, flit), self._arrive, (message, flit, 0)))
 
     def _arrive(self, message: Message, flit: int, hop: int) -> None:
         """Let a flit arrive at the start of link number `hop` of its way, or at the end of the way (M4.3, M4.4)."""
@@ -186,4 +188,18 @@ class Oracle:
             return
         link = message.links[hop]
         t = link.serve(message.flits[flit - 1], self.now)
-        heapq.heappush(self._heap, (t, (2, *link.place, link.served), self._arrive, (message, flit, hop + 1)))
+        heapq.heappush(self._heap, (t, self.arrival_key(link), self._arrive, (message, flit, hop + 1)))
+
+    # The order of what happens at one instant (M4.4); calls start what enters, so they come first.
+
+    @staticmethod
+    def call_key(count: int) -> tuple[int, ...]:
+        return 0, count
+
+    @staticmethod
+    def entry_key(message: Message, flit: int) -> tuple[int, ...]:
+        return 1, *message.asked, flit
+
+    @staticmethod
+    def arrival_key(link: Link) -> tuple[int, ...]:
+        return 2, link.rank, link.node, link.served
