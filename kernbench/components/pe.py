@@ -117,7 +117,7 @@ class Pe:
     def pump(self) -> None:
         """Move everything that can move."""
         scheduler, dma = self.scheduler, self.dma
-        if scheduler.queue or scheduler.alone is not None:
+        if scheduler.queue:
             scheduler.advance()
         self.pipeline.advance()
         if dma.reader.queue:

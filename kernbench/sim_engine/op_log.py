@@ -12,7 +12,7 @@ from kernbench.analysis.records import COLUMNS, CommandInfo
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.clock import Clock
-    from kernbench.sim_engine.link import Route
+    from kernbench.sim_engine.route import Route
     from kernbench.sim_engine.transfer import Transaction
 
 LEVELS = ("off", "operation", "tile")
