@@ -106,16 +106,6 @@ class OpLog:
         command = receive.id if receive is not None else -1
         self._moves.append((sent, now, number, nbytes, command, slot.index, CREDIT, key, *_UNKNOWN))
 
-    def block(self, rows: np.ndarray, moves: np.ndarray) -> None:
-        """Add rows and moves by the table, as `tables` returns them."""
-        self._blocks.append(rows)
-        self._move_blocks.append(moves)
-
-    def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all rows and all transactions so far, a column for each entry of `COLUMNS` and `MOVES`."""
-        self._flush()
-        return _joined(self._blocks, len(COLUMNS)), _joined(self._move_blocks, len(MOVES))
-
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""
         self._flush()
