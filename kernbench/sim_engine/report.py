@@ -102,8 +102,6 @@ def collect(engine: GraphEngine) -> Records:
         component_busy_ps=busy,
         makespan_ps=engine.env._now,
         launches=tuple(launches),
-        certified=engine.certified,
-        mode=engine.mode,
         machine=engine.machine.hash,
         spec=engine.machine.spec,
         causes=causes(engine),
