@@ -56,7 +56,7 @@ def channels_of(machine: Machine) -> Channels:
     """Return how the HBM slices of a machine serve bursts."""
     hbm = machine.config.cube.hbm
     burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
-    return Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns))
+    return Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
 
 
 def _machines(machine: Machine, repeats: int) -> Iterator[tuple[str, Machine, Random]]:

@@ -40,8 +40,6 @@ def parts(machine: Machine, repeats: int) -> list[Sample]:
     samples = []
     for seed in range(1 + repeats):
         where = random_machine(seed - 1) if seed else machine
-        # A write after a write would be spared the change of direction that one alone pays.
-        where = where.with_({"cube.hbm.turnaround_ns": 0})
         rng = Random(f"parts {seed}")
         nodes = list(where.graph.nodes())
         sources = [node.id for node in nodes if node.kind == "pe_dma"]
