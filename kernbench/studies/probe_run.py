@@ -46,9 +46,9 @@ class Probe:
     result: Result
 
 
-def probe(machine: Machine, case: Case, nbytes: int, *, mode: str = "auto") -> Probe:
+def probe(machine: Machine, case: Case, nbytes: int) -> Probe:
     """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
-    engine = GraphEngine(machine, mode=mode, log="off")
+    engine = GraphEngine(machine, log="off")
     ends = start(engine, case, nbytes)
     engine.run()
     channels, rate = _channels(machine)
