@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from functools import cache
 
 import pytest
 from click.testing import CliRunner
 
 from kernbench.policy.routing import router_of
+from kernbench.sim_engine.backend import ENGINE
 from kernbench.topology import naming
 from kernbench.topology.builder import resolve_topology
 from tests.oracle.__main__ import main, read_case
@@ -13,6 +17,7 @@ from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.compare import Difference, difference, differences, minimized, play
 from tests.oracle.routes import Routes
 from tests.oracle.simulator import READ, Link, Message, Oracle, Slice
+from tests.repo import ROOT
 
 MACHINES, TRANSACTIONS, GROUPS = 200, 50, 10
 PE0 = "sip0.cube0.pe0.pe_dma"
@@ -22,6 +27,14 @@ PE0 = "sip0.cube0.pe0.pe_dma"
 def test_random_transactions_end_when_the_page_says(group):
     for seed, found in differences(range(group, MACHINES, GROUPS), TRANSACTIONS):
         assert found is None, f"python -m tests.oracle --machines 1 --seed {seed}\n{found}"
+
+
+@pytest.mark.skipif(ENGINE == "definition", reason="the test above ran on the definition")
+def test_the_definition_ends_them_then_too():
+    command = [sys.executable, "-m", "tests.oracle", "--machines", str(MACHINES), "--transactions", str(TRANSACTIONS)]
+    environment = {**os.environ, "KERNBENCH_ENGINE": "definition"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # M4.8, copied from the page: the oracle is judged without the engine.
