@@ -14,9 +14,7 @@ from kernbench.tp import rank_groups
 
 
 def test_every_error_has_the_meaning_of_a_builtin():
-    found = [
-        cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, KernbenchError)
-    ]
+    found = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, KernbenchError)]
     assert len(found) > 10
     known = {cls for _, cls in inspect.getmembers(builtins, inspect.isclass)}
     for cls in found:

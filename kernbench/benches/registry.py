@@ -79,10 +79,10 @@ def bench(
     >>> resolve("my_bench").description
     'Adds two vectors'
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         kebab = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")
         raise ConfigError(f'@bench: name = {name!r} is not in kebab-case; use for example "{kebab or "my-bench"}"')
-    if not isinstance(description, str) or not description.strip():
+    if not (description or "").strip():
         raise ConfigError(f"@bench: bench {name!r} has no description; give one line, which `kernbench list` shows")
 
     def register(run: Run) -> Run:

@@ -96,7 +96,7 @@ class DeviceSelector:
         """
         if isinstance(self.sip, str):
             object.__setattr__(self, "sip", _selected(self.sip))
-        elif self.sip is not None and (isinstance(self.sip, bool) or not isinstance(self.sip, int) or self.sip < 0):
+        elif self.sip is not None and (type(self.sip) is not int or self.sip < 0):
             raise _selects_nothing(self.sip)
 
     @property
@@ -129,10 +129,7 @@ def resolve_device(device: str | DeviceSelector | None, n_sips: int | None = Non
     >>> resolve_device("sip:1")
     DeviceSelector(sip=1)
     """
-    if isinstance(device, DeviceSelector):
-        selector = device
-    else:
-        selector = DeviceSelector(device)
+    selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
     if n_sips is not None and selector.first >= n_sips:
         raise ValueError(f"device = {selector}: the machine has {n_sips} SIPs, sip:0 to sip:{n_sips - 1}")
     return selector

@@ -101,9 +101,7 @@ def data_size(world: int, sizes: Mapping[str, int]) -> int:
     product = 1
     for axis, size in sizes.items():
         if size < 1:
-            raise ArgumentError(
-                f"initialize_model_parallel: the {_NAMES[axis]} parallel size is {size}; expected >= 1"
-            )
+            raise ArgumentError(f"initialize_model_parallel: the {_NAMES[axis]} parallel size is {size}; expected >= 1")
         product *= size
     if world % product:
         factors = " x ".join(f"{_NAMES[axis]} {size}" for axis, size in sizes.items())

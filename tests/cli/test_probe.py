@@ -5,7 +5,6 @@ import json
 import pytest
 
 import kernbench as kb
-
 from kernbench.cli.main import main
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe_cases import select
