@@ -6,9 +6,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, MinLen
-
-from kernbench.config.values import After, Before, Finite, Model, Unit, keys
+from kernbench.config.values import After, Before, Bound, Model, Unit, keys
 
 _Config = TypeVar("_Config", bound=Model)
 
@@ -83,16 +81,11 @@ def _annotated(kind: Any, marks: tuple[Any, ...], value: Any) -> Any:
 
 
 def _holds(mark: Any, value: Any) -> bool:
-    match mark:
-        case Ge(bound):
-            return bool(value >= bound)
-        case Gt(bound):
-            return bool(value > bound)
-        case Le(bound):
-            return bool(value <= bound)
-        case MinLen(bound):
-            return len(value) >= bound
-        case Before() | Unit() | Finite():  # `Before` has run; only finite floats get here
-            return True
-        case _:
-            return False
+    if isinstance(mark, Bound):  # only finite floats get here
+        return (
+            (mark.ge is None or value >= mark.ge)
+            and (mark.gt is None or value > mark.gt)
+            and (mark.le is None or value <= mark.le)
+            and (mark.min_length is None or len(value) >= mark.min_length)
+        )
+    return isinstance(mark, (Before, Unit))  # `Before` has run

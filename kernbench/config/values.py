@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
 
-from annotated_types import Ge, Gt, Le, MinLen
-
 from kernbench.registry import COMPONENTS
 
 if TYPE_CHECKING:
@@ -93,11 +91,18 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
-class Finite:
-    """Of a float: neither infinite nor NaN."""
+class Bound:
+    """Limits of a number or of the length of a list, by pydantic's names."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    allow_inf_nan: bool | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        return {**handler(source), "allow_inf_nan": False}
+        limits = {name: getattr(self, name) for name in self.__slots__}
+        return {**handler(source), **{name: limit for name, limit in limits.items() if limit is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +118,29 @@ class Unit:
 
 
 # Bounds stand before the check of the type, or they would not reach the JSON schema.
-_FINITE = Finite()
-_MOST = Le(LARGEST)
+_FINITE = Bound(allow_inf_nan=False)
+_MOST = Bound(le=LARGEST)
 _NUMBER = Before(_number)
 _POWER = After(_power_of_two)
-NOT_EMPTY = MinLen(1)
+NOT_EMPTY = Bound(min_length=1)
 
-Ns = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER, Unit("ns")]
-NsPerMm = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER, Unit("ns/mm")]
-Gbs = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GB/s")]
-Ghz = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GHz")]
-Mm = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("mm")]
-Mib = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("MiB")]
-Gib = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GiB")]
-Proxy = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER]
-Share = Annotated[float, _FINITE, Gt(0), Le(1), _NUMBER]
-Kib = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("KiB")]
-Bytes = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("B")]
-BurstBytes = Annotated[int, Ge(1), _MOST, _POWER, _NUMBER, Unit("B")]
-Cycles = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("cycles")]
-Count = Annotated[int, Ge(1), _MOST, _NUMBER]
-PowerOfTwo = Annotated[int, Ge(1), _MOST, _POWER, _NUMBER]
-Side = Annotated[int, Ge(1), Le(LONGEST_SIDE), _NUMBER]
-Index = Annotated[int, Ge(0), _MOST, _NUMBER]
+Ns = Annotated[float, _FINITE, Bound(ge=0), _MOST, _NUMBER, Unit("ns")]
+NsPerMm = Annotated[float, _FINITE, Bound(ge=0), _MOST, _NUMBER, Unit("ns/mm")]
+Gbs = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("GB/s")]
+Ghz = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("GHz")]
+Mm = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("mm")]
+Mib = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("MiB")]
+Gib = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("GiB")]
+Proxy = Annotated[float, _FINITE, Bound(ge=0), _MOST, _NUMBER]
+Share = Annotated[float, _FINITE, Bound(gt=0), Bound(le=1), _NUMBER]
+Kib = Annotated[int, Bound(ge=1), _MOST, _NUMBER, Unit("KiB")]
+Bytes = Annotated[int, Bound(ge=1), _MOST, _NUMBER, Unit("B")]
+BurstBytes = Annotated[int, Bound(ge=1), _MOST, _POWER, _NUMBER, Unit("B")]
+Cycles = Annotated[int, Bound(ge=1), _MOST, _NUMBER, Unit("cycles")]
+Count = Annotated[int, Bound(ge=1), _MOST, _NUMBER]
+PowerOfTwo = Annotated[int, Bound(ge=1), _MOST, _POWER, _NUMBER]
+Side = Annotated[int, Bound(ge=1), Bound(le=LONGEST_SIDE), _NUMBER]
+Index = Annotated[int, Bound(ge=0), _MOST, _NUMBER]
 Coordinate = Annotated[float, _FINITE, _NUMBER]
 Place = Annotated[tuple[Index, Index], Before(_pair("[row, column]"))]
 Point = Annotated[tuple[Coordinate, Coordinate], Before(_pair("[x, y]")), Unit("mm")]
