@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kernbench"
 NOTEBOOK_FOLDERS = ("notebooks", "milestones")
-_TEXT = {".py", ".ipynb", ".md", ".toml", ".yaml", ".yml", ".cfg", ".txt", ".lock", ".json", ".csv", ".svg", ""}
+_TEXT = {".py", ".pyx", ".pxd", ".ipynb", ".md", ".toml", ".yaml", ".yml", ".cfg", ".txt", ".lock", ".json", ".csv", ".svg", ""}
 
 
 @cache
