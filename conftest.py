@@ -12,7 +12,7 @@ from kernbench import build
 
 collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*"]
 
-# Without a core the tests run the definition. The header says so; the warning would be an error, and an output of notebooks.
+# Without a core the tests run the definition. The header says so: a warning would be an error, and change notebooks.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     ENGINE = build.engine()

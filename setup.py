@@ -85,7 +85,7 @@ class BuildCore(build_ext):
 
 
 def is_stale(source: Path, package: Path, record: Mapping[str, str], old: Mapping[str, str]) -> bool:
-    """Return whether a module has to be compiled: its built file is missing, or a file that it depends on has changed."""
+    """Return whether a module has to be compiled: it is not built, or a file that it depends on has changed."""
     from Cython.Build.Dependencies import create_dependency_tree
 
     inputs = create_dependency_tree(quiet=True).all_dependencies(str(source))

@@ -1,7 +1,7 @@
 """Which engine simulates: the compiled core, or its definition in plain Python.
 
-`setup.py` compiles every module that has a `.pxd` file, next to its source, and records the hashes of all these sources.
-A core whose sources have changed since then is not used.
+`setup.py` compiles every module that has a `.pxd` file, next to its source, and records the hashes of the sources. A
+core whose sources have changed since then is not used.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernbench import build
-from tests.repo import ROOT
+from tests.repo import PACKAGE, ROOT, files
 
 SAMPLE = Path("kernbench", "sample.py")
 SOURCE = "class Sample:\n    def __init__(self):\n        self.n = 1\n"
@@ -182,3 +182,15 @@ def test_a_compiled_file_is_what_python_would_load_by_itself(copy):
     assert usual.origin == str(build.built(copy / SAMPLE))
     assert ours.origin == str(copy / SAMPLE)
     assert build.SourceFinder("kernbench").find_spec("other.sample", path) is None
+
+
+def test_every_file_of_the_package_is_installed(tmp_path):
+    stray = build.built(PACKAGE / "stray.py")
+    stray.touch()
+    try:
+        done = run(ROOT, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path))
+    finally:
+        stray.unlink()
+    assert done.returncode == 0, done.stderr
+    installed = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert installed == {path.relative_to(ROOT) for path in files() if path.is_relative_to(PACKAGE)}
