@@ -100,7 +100,7 @@ class Turns:
     def __init__(self, flits: int) -> None:
         self.flits = flits
         self.lines: tuple[deque[tuple[Message, int]], ...] = (deque(), deque())
-        self.last = QUEUE
+        self.last = QUEUE  # irrelevant: the first to ask finds the other line empty
         self.busy = False
 
     def waiting(self) -> bool:

@@ -16,7 +16,7 @@ from tests.oracle.__main__ import main, read_case
 from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.compare import Difference, difference, differences, minimized, play
 from tests.oracle.routes import Routes
-from tests.oracle.simulator import BULK, READ, Link, Message, Oracle, Slice, Turns
+from tests.oracle.simulator import READ, Link, Message, Oracle, Slice, Turns
 from tests.repo import ROOT
 
 MACHINES, TRANSACTIONS, GROUPS = 200, 50, 10
@@ -141,14 +141,6 @@ def _longer_acknowledgement(init):
     return lambda message, links, nbytes, *rest: init(message, links, nbytes + (nbytes == 16), *rest)
 
 
-def _queues_first(init):
-    def changed(turns, flits):
-        init(turns, flits)
-        turns.last = BULK
-
-    return changed
-
-
 VARIATIONS = {
     "M4.1 time rounded down": (Link, "serve", _rounded_down),
     "M4.4 arrivals first": (Oracle, "entry_key", _with_key(lambda _, *key: (3, *key))),
@@ -167,7 +159,7 @@ VARIATIONS = {
     "M4.5 first write turns": (Slice, "__init__", _first_write_turns),
     "M4.5 access occupies": (Slice, "serve", _access_occupies),
     "M4.7 acknowledgement of 17 B": (Message, "__init__", _longer_acknowledgement),
-    "M8.6 queues first": (Turns, "__init__", _queues_first),
+    "M8.6 turns of one flit more": (Turns, "__init__", lambda init: lambda turns, flits: init(turns, flits + 1)),
     "M8.6 turn before what asks": (Oracle, "turn_key", _with_key(lambda *_: (-1,))),
 }
 
