@@ -10,6 +10,7 @@ KernbenchError
 |   +-- IpcqInvalidDirection a queue that the program does not have
 +-- DeadlockError            nothing can go on; every waiter is named
 |   +-- IpcqDeadlock
++-- LimitError               a run took more events, simulated time or host time than it may
 +-- CollectiveMismatchError  ranks disagree about a collective call
 +-- VerificationError        a bench's values are not what numpy says they are
 """
@@ -59,6 +60,10 @@ class DeadlockError(KernbenchError):
 
 class IpcqDeadlock(DeadlockError):
     """A receive that nobody serves; the message adds the state of each ring."""
+
+
+class LimitError(KernbenchError):
+    """A run took more events, simulated time or host time than its limits allow; the message names what ran."""
 
 
 class CollectiveMismatchError(KernbenchError):

@@ -10,6 +10,7 @@ from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.limits import Limits
 from kernbench.topology.builder import Machine
 
 
@@ -21,6 +22,7 @@ def run(
     mode: str = "auto",
     log: str = "operation",
     device: DeviceSelector | str | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
     """Run a bench and return what came of it.
 
@@ -39,6 +41,8 @@ def run(
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`.
     """
     return run_bench(
         topology=machine,
@@ -47,4 +51,5 @@ def run(
         data=data,
         mode=mode,
         log=log,
+        limits=limits,
     )

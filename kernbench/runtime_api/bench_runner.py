@@ -13,6 +13,7 @@ from kernbench.errors import KernbenchError, VerificationError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Limits, limited
 from kernbench.topology.builder import Machine, resolve_topology
 
 OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
@@ -69,6 +70,7 @@ def run_bench(
     data: bool = False,
     mode: str = "auto",
     log: str = "operation",
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
     """Run `bench_fn(torch)` and say what came of it.
 
@@ -89,6 +91,8 @@ def run_bench(
         Of the engine.
     log : str
         Level of the op log.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`; those that it opens besides, too.
 
     Raises
     ------
@@ -99,10 +103,11 @@ def run_bench(
     selector = resolve_device(device, machine.config.n_sips)
     engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, mode=mode, log=log)
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
-    torch = RuntimeContext(engine, selector, correlation_id=name)
+    limits = Limits.of(limits)
+    torch = RuntimeContext(engine, selector, correlation_id=name, limits=limits)
     error: KernbenchError | None = None
     try:
-        with torch:
+        with limited(limits), torch:
             bench_fn(torch)
     except KernbenchError as caught:
         error = caught
