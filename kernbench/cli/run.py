@@ -20,18 +20,12 @@ from kernbench.cli.options import (
 
 
 @click.command(short_help="Run a bench on a machine; print latency and where the time went.")
-@click.option("--bench", required=True, metavar="NAME", help="What to run: a name of `kernbench list`, or pkg.mod:run.")
+@click.option(
+    "--bench", required=True, metavar="NAME", help="What to run: a name or number of `kernbench list`, or pkg.mod:run."
+)
 @machine_options
 @click.option("--device", default="all", metavar="all|sip:N", help="Device that is current at first. Default: all.")
 @click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")
-@click.option(
-    "--mode",
-    type=click.Choice(["auto", "exact", "fast"]),
-    default="auto",
-    show_default=True,
-    help="How transfers are simulated. auto, exact: every flit on every link. fast: whole messages, an estimate; the "
-    "result says whether it is known to come to the same.",
-)
 @click.option(
     "--log",
     type=click.Choice(["off", "operation", "tile"]),
@@ -58,7 +52,6 @@ def run(
     overrides: tuple[str, ...],
     device: str,
     verify_data: bool,
-    mode: str,
     log: str,
     algorithm: str | None,
     session_limits: tuple[str, ...],
@@ -94,7 +87,7 @@ def run(
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, env_set("CCL_ALGORITHM", algorithm):
         outcome = run_bench(
-            topology=machine, bench_fn=chosen, device=selector, data=verify_data, mode=mode, log=log, limits=limits
+            topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log, limits=limits
         )
     if save:
         outcome.result.save(save)

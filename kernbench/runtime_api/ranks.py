@@ -48,6 +48,9 @@ class Rank:
             self.error = exit_ if exit_.code else None
         except Expired as expired:
             self.error = expired.error(f"rank {self.index} at {place_of(expired.__traceback__)}")
+        except GreenletExit as exit_:
+            if not self.is_stopped:
+                self.error = exit_
         except Exception as error:  # noqa: BLE001  every error of a rank is told by whoever joins it
             self.error = error
 

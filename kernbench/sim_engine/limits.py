@@ -229,7 +229,7 @@ class Guard(Observer):
         if limits.events is not None:
             events = engine.env.events + sum(program.commands for program in engine.programs)
             if events > limits.events:
-                raise self._error("events", f"{limits.events:,} events", self._running())
+                raise self._error("events", f"{limits.events:,.12g} events", self._running())
         if limits.simulated_ns is not None:
             latest_ps = max([engine.env.now, *(program.issued for program in engine.programs)])
             if latest_ps > limits.simulated_ns * 1000:
