@@ -25,8 +25,8 @@ def measure() -> Iterator[Row]:
     for mode in ("fast", "exact"):
         yield everywhere(1, (512, 512, 512), "ref_ref", mode=mode, target="< 3 s" if mode == "fast" else "")
     yield everywhere(1, (512, 512, 512), "ref_ref", looked_up=False)
-    big = everywhere(*BIG, target="< 6 s, < 300 MB")
-    yield replace(big, rate=f"{big.rate}, {peak_mb():.0f} MB, Python and all")
+    big = everywhere(*BIG, target="< 6 s, < 300 MiB")
+    yield replace(big, rate=f"{big.rate}, {peak():.0f} MiB, Python and all")
     yield layer()
 
 
@@ -73,13 +73,13 @@ def everywhere(
     )
 
 
-def peak_mb() -> float:
-    """Return the memory that a process needs at most to run the largest case, with operation-level records [MB]."""
+def peak() -> float:
+    """Return the memory that a process needs at most to run the largest case, with operation-level records [MiB]."""
     code = f"""
-import resource
 from benchmarks.machines import everywhere
+from benchmarks.table import peak_mib
 everywhere(*{BIG!r})
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(peak_mib())
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout)
