@@ -15,6 +15,7 @@ from typing import Any
 import simpy
 from simpy.core import EmptySchedule
 from simpy.events import NORMAL
+from kernbench.sim_engine.core import Core
 
 Callback = Callable[[Any], None]
 ARRIVAL = 2
@@ -24,63 +25,41 @@ LAST = 1 << 62
 class Clock(simpy.Environment):
     """A `simpy.Environment` in integer picoseconds; `events` counts what it has processed."""
 
-    _now: int
+    core = None
+
+    @property
+    def _now(self):
+        return self.core.now if self.core is not None else 0
+
+    @_now.setter
+    def _now(self, t):
+        pass
 
     def __init__(self) -> None:
         super().__init__(0)
-        self.events = 0
-        self.heap: list[tuple[int, int, int, Any]] = self._queue  # type: ignore[assignment]
+        self.core = Core()
+        self.heap = self.core
+        self.call_at = self.core.call_at
+        self.call_last = self.core.call_last
+        self.drain = self.core.drain
 
-    def call_at(self, t: int, fn: Callback, arg: Any = None) -> None:
-        """Call `fn(arg)` at time `t` [ps]."""
-        heappush(self.heap, (t, NORMAL, next(self._eid), (fn, arg)))
+    @property
+    def events(self):
+        return self.core.events
 
-    def call_last(self, t: int, fn: Callback, arg: Any = None) -> None:
-        """Call `fn(arg)` at time `t` [ps], after all else that happens then."""
-        heappush(self.heap, (t, LAST, next(self._eid), (fn, arg)))
+    def schedule(self, event, priority=NORMAL, delay=0):
+        self.core.event_at(self._now + delay, priority, event)
+
+    def peek(self):
+        return self.core.peek()
 
     def timer(self, t: int, value: object = None) -> simpy.Event:
-        """Return an event that succeeds with `value` at time `t` [ps]."""
         event = simpy.Event(self)
         event._ok, event._value = True, value
-        heappush(self.heap, (t, NORMAL, next(self._eid), event))
+        self.core.event_at(t, NORMAL, event)
         return event
 
     def step(self) -> None:
-        """Process the next entry.
-
-        Raises
-        ------
-        simpy.core.EmptySchedule
-            If there is none.
-        """
         if not self.heap:
             raise EmptySchedule
-        self.drain(1)
-
-    def drain(self, limit: int, until: simpy.Event | None = None) -> bool:
-        """Process up to `limit` entries; return True while there is more to do.
-
-        Stops early when `until` has been processed or the heap is empty, and then returns False.
-        """
-        heap = self.heap
-        done = 0
-        try:
-            while heap:
-                if done == limit:
-                    return until is None or until.callbacks is not None
-                done += 1
-                self._now, _, _, item = heappop(heap)
-                if item.__class__ is tuple:
-                    item[0](item[1])
-                    continue
-                callbacks, item.callbacks = item.callbacks, None
-                for callback in callbacks:
-                    callback(item)
-                if not item._ok and not hasattr(item, "_defused"):
-                    raise item._value
-                if item is until:
-                    return False
-            return False
-        finally:
-            self.events += done
+        self.core.drain(1)

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
-from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Hook, Link, Route
-from kernbench.sim_engine.movers import train_mover
+from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Hook, Route
+from kernbench.sim_engine.core import Link
 from kernbench.sim_engine.trains import Lines, Train
 from kernbench.topology.graph import Graph
 from kernbench.units import FLIT_BYTES, ServiceTimes, flits
@@ -77,7 +77,6 @@ class Fabric:
         self.flagged: dict[str, int] = {}
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
-        self.reservations = 0
         self.numbers = count(1)
         self.hops: list[Hop] | None = [] if trace else None
         self.rehearsed: dict[Hashable, Any] = {}
@@ -87,7 +86,18 @@ class Fabric:
         self._behind: dict[str, tuple[int, int, Hook | None]] = {}
         self._times: dict[float, ServiceTimes] = {}
         self.start_train: Callable[..., Any]
-        self.start_train, self._make_way, self._land, self.told = train_mover(self, clock, run_ahead)
+        core = self.core = clock.core
+        core.whole, core.run_ahead, core.flag = whole, run_ahead, self.flag
+        self.start_train, self._make_way, self.told = core.start, core.make_way_, core.told
+        self.call_at = core.call_key
+
+    @property
+    def reservations(self):
+        return self.core.reservations
+
+    @reservations.setter
+    def reservations(self, n):
+        self.core.reservations = n
 
     def link(self, src: str, dst: str) -> Link:
         """Return the link from `src` to `dst`, its latency as the node behind it says."""
@@ -148,11 +158,13 @@ class Fabric:
         else:
             start = self._start_singly
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), start)
+        route = Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), start)
+        route.direct = start is self.start_train
+        return route
 
     def pairs(self, route: Route) -> bool:
         """Return whether messages over `route` cross just two links each way, in this run's own way and unobserved."""
-        return len(route.links) == 2 and route.start == self.start_train == self.back(route).start
+        return False
 
     def carries_whole(self, route: Route) -> bool:
         """Return whether messages go over `route` whole."""
@@ -226,6 +238,3 @@ class Fabric:
         if train.fn is not None:
             heappush(self.clock.heap, (t, link.priority, order, (self._land, (link, order, train))))
 
-    def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
-        """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""
-        heappush(self.clock.heap, (t, ARRIVAL, key, (fn, arg)))

@@ -112,16 +112,17 @@ class Route:
     and busy time follow, so that nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("base", "counter", "flits", "links", "nbytes", "reply", "small", "start")
+    __slots__ = ("base", "counter", "direct", "flits", "links", "nbytes", "reply", "small", "start")
 
     def __init__(self, links: tuple[Link, ...], base: int, counter: list[int], start: Callable[..., None]) -> None:
         self.links, self.base, self.counter, self.start = links, base, counter, start
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.small: dict[int, int] = {}
+        self.direct = False
 
     def key(self) -> int:
         """Return a new transaction key: the source's place in the machine, then its own count; room for hops below."""
         count = self.counter[0]
         self.counter[0] = count + 1
-        return self.base | count << HOP_BITS
+        return self.base | count << 10
