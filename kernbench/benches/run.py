@@ -18,7 +18,6 @@ def run(
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     *,
     data: bool = False,
-    mode: str = "auto",
     log: str = "operation",
     device: DeviceSelector | str | None = None,
 ) -> BenchResult:
@@ -32,9 +31,6 @@ def run(
         As for `kb.load`.
     data : bool
         Compute values, too, so that the bench checks them.
-    mode : str
-        "auto" or "exact": every flit on every link. "fast": whole messages, an estimate; the result says whether it
-        is known to be exact.
     log : str
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
@@ -45,6 +41,5 @@ def run(
         bench_fn=resolve(bench) if isinstance(bench, str) else bench,
         device=device,
         data=data,
-        mode=mode,
         log=log,
     )

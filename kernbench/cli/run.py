@@ -17,14 +17,6 @@ from kernbench.cli.options import NewFile, echo_json, json_option, load_machine,
 @click.option("--device", default="all", metavar="all|sip:N", help="Device that is current at first. Default: all.")
 @click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")
 @click.option(
-    "--mode",
-    type=click.Choice(["auto", "exact", "fast"]),
-    default="auto",
-    show_default=True,
-    help="How transfers are simulated. auto, exact: every flit on every link. fast: whole messages, an estimate; the "
-    "result says whether it is known to come to the same.",
-)
-@click.option(
     "--log",
     type=click.Choice(["off", "operation", "tile"]),
     default="tile",
@@ -49,7 +41,6 @@ def run(
     overrides: tuple[str, ...],
     device: str,
     verify_data: bool,
-    mode: str,
     log: str,
     algorithm: str | None,
     as_why: bool,
@@ -82,7 +73,7 @@ def run(
     # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, env_set("CCL_ALGORITHM", algorithm):
-        outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, data=verify_data, mode=mode, log=log)
+        outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log)
     if save:
         outcome.result.save(save)
     if trace:

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 cdef class Job
-from kernbench.sim_engine.core cimport Callee
+from kernbench.sim_engine.callee cimport Callee
 from kernbench.components.command cimport Value, Command
 cdef class Engines:
     cdef public bint data

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.components.command import Command, Composite, Value, Vector
-from kernbench.sim_engine.core import Callee
+from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.op_log import KIND
 
 if TYPE_CHECKING:

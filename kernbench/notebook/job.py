@@ -39,12 +39,11 @@ class Options:
     ----------
     data : bool
         Compute values, so that the program checks them.
-    mode, log : str
+    log : str
         As for `kb.run`.
     """
 
     data: bool = True
-    mode: str = "auto"
     log: str = "tile"
 
 
@@ -178,7 +177,7 @@ class Job:
     def _run(self) -> Outcome:
         watch, options = Watch(self.on_frame, self._stop), self.options
         watch.check()
-        engine = GraphEngine(self.machine, options.data, mode=options.mode, log=options.log, observers=[watch])
+        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[watch])
         with RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
         watch.check()

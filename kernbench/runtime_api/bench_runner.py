@@ -67,7 +67,6 @@ def run_bench(
     device: DeviceSelector | str | None = None,
     engine_factory: Callable[[Machine], GraphEngine] | None = None,
     data: bool = False,
-    mode: str = "auto",
     log: str = "operation",
 ) -> BenchResult:
     """Run `bench_fn(torch)` and say what came of it.
@@ -82,11 +81,9 @@ def run_bench(
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
     engine_factory : callable, optional
-        Makes the engine of a machine, for one run; without it `data`, `mode` and `log` say what to make.
+        Makes the engine of a machine, for one run; without it `data` and `log` say what to make.
     data : bool
         Whether values are moved and computed, so that benches check their numbers.
-    mode : str
-        Of the engine.
     log : str
         Level of the op log.
 
@@ -97,7 +94,7 @@ def run_bench(
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)
-    engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, mode=mode, log=log)
+    engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, log=log)
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
     torch = RuntimeContext(engine, selector, correlation_id=name)
     error: KernbenchError | None = None

@@ -184,7 +184,6 @@ class RuntimeContext(TypeNames, Creation):
 def session(
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     data: bool = False,
-    mode: str = "exact",
     log: str = "operation",
     device: DeviceSelector | str | None = None,
 ) -> RuntimeContext:
@@ -197,8 +196,6 @@ def session(
     data : bool
         Whether values are moved and computed. Times are the same; without, values read from a device are NaN (or
         0 where the type has none).
-    mode : str
-        "exact" or "auto": every flit on every link. "fast": whole messages, an estimate.
     log : str
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
@@ -211,5 +208,5 @@ def session(
     ...     a.numpy().sum()
     np.float16(16.0)
     """
-    engine = GraphEngine(resolve_topology(machine), data, mode=mode, log=log)
+    engine = GraphEngine(resolve_topology(machine), data, log=log)
     return RuntimeContext(engine, device)

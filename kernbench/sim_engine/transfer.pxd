@@ -1,5 +1,5 @@
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.link cimport Route
+from kernbench.sim_engine.route cimport Route
 cdef class Transaction:
     cdef public object arg, fn, lines, pieces, data, served
     cdef public int64_t nbytes, offset, key, arrived, end

@@ -3,8 +3,8 @@ cdef class Channel
 cdef class Port
 cdef class PeDma
 from kernbench.sim_engine.core cimport Core
-from kernbench.sim_engine.link cimport Route
-from kernbench.sim_engine.turns cimport Turns
+from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.core cimport Arbiter as CArbiter
 from kernbench.sim_engine.transfer cimport Transaction
 cdef class Channel:
     cdef public Core core
@@ -23,6 +23,6 @@ cdef class PeDma:
     cdef public object pe, component
     cdef public str node_id
     cdef public dict _ports
-    cdef public Turns turns
+    cdef public CArbiter arbiter
     cdef public Channel reader, writer
     cpdef Port port(self, memory)

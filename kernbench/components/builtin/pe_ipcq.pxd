@@ -1,9 +1,10 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.core cimport Core, Callee
+from kernbench.sim_engine.callee cimport Callee
+from kernbench.sim_engine.core cimport Core
 cdef int _PUMP, _IN_SLOT, _RELEASE
-from kernbench.sim_engine.link cimport Route
-from kernbench.sim_engine.turns cimport Turns
+from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.core cimport Arbiter as CArbiter
 from kernbench.components.command cimport Value, Command, Send, Recv
 from kernbench.components.queues cimport Slot, Queue, Message, RecvJob
 from kernbench.components.receiver cimport Receiver
@@ -27,7 +28,7 @@ cdef class PeIpcq(Callee):
     cpdef pump(self, Queue queue)
     @cython.locals(i=int64_t, at=int64_t, slot=Slot, command=Send)
     cpdef _give_slot(self, Queue queue, Message message)
-    @cython.locals(slot=Slot, turns=Turns, route=Route)
+    @cython.locals(slot=Slot, arbiter=CArbiter, route=Route)
     cpdef _leave(self, Queue queue)
     @cython.locals(now=int64_t)
     cpdef reached(self, Slot slot)
@@ -36,7 +37,7 @@ cdef class PeIpcq(Callee):
     @cython.locals(now=int64_t, message=Message)
     cpdef _arrive(self, Queue queue, Slot slot)
     cpdef release(self, Slot slot, int64_t t)
-    @cython.locals(queue=Queue, first=Slot, back=Route, key=int64_t, turns=Turns)
+    @cython.locals(queue=Queue, first=Slot, back=Route, key=int64_t, arbiter=CArbiter)
     cpdef _release(self, Slot slot)
     @cython.locals(queue=Queue, route=Route, slot=Slot, key=int64_t)
     cpdef credited(self, Slot first)

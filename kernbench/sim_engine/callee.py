@@ -1,0 +1,22 @@
+"""What the calendar calls back without a bound method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Callee:
+    """What is called at the arrival of a message, or at a time it asked for."""
+
+    __slots__ = ()
+
+    def landed(self, arg: Any) -> None:
+        """Take a message that has arrived."""
+        raise NotImplementedError
+
+    def woken(self, what: int, arg: Any) -> None:
+        """Continue with step `what` at the time asked for."""
+        raise NotImplementedError
+
+    def __call__(self, arg: Any) -> None:
+        self.landed(arg)
