@@ -12,7 +12,9 @@ from kernbench.cli.options import NewFile, echo_json, json_option, load_machine,
 
 
 @click.command(short_help="Run a bench on a machine; print latency and where the time went.")
-@click.option("--bench", required=True, metavar="NAME", help="What to run: a name of `kernbench list`, or pkg.mod:run.")
+@click.option(
+    "--bench", required=True, metavar="NAME", help="What to run: a name or number of `kernbench list`, or pkg.mod:run."
+)
 @machine_options
 @click.option("--device", default="all", metavar="all|sip:N", help="Device that is current at first. Default: all.")
 @click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")

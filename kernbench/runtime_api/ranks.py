@@ -45,6 +45,9 @@ class Rank:
             self._program()
         except SystemExit as exit_:
             self.error = exit_ if exit_.code else None
+        except GreenletExit as exit_:
+            if not self.is_stopped:
+                self.error = exit_
         except Exception as error:  # noqa: BLE001  every error of a rank is told by whoever joins it
             self.error = error
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.explore import Choices
 from kernbench.studies.points import Row, code_version, machine_of, run_points
@@ -58,12 +58,12 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a case is unknown or a size is none; nothing has been run then.
     """
     resolved = resolve_topology(machine)
     if not sizes or any(size < 1 for size in sizes):
-        raise KernbenchError(f"sizes: {list(sizes)} must be bytes >= 1, at least one")
+        raise ArgumentError(f"sizes: {list(sizes)} must be bytes >= 1, at least one")
     chosen = select(resolved, names)
     points: list[Row] = [
         {"machine": dict(resolved.spec), "case": case.name, "nbytes": size} for case in chosen for size in sorted(sizes)

@@ -89,8 +89,13 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
                 "waited_ns": waited / 1000,
             }
         )
-    # The link into a memory and the one out of it may be crossed at the same instant: arrivals in order of ends.
-    return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], row["last_end_ns"]))
+    # Links without latency are crossed at one instant; among those, the order is that of the route.
+    place: dict[str, int] = {}
+    for src, memory in case.ends:
+        there = engine.fabric.route(src, memory)
+        for link in (*there.links, *engine.fabric.back(there).links):
+            place.setdefault(link.name, len(place))
+    return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], place[row["link"]]))
 
 
 def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:

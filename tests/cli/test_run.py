@@ -123,3 +123,13 @@ def test_the_algorithm_of_a_collective(capsys, monkeypatch):
     assert main([*command, "--algorithm", "tree_allreduc"]) == 1
     assert "did you mean tree_allreduce?" in capsys.readouterr().err
     assert "CCL_ALGORITHM" not in os.environ
+
+
+def test_a_bench_goes_by_its_number_in_the_list(capsys):
+    assert main(["list", "benches"]) == 0
+    listed = capsys.readouterr().out
+    assert "  2  gemm-single-pe" in listed
+    assert run("--bench", "2") == 0
+    assert "gemm-single-pe: OK" in capsys.readouterr().out
+    assert run("--bench", "99") == 2
+    assert "expected a number from 1 to" in capsys.readouterr().err

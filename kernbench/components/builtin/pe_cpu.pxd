@@ -16,6 +16,7 @@ cdef class Program(Issuer):
     cpdef submit(self, Command command)
     cpdef _place(self, Value output, Job job)
     cpdef block(self, on)
+    cpdef _check_caller(self)
     cpdef _wait(self, what)
     cpdef drop(self, Value value)
     cpdef _maybe_end(self, int64_t t)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import getcurrent, greenlet
 
-from kernbench.components.command import Command, Value
+from kernbench.components.command import Command, Stopped, Value
 from kernbench.components.jobs import Issuer, Job
+from kernbench.components.lines import kernel_frame
 from kernbench.components.pe import Pe
 from kernbench.components.pipeline import Stage
 from kernbench.errors import KernbenchError, KernelError
@@ -17,9 +18,6 @@ from kernbench.sim_engine.broadcast import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
-
-# Modules between a kernel and its program: the language, and this one.
-_LANGUAGE = ("kernbench.triton_emu.", "kernbench.components.")
 
 
 class PeCpu:
@@ -118,10 +116,11 @@ class Program(Issuer):
     def stop(self) -> None:
         """End the kernel where it stands."""
         if not self._greenlet.dead:
-            self._greenlet.throw(GreenletExit)
+            self._greenlet.throw(Stopped)
 
     def submit(self, command: Command) -> None:
         """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
+        self._check_caller()
         job = self.pe.job(command, self)
         if command.output is not None:
             self._place(command.output, job)
@@ -154,12 +153,20 @@ class Program(Issuer):
 
     def block(self, on: Value | Command) -> None:
         """Let the kernel wait until `on` is complete."""
+        self._check_caller()
         if on.done_ps is None:
             on.waiters += (self,)
             self._wait(on)
         elif on.done_ps > self.core.now:
             self._wake(on.done_ps)
             self._hub.switch()
+
+    def _check_caller(self) -> None:
+        if getcurrent() is not self._greenlet:
+            raise KernelError(
+                f"a tl or tile of {self.pe.name}, kernel {self.launch.name!r}, is used outside of its program; use the "
+                "tl that the kernel gets, and pass values to other programs through memory or queues"
+            )
 
     def _wake(self, t: int) -> None:
         self.waits_for, self.short = None, False
@@ -204,9 +211,7 @@ class Program(Issuer):
 
     def stands(self) -> str:
         """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
-        frame = self._greenlet.gr_frame
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(_LANGUAGE):
-            frame = frame.f_back
+        frame = kernel_frame(self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
