@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-try:
-    from kernbench.sim_engine.core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
-except ImportError:
-    from kernbench.sim_engine.network import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
-    ENGINE = "definition"
-else:
-    ENGINE = "core"
+from typing import TYPE_CHECKING
+
+from kernbench.build import CORE, ENGINE
 from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.network import Hop
+
+if TYPE_CHECKING or ENGINE != CORE:
+    from kernbench.sim_engine.network import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
+else:
+    from kernbench.sim_engine.core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
 
 __all__ = ["BULK", "ENGINE", "QUEUE", "Arbiter", "Callee", "Core", "HbmSlice", "Hop", "Link"]
