@@ -52,8 +52,9 @@ class Job:
         self.begins(pe, command, program)
 
     def begins(self, pe: Pe, command: Command, program: Program | None) -> None:
-        """Set what every job has."""
-        self.pe, self.command, self.program = pe, command, program
+        """Set what every job has; cheaper than a chain of constructors."""
+        self.pe, self.program = pe, program
+        self.command: Any = command
         self.ready = self.waiting = 0
         self.id = -1
         self.loaded = self.stays = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.pe import Pe
-    from kernbench.sim_engine.route import Route
 
 
 class Slot:
@@ -26,12 +25,18 @@ class Slot:
     """
 
     __slots__ = (
-        "arrived_ps", "back", "by", "credit", "credit_key", "credit_ps", "free", "index", "key", "loaded", "message", "nbytes", "number", "pa", "queue",
-        "read_ps", "route", "sent_ps", "since_ps",
+        "arrived_ps", "back", "by", "credit", "credit_key", "credit_ps", "free", "index", "key", "loaded", "message",
+        "nbytes", "number", "pa", "queue", "read_ps", "route", "sent_ps", "since_ps",
     )  # fmt: skip
 
     def __init__(self, message: Message, index: int, number: int, pa: int, nbytes: int) -> None:
         self.message, self.index, self.number, self.pa, self.nbytes = message, index, number, pa, nbytes
+        # The ring that it is in, the way of its part and of its credit, and the slot whose release sent that.
+        self.queue: Any = None
+        self.route: Any = None
+        self.back: Any = None
+        self.by: Slot | None = None
+        self.credit_key = self.credit_ps = -1
         self.sent_ps = self.arrived_ps = self.since_ps = self.read_ps = self.credit = self.key = -1
         self.loaded = self.free = False
 
@@ -162,7 +167,6 @@ class RecvJob(Job):
     """
 
     __slots__ = ("asked", "left", "message", "queue", "queues", "receiver")
-
 
     def __init__(self, pe: Pe, command: Recv, program: Program | None, queues: tuple[Queue, ...]) -> None:
         self.begins(pe, command, program)

@@ -69,7 +69,7 @@ class Receiver(Callee):
             queues, able = job.queues, not job.waiting and job.ready <= now
             first = queues[0]
             if len(queues) > 1:
-                if able and passed.isdisjoint(queues) and any([q.inbox for q in queues]) and self._looking != now:
+                if able and passed.isdisjoint(queues) and [q for q in queues if q.inbox] and self._looking != now:
                     self._looking = now
                     self.core.call_last(now, self._look_at_any, None)
                 passed.update(queues)

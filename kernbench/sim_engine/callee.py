@@ -19,4 +19,5 @@ class Callee:
         raise NotImplementedError
 
     def __call__(self, arg: Any) -> None:
+        """Take a message that has arrived."""
         self.landed(arg)

@@ -17,7 +17,7 @@ cdef class PeIpcq(Callee):
     cdef public object engine, name, fabric, log, component, observers
     cdef public PeFetchStore _ports
     cdef public Core core
-    cdef public dict sets, _by_ring, _by_peer_ring
+    cdef public dict sets, _by_ring
     cdef public Receiver receiver
     cdef public int64_t _write_free
     @cython.locals(queue=Queue)

@@ -53,7 +53,6 @@ class PeIpcq(Callee):
         self._ports = pe.fetch_store
         self._write_free = 0
         self._by_ring: dict[int, Queue] = {}
-        self._by_peer_ring: dict[int, Queue] = {}
 
     # -- installation
 
@@ -79,7 +78,7 @@ class PeIpcq(Callee):
                         f"{self.name}: the ring of {spec.direction!r} [{start:#x}, {end:#x}) overlaps that of "
                         f"{other.name!r} [{other_start:#x}, {other_end:#x}); reserve each ring from the allocator"
                     )
-            queues[spec.direction] = self._by_ring[start] = self._by_peer_ring[spec.peer_pa] = Queue(self, spec)
+            queues[spec.direction] = self._by_ring[start] = Queue(self, spec)
         for size in {spec.chunk_bytes for spec in specs}:
             self._arbitrate(specs[0], size, key)
         self.sets[key] = queues
