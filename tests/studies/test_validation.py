@@ -19,7 +19,7 @@ from kernbench.studies import (
     validation_report,
     validation_space,
 )
-from kernbench.studies.validation_row import Check, Outcome, Sample
+from kernbench.studies.validation_row import Check, Sample
 from kernbench.studies.validation_traffic import Engine, play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
@@ -38,7 +38,7 @@ def row_of(name: str, machine=SMALL) -> dict:
 
 
 def outcome(*pairs: tuple[float, float]):
-    return lambda _machine, _repeats: Outcome([Sample(f"point {i}", *pair) for i, pair in enumerate(pairs)])
+    return lambda _machine, _repeats: [Sample(f"point {i}", *pair) for i, pair in enumerate(pairs)]
 
 
 def test_every_row_names_a_rule_of_the_model_once():
