@@ -295,7 +295,7 @@ class Arbiter:
             t = max(self.link.free, self.core.now)
             if t != self._turn_ps:
                 self._turn_ps = t
-                self.core.call_at(t, self._turn, t)
+                self.core.call_last(t, self._turn, t)  # what asks in this very picosecond takes part
 
     def _turn(self, t: int) -> None:
         if t != self._turn_ps:
