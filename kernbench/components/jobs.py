@@ -61,7 +61,7 @@ class Job:
 
     def enter(self) -> None:
         """Queue for the engines, behind the commands before it."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it queues")
 
     def go(self) -> None:
         """Go on: nothing that it depends on is missing any more."""

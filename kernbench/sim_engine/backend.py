@@ -13,4 +13,4 @@ if TYPE_CHECKING or ENGINE != CORE:
 else:
     from kernbench.sim_engine.core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
 
-__all__ = ["BULK", "ENGINE", "QUEUE", "Arbiter", "Callee", "Core", "HbmSlice", "Hop", "Link"]
+__all__ = ["Arbiter", "BULK", "Callee", "Core", "ENGINE", "HbmSlice", "Hop", "Link", "QUEUE"]  # noqa: RUF022  as a test sorts

@@ -12,11 +12,11 @@ class Callee:
 
     def landed(self, arg: Any) -> None:
         """Take a message that has arrived."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} takes no messages")
 
     def woken(self, what: int, arg: Any) -> None:
         """Continue with step `what` at the time asked for."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} is not to be woken")
 
     def __call__(self, arg: Any) -> None:
         """Take a message that has arrived."""
