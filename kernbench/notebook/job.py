@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import sys
@@ -27,8 +28,11 @@ _EVERY_S = 0.1
 _COST = 10  # a frame is due again after this many times what the last one took
 
 
-class Cancelled(Exception):  # noqa: N818 - no error: the user asked for it
-    """The run was ended by its user."""
+_AGAIN_S = 0.1  # an exception that is raised in a finalizer is lost
+
+
+class Cancelled(BaseException):
+    """The run was ended by its user; not an `Exception`, so that programs that catch those end, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +89,14 @@ class Outcome:
 
 
 class Watch(Observer):
-    """Reports frames of a run some times a second, and ends it when told to."""
+    """Reports frames of a run some times a second."""
 
-    def __init__(self, report: Callable[[Frame], None], stop: threading.Event) -> None:
-        self._report, self._stop = report, stop
+    def __init__(self, report: Callable[[Frame], None]) -> None:
+        self._report = report
         self._due, self._before = 0.0, (time.perf_counter(), 0)
-
-    def check(self) -> None:
-        """Raise `Cancelled` if the run is to end."""
-        if self._stop.is_set():
-            raise Cancelled
 
     def pulse(self, engine: GraphEngine) -> None:
         """Report where the engine stands, if that is due."""
-        self.check()
         now = time.perf_counter()
         if now < self._due:
             return
@@ -134,15 +132,25 @@ class Job:
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _over: threading.Event = field(default_factory=threading.Event, init=False)
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _thread: int | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin."""
         threading.Thread(target=self._to_the_end, name="kernbench run", daemon=True).start()
 
     def cancel(self) -> None:
-        """Ask the run to end; it does so within a fraction of a second."""
-        self._stop.set()
+        """End the run, whatever it does: at the next instruction of its Python code."""
+        if not self._stop.is_set():
+            self._stop.set()
+            threading.Thread(target=self._interrupt, name="kernbench cancel", daemon=True).start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended; its results may still be looked at."""
+        return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; return whether it has come."""
@@ -158,6 +166,7 @@ class Job:
         begin = time.perf_counter()
         with _heard() as printed:
             outcome = self._outcome()
+        self._ended.set()
         seconds = time.perf_counter() - begin
         if not outcome.made:
             outcome = replace(outcome, printed=printed.text.getvalue(), seconds=seconds)
@@ -167,25 +176,51 @@ class Job:
 
     def _outcome(self) -> Outcome:
         try:
-            return self.before() or self._run()
-        except Cancelled:
-            return Outcome(cancelled=True)
+            with self._guard:
+                self._thread = threading.get_ident()
+            outcome = self.before() or self._run()
         except KernbenchError as error:
-            return Outcome(error=str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
-            return Outcome(error=_told(error))
+            outcome = Outcome(error=str(error))
+        except BaseException as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
+            outcome = Outcome(error=_told(error))
+        while self._thread is not None:
+            try:
+                self._leave()
+            except Cancelled:
+                continue
+        return Outcome(cancelled=True) if self._stop.is_set() else outcome
+
+    def _interrupt(self) -> None:
+        """Raise `Cancelled` in the run's thread until it has ended."""
+        while not self._ended.is_set():
+            with self._guard:
+                if self._thread is not None:
+                    _raise_in(self._thread, Cancelled)
+            self._ended.wait(_AGAIN_S)
+
+    def _leave(self) -> None:
+        """Let no cancellation reach what follows."""
+        with self._guard:
+            assert self._thread is not None
+            _raise_in(self._thread, None)
+            self._thread = None
 
     def _run(self) -> Outcome:
-        watch, options = Watch(self.on_frame, self._stop), self.options
-        watch.check()
-        engine = GraphEngine(self.machine, options.data, mode=options.mode, log=options.log, observers=[watch])
+        options = self.options
+        engine = GraphEngine(
+            self.machine, options.data, mode=options.mode, log=options.log, observers=[Watch(self.on_frame)]
+        )
         with RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
-        watch.check()
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
 
 
-def _told(error: Exception) -> str:
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception in a thread, at its next instruction; None: take back one that has not been raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
+
+
+def _told(error: BaseException) -> str:
     """Return what an error says, and where in the user's program it was raised."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
     where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""

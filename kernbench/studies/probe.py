@@ -24,7 +24,7 @@ from kernbench.studies.probe_cases import cases, select
 from kernbench.studies.probe_run import Probe, hops, probe, start
 from kernbench.studies.results import read_results, write_results
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import KIB, MIB
+from kernbench.units import FLIT_BYTES, KIB, MIB
 
 FILE = "probe.json"
 SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
@@ -114,6 +114,13 @@ def explore(
     torch.engine.run()
     rate = len(ends) * nbytes / max(ends) * 1000
     return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
+
+
+def explore_cost(machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
+    """Return the host time of `explore` [us]: transfers, and flits where several meet."""
+    [chosen] = select(machine, [case])
+    per_flit = 8.0 if chosen.pattern else 0.01
+    return len(chosen.ends) * (1000 + per_flit * nbytes / FLIT_BYTES)
 
 
 def row(found: Probe) -> Row:

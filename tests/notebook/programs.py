@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -28,3 +29,26 @@ def endless(torch, *, nbytes: int = 4096):
     while True:
         torch.ones(64, 64, dtype=torch.float16, device="ahbm").numpy()
         started.set()
+
+
+def spinning(torch, *, kernel: bool = False, catches: bool = False):
+    """Never end, and never ask the engine for anything: in the program, or in a kernel."""
+
+    def spin(*_, tl=None):
+        started.set()
+        while True:
+            try:
+                sum(range(1000))
+            except Exception:
+                if not catches:
+                    raise
+
+    if not kernel:
+        spin()
+    torch.launch("spin", spin, torch.ones(4, 4, dtype=torch.float16, device="ahbm"))
+    torch.ahbm.synchronize()
+
+
+def exits(torch):
+    """Leave the interpreter."""
+    sys.exit(3)
