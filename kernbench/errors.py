@@ -1,17 +1,20 @@
-"""Every error that kernbench raises on purpose.
+"""Every error that kernbench raises on purpose. Each one is also an instance of the builtin that has its meaning.
 
 KernbenchError
-+-- ConfigError              a machine, ccl or plan file, or an override, is wrong
-+-- PlacementError           a tensor cannot be placed as its DPPolicy says
-+-- AllocationError          a memory is full, or a free does not match an allocation
-+-- KernelError              a kernel failed: its file, line, program and PE are named
-|   +-- OutOfBoundsError     an access outside every mapped tensor
-|   +-- OutOfMemoryError     TCM or scratch cannot hold what the kernel asks for
-|   +-- IpcqInvalidDirection a queue that the program does not have
-+-- DeadlockError            nothing can go on; every waiter is named
++-- ArgumentError            ValueError      an argument has a value that the function does not take
++-- StateError               RuntimeError    a call at a time when it is not possible
++-- ConfigError              ValueError      a machine, ccl or plan file, or an override, is wrong
++-- PlacementError           ValueError      a tensor cannot be placed as its DPPolicy says
++-- AllocationError          RuntimeError    a memory is full, or a free does not match an allocation
++-- KernelError              RuntimeError    a kernel failed: its file, line, program and PE are named
+|   +-- OutOfBoundsError     IndexError      an access outside every mapped tensor
+|   +-- OutOfMemoryError                     TCM or scratch cannot hold what the kernel asks for
+|   +-- IpcqInvalidDirection ValueError      a queue that the program does not have
++-- DeadlockError            RuntimeError    no program and no rank can continue; every waiter is named
 |   +-- IpcqDeadlock
-+-- CollectiveMismatchError  ranks disagree about a collective call
-+-- VerificationError        a bench's values are not what numpy says they are
++-- LimitError               TimeoutError    a run took more events, simulated time or host time than it may
++-- CollectiveMismatchError  RuntimeError    ranks disagree about a collective call
++-- VerificationError        AssertionError  a bench's values differ from numpy's
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ class KernbenchError(Exception):
     """Base of all kernbench errors."""
 
 
-class ConfigError(KernbenchError):
+class ArgumentError(KernbenchError, ValueError):
+    """An argument has a value that the function does not take."""
+
+
+class StateError(KernbenchError, RuntimeError):
+    """A call at a time when it is not possible: before its initialization, or after its end."""
+
+
+class ConfigError(KernbenchError, ValueError):
     """A configuration is wrong; `faults` holds one line per fault of the file."""
 
     def __init__(self, faults: list[str] | str) -> None:
@@ -29,19 +40,19 @@ class ConfigError(KernbenchError):
         super().__init__("\n".join(self.faults))
 
 
-class PlacementError(KernbenchError):
+class PlacementError(KernbenchError, ValueError):
     """A tensor cannot be placed as asked."""
 
 
-class AllocationError(KernbenchError):
+class AllocationError(KernbenchError, RuntimeError):
     """A memory is full, or a free does not match an allocation."""
 
 
-class KernelError(KernbenchError):
+class KernelError(KernbenchError, RuntimeError):
     """A kernel failed on a PE."""
 
 
-class OutOfBoundsError(KernelError):
+class OutOfBoundsError(KernelError, IndexError):
     """A kernel touched an address that no tensor holds."""
 
 
@@ -49,21 +60,25 @@ class OutOfMemoryError(KernelError):
     """TCM or scratch cannot hold what a kernel asks for."""
 
 
-class IpcqInvalidDirection(KernelError):
+class IpcqInvalidDirection(KernelError, ValueError):
     """A program names a queue that it does not have; the message lists those it has."""
 
 
-class DeadlockError(KernbenchError):
-    """Nothing can go on; the message names every waiter."""
+class DeadlockError(KernbenchError, RuntimeError):
+    """No program and no rank can continue; the message names every waiter."""
 
 
 class IpcqDeadlock(DeadlockError):
     """A receive that nobody serves; the message adds the state of each ring."""
 
 
-class CollectiveMismatchError(KernbenchError):
+class LimitError(KernbenchError, TimeoutError):
+    """A run took more events, simulated time or host time than its limits allow; the message names what ran."""
+
+
+class CollectiveMismatchError(KernbenchError, RuntimeError):
     """Ranks of one group disagree about the collective they call."""
 
 
-class VerificationError(KernbenchError):
+class VerificationError(KernbenchError, AssertionError):
     """A bench computed something else than its reference."""

@@ -21,7 +21,7 @@ def hint(name: object, known: Iterable[str]) -> str:
     'did you mean router? known: router, sram'
     """
     known = list(known)
-    near = get_close_matches(str(name), known, n=1)
+    near = get_close_matches(str(name), known, n=1, cutoff=0.3)
     return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
 
 

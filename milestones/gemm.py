@@ -37,14 +37,10 @@ shapes: list = [[16, 16, 16], [32, 128, 32], [64, 64, 64]]  # M, K, N of each pr
 variants: list = ["ref_ref", "load_ref", "load_load"]  # stagings
 gathers: list = ["packed", "strided"]  # layouts of operands in HBM
 dtype: str = "f16"  # of A, B and C
-mode: str = "auto"  # of the engine
 timeline: list = [64, 64, 64]  # the product whose tiles are drawn
 layer_lists: list = ["vit-s L0", "vit-s L1", "deepbench 64x1216x1"]  # layers over the whole SIP
 layer_cubes: list = [2, 1]  # w and h of the SIP for the layers; empty: the machine's
 placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer lie
-max_tiles: int = 1100000  # of the matrix engine: a layer with more is not simulated
-max_flits: int = 14000000  # between PEs: a layer with more is not simulated
-exact_flits: int = 150000  # between PEs: a layer with more is simulated message by message, not certified
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -73,14 +69,12 @@ else:
         variants=variants,
         gathers=gathers,
         dtype=dtype,
-        mode=mode,
         workers=workers,
         folder=folder if output else None,
     )
     gemm.write(rows, machine, folder)
 figures = gemm_report.draw(rows, rows[0]["machine"], folder)
-print(f"{len(rows)} runs; {len({row['certificate'] for row in rows})} kind of certificate:")
-print("\n".join(sorted({row["certificate"] for row in rows})))
+print(f"{len(rows)} runs")
 
 # %% [markdown]
 # ## The numbers
@@ -169,9 +163,6 @@ else:
         select(layer_lists),
         placements=placements,
         dtype=dtype,
-        max_tiles=max_tiles,
-        max_flits=max_flits,
-        exact_flits=exact_flits,
         workers=workers,
         folder=folder if output else None,
     )

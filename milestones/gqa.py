@@ -43,8 +43,6 @@ halvings: list = [["decode", 512], ["prefill", 64]]  # whose limits are found by
 context: int = 512  # tokens, where they are not varied
 cubes: int = 2  # of a SIP
 dtype: str = "f16"  # of q, k, v and the result
-mode: str = "exact"  # of the engine
-max_scores: int = 300000000  # a point with more is not simulated
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -93,12 +91,12 @@ points = gqa.plan(
     context=context,
     cubes=cubes,
 )
-settings = {"dtype": dtype, "mode": mode, "workers": workers, "folder": kept}
+settings = {"dtype": dtype, "workers": workers, "folder": kept}
 if rerender:
     content = gqa.read(folder)
     rows, limits = content["rows"], content["limits"]
 else:
-    rows = gqa.sweep(machine, points, max_scores=max_scores, **settings)
+    rows = gqa.sweep(machine, points, **settings)
     limits = gqa_limits.halved(machine, gqa_limits.chosen(points, halvings), **settings)
     gqa.write(rows, limits, folder)
 drawn = gqa_report.draw(rows, panels, limits, machine, folder)

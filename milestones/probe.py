@@ -34,8 +34,6 @@ cases: list = [  # names; empty: all cases that the machine has the parts for
     "all-own-write", "all-one-read", "eastbound-write",  # patterns
 ]  # fmt: skip
 sizes: list = [4096, 8192]  # bytes of each transfer
-longest: int = 2097152  # bytes that a case moves in all at most; sizes beyond are left out
-mode: str = "auto"  # of the engine
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -61,8 +59,6 @@ else:
         machine,
         names=cases,
         sizes=sizes,
-        longest=longest,
-        mode=mode,
         workers=workers,
         folder=folder if output else None,
     )
@@ -76,7 +72,6 @@ def show(name):
 
 
 print(f"{len(rows)} runs")
-print("\n".join(sorted({row["certificate"] for row in rows})))
 
 # %% [markdown]
 # ## Single transfers

@@ -16,9 +16,8 @@
 # # Milestone: how right are the numbers?
 #
 # Every rule of `docs/model.md` that states a number, put against the simulation: closed forms of transfers, memory,
-# launches and tile stages; a second simulator, written as a process for each hop of each flit; the mode `fast`, where
-# it is certified, against the mode that moves every flit; shares of streams that meet; bytes and busy time that must
-# add up; and how much the order of simultaneous arrivals decides.
+# launches and tile stages; a second simulator, written as a process for each hop of each flit; shares of streams that
+# meet; bytes and busy time that must add up; and how much the order of simultaneous arrivals decides.
 #
 # A row is one rule. Its error is the largest difference over all its points: sizes, routes, random machines.
 

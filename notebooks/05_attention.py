@@ -90,7 +90,7 @@ rows = []
 for cubes in (1, 2, 4, 8):
     point = gqa.Point("", "decode", 8192, cubes=cubes)
     setting = point.setting(8)
-    found = gqa.measured(gqa_run.run(machine, setting, mode="exact"))
+    found = gqa.measured(gqa_run.run(machine, setting))
     bound = gqa_work.work(machine.config, setting)
     rows.append(
         {
@@ -111,7 +111,7 @@ pd.DataFrame(rows).round(2)
 rows = []
 for order, ring in (("contiguous", True), ("striped", True), ("zigzag", True), ("zigzag", False)):
     setting = gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order=order, ring=ring)
-    found = gqa.measured(gqa_run.run(machine, setting, data=True, mode="exact"))
+    found = gqa.measured(gqa_run.run(machine, setting, data=True))
     rows.append(
         {
             "order": order, "way": "ring" if ring else "chain", "makespan [us]": found["makespan_ns"] / 1000,
@@ -128,9 +128,7 @@ pd.DataFrame(rows).round(2)
 # ## 5. Why does it take so long?
 
 # %%
-result = gqa_run.run(
-    machine, gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag"), mode="exact"
-)
+result = gqa_run.run(machine, gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag"))
 result
 
 # %% [markdown]

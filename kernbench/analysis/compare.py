@@ -162,7 +162,7 @@ def _pairs(before: dict[str, float], after: dict[str, float]) -> tuple[Time, ...
 
 
 def _title(result: Result) -> str:
-    return f"{result.name} (machine {result.machine or '?'}, mode {result.records.mode})"
+    return f"{result.name} (machine {result.machine or '?'})"
 
 
 def _value(value: Any) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from kernbench.analysis.causes import Causes
 from kernbench.errors import ConfigError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -99,10 +99,8 @@ class Records:
     makespan_ps : int
         Time of the last completion; the clock of a run starts at 0.
     launches : tuple of Launch
-    certified : bool or None
-        Whether fast arithmetic is known to equal the flits; None where no check was needed.
-    mode, machine : str
-        Mode of the engine; hash of the machine.
+    machine : str
+        Hash of the machine.
     spec : mapping
         The machine, reading as its file does; empty where it is not known.
     causes : Causes
@@ -126,8 +124,6 @@ class Records:
     component_busy_ps: np.ndarray | None = None
     makespan_ps: int = 0
     launches: tuple[Launch, ...] = ()
-    certified: bool | None = None
-    mode: str = "exact"
     machine: str = ""
     spec: Mapping[str, Any] = field(default_factory=dict)
     causes: Causes = field(default_factory=Causes, repr=False)
@@ -245,8 +241,7 @@ class Records:
             "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
             "commands": [_fields(c) for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
-            "certified": self.certified, "mode": self.mode, "machine": self.machine, "complete": self.complete,
-            "spec": dict(self.spec), "nodes": self.causes.nodes,
+            "machine": self.machine, "complete": self.complete, "spec": dict(self.spec), "nodes": self.causes.nodes,
         }  # fmt: skip
         arrays = {name: getattr(self, name) for name in COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
@@ -267,12 +262,18 @@ class Records:
         Raises
         ------
         ConfigError
-            If the file was written with another schema version.
+            If the file was written with another schema version than this one or 3, or holds the estimate of a mode
+            that no longer exists.
         """
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, Any] = {name: file[name] for name in file.files}
         meta = json.loads(arrays.pop("meta").tobytes())
-        if (version := meta.pop("schema_version")) != SCHEMA_VERSION:
+        version = meta.pop("schema_version")
+        if version == 3:  # the only difference: an engine with modes, whose mode "fast" could be an estimate
+            mode, certified = meta.pop("mode"), meta.pop("certified")
+            if mode == "fast" and not certified:
+                raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
+        elif version != SCHEMA_VERSION:
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["causes"] = Causes.take(arrays, tuple(meta.pop("nodes")))

@@ -25,6 +25,7 @@ LABELS = {
 
 SHOWN_LAUNCHES = 10
 
+INCOMPLETE = "INCOMPLETE: the run stopped before its end"
 VALIDATION = "model and simulator validated in milestones/output/validation/README.md"
 
 _SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map", "install")  # from an order to its completion, not work
@@ -43,7 +44,7 @@ class Busy:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One run in numbers: latency, launches, stage breakdown, busiest components and links, certificate.
+    """One run in numbers: latency, launches, stage breakdown, busiest components and links.
 
     Parameters
     ----------
@@ -74,18 +75,6 @@ class Result:
     def machine(self) -> str:
         """Hash of the machine, as captions print it."""
         return self.records.machine[:12]
-
-    @property
-    def certificate(self) -> str:
-        """Return in one line how far the times are to be trusted."""
-        mode, certified = self.records.mode, self.records.certified
-        if mode == "exact":
-            line = "certified: every flit was simulated (mode exact)"
-        elif certified:
-            line = f"certified: equal to the simulation of every flit (mode {mode})"
-        else:
-            line = f"NOT certified: streams met in mode {mode}, times may differ from mode exact"
-        return line if self.records.complete else f"{line}; INCOMPLETE: the run stopped before its end"
 
     @cached_property
     def breakdown(self) -> Breakdown:
@@ -143,8 +132,6 @@ class Result:
         return {
             "name": self.name,
             "machine": self.records.machine,
-            "mode": self.records.mode,
-            "certified": self.records.mode == "exact" or bool(self.records.certified),
             "complete": self.records.complete,
             "latency_ns": self.latency_ns,
             "launches": [
@@ -204,7 +191,7 @@ class Result:
     def __repr__(self) -> str:
         lines = [
             f"{self.name}: {self.latency_ns:,.2f} ns  (machine {self.machine or '?'})",
-            self.certificate,
+            *([] if self.complete else [INCOMPLETE]),
             VALIDATION,
         ]
         shown = list(zip(labels(self.launches), self.launches, strict=True))[:SHOWN_LAUNCHES]

@@ -87,7 +87,7 @@ def trace_events(records: Records) -> dict[str, Any]:
         for step in critical_path(records).steps:
             parts = {f"{part.kind} at {part.resource}": part.ps / 1000 for part in step.parts}
             tracks.slice(PATH, step.what, step.start_ps, step.end_ps, PATH, because=step.because, ns=parts)
-    about = {"machine": records.machine, "mode": records.mode, "makespan_ns": records.makespan_ps / 1000}
+    about = {"machine": records.machine, "makespan_ns": records.makespan_ps / 1000}
     return {"traceEvents": tracks.events(), "displayTimeUnit": "ns", "otherData": about}
 
 

@@ -44,15 +44,12 @@ class Channels:
         Channels, size of a burst, and how long a channel takes for one.
     access_ps : int
         What a read pays once; occupies nothing.
-    turn_ps : int
-        What a channel pays for its first write after reads.
     """
 
     count: int
     burst_bytes: int
     burst_ps: int
     access_ps: int = 0
-    turn_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +151,7 @@ def write(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channe
     for i in range(m):
         arrival = (_ceil((i + 1) * q, m) - 1) * d
         channel = i % memory.count
-        first = memory.turn_ps if channel not in free else 0
-        free[channel] = max(free.get(channel, 0), arrival) + first + memory.burst_ps
+        free[channel] = max(free.get(channel, 0), arrival) + memory.burst_ps
     return data + Parts(memory=max(free.values()) - (q - 1) * d) + message(back, ACK_BYTES)
 
 

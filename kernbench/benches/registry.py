@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kernbench.errors import ConfigError
+from kernbench.registry import hint
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
@@ -46,6 +47,9 @@ class Bench:
 
 _benches: dict[str, Bench] = {}
 
+# Modules of this package that are not benches.
+_SUPPORT = ("env", "registry", "run")
+
 
 def bench(
     name: str, description: str, *, milestone: bool = False, takes_algorithm: bool = False
@@ -55,7 +59,7 @@ def bench(
     Parameters
     ----------
     name : str
-        In kebab-case; `_` is read as `-`.
+        In kebab-case: words of lower-case letters and digits, joined by hyphens.
     description : str
         One line, for `kernbench list`.
     milestone : bool
@@ -66,7 +70,7 @@ def bench(
     Raises
     ------
     ConfigError
-        If another function has the name.
+        If the name is not kebab-case, the description is empty, or another function has the name.
 
     Examples
     --------
@@ -75,20 +79,24 @@ def bench(
     >>> resolve("my_bench").description
     'Adds two vectors'
     """
-    key = _kebab(name)
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        kebab = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")
+        raise ConfigError(f'@bench: name = {name!r} is not in kebab-case; use for example "{kebab or "my-bench"}"')
+    if not (description or "").strip():
+        raise ConfigError(f"@bench: bench {name!r} has no description; give one line, which `kernbench list` shows")
 
     def register(run: Run) -> Run:
-        known = _benches.get(key)
+        known = _benches.get(name)
         if known is not None and _where(known.run) != _where(run):
-            raise ConfigError(f"bench {key!r} is taken by {_where(known.run)}; give {_where(run)} another name")
-        _benches[key] = Bench(key, description, run, milestone, takes_algorithm)
+            raise ConfigError(f"bench {name!r} is taken by {_where(known.run)}; give {_where(run)} another name")
+        _benches[name] = Bench(name, description, run, milestone, takes_algorithm)
         return run
 
     return register
 
 
 def resolve(name: str) -> Bench:
-    """Return the bench of that name, or at the dotted path "pkg.mod:run".
+    """Return the bench of that name, of that number in `kernbench list`, or at the dotted path "pkg.mod:run".
 
     Raises
     ------
@@ -98,28 +106,42 @@ def resolve(name: str) -> Bench:
     if ":" in name:
         return _imported(name)
     _load()
+    if name.isdecimal():
+        numbered = benches()
+        if not 1 <= int(name) <= len(numbered):
+            raise ConfigError(f"bench {name}: expected a number from 1 to {len(numbered)}, as `kernbench list` shows")
+        return numbered[int(name) - 1]
     key = _kebab(name)
     if key not in _benches:
-        near = get_close_matches(key, _benches, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(
-            f"bench {name!r} is unknown; {hint}known: {', '.join(sorted(_benches))}, or a path pkg.mod:run"
-        )
+        raise ConfigError(f"bench {name!r} is unknown; {hint(key, sorted(_benches))}, or a path pkg.mod:run")
     return _benches[key]
 
 
 def benches() -> list[Bench]:
-    """Return every known bench, by name."""
+    """Return every known bench, by name: the order of the numbers in `kernbench list`."""
     _load()
     return [_benches[name] for name in sorted(_benches)]
 
 
 def _load() -> None:
-    """Import the benches of the package, which enter themselves."""
+    """Import the benches of the package, which register themselves.
+
+    Raises
+    ------
+    ConfigError
+        If a module registers nothing.
+    """
     import kernbench.benches as package
 
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name in _SUPPORT:
+            continue
+        name = importlib.import_module(f"{package.__name__}.{module.name}").__name__
+        if not any(known.run.__module__ == name for known in _benches.values()):
+            raise ConfigError(
+                f'module {name} registers no bench; decorate its function: @bench("name", "what it does"), or move the '
+                "module out of kernbench/benches"
+            )
 
 
 def _imported(path: str) -> Bench:

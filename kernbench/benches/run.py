@@ -10,6 +10,7 @@ from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.limits import Limits
 from kernbench.topology.builder import Machine
 
 
@@ -18,9 +19,9 @@ def run(
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     *,
     data: bool = False,
-    mode: str = "auto",
     log: str = "operation",
     device: DeviceSelector | str | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
     """Run a bench and return what came of it.
 
@@ -32,19 +33,18 @@ def run(
         As for `kb.load`.
     data : bool
         Compute values, too, so that the bench checks them.
-    mode : str
-        "auto" or "exact": every flit on every link. "fast": whole messages, an estimate; the result says whether it
-        is known to be exact.
     log : str
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`.
     """
     return run_bench(
         topology=machine,
         bench_fn=resolve(bench) if isinstance(bench, str) else bench,
         device=device,
         data=data,
-        mode=mode,
         log=log,
+        limits=limits,
     )

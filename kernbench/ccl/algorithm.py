@@ -11,6 +11,7 @@ from kernbench.ccl.lane import Group, Lane
 from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
 from kernbench.errors import ConfigError
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
+from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -153,7 +154,10 @@ class Algorithm:
         ------
         ConfigError
             If one does not fit, or the kernel takes no `tl`.
+        TypeError
+            If the kernel is a generator or a coroutine.
         """
+        check_plain(self.kernel)
         try:
             takes = signature(self.kernel)
         except ValueError:

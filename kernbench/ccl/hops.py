@@ -282,8 +282,7 @@ class Hops:
         if kind == "sram":
             return Memory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), there=there, back=back)
         burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
-        access, turn = ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns)
-        channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, access, turn)
+        channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
         return Memory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
 
     def _crossed(self, src: int, dst: int) -> tuple[tuple[int, int], ...]:

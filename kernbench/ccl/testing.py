@@ -13,7 +13,7 @@ from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import Plan, plan_group
-from kernbench.components.command import Command, Recv, Send, Value
+from kernbench.components.command import Command, Recv, Send, Stopped, Value
 from kernbench.errors import IpcqDeadlock, KernelError
 from kernbench.triton_emu.runner import run_program
 from kernbench.triton_emu.testing import Memory, MockBackend
@@ -168,7 +168,7 @@ class _Participant(MockBackend):
 
     def stop(self) -> None:
         if self._greenlet and not self.dead:
-            self._greenlet.throw()
+            self._greenlet.throw(Stopped)
 
     def check_end(self) -> None:
         """Refuse messages that nobody has read: the next collective would get them."""

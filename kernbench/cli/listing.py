@@ -73,5 +73,6 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> None:
     for kind, entries in table.items():
         click.echo(f"{kind}:")
         width = max(map(len, entries), default=0)
-        for name, text in sorted(entries.items()):
-            click.echo(f"  {name:<{width}}  {text}".rstrip())
+        for number, (name, text) in enumerate(sorted(entries.items()), start=1):
+            head = f"{number:>3}  " if kind == "benches" else "  "
+            click.echo(f"{head}{name:<{width}}  {text}".rstrip())

@@ -19,7 +19,7 @@ from kernbench.cli.run import run
 from kernbench.cli.show import show
 from kernbench.cli.sweep import sweep
 from kernbench.cli.validate import validate
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 
@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     except ConfigError as error:
         return _fail(error, args, error.faults, BAD_INPUT)
+    except ArgumentError as error:
+        return _fail(error, args, str(error).splitlines(), BAD_INPUT)
     except (KernbenchError, OSError) as error:
         return _fail(error, args, str(error).splitlines(), FAILED)
     except (click.Abort, KeyboardInterrupt):

@@ -44,8 +44,6 @@ def probe(
     _table(rows)
     if names:
         _details(chosen, rows)
-    for line in sorted({row["certificate"] for row in rows}):
-        click.echo(line)
 
 
 def _list(chosen: Sequence[Case], as_json: bool) -> None:

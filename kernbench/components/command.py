@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from greenlet import GreenletExit
 
 from kernbench.dtypes import DType
 
@@ -190,6 +191,10 @@ class Recv(Transfer):
     consume: bool = True
     came_from: str = ""
     writes: ClassVar[bool] = True
+
+
+class Stopped(GreenletExit):  # type: ignore[misc]
+    """Raised in a kernel when its run is stopped: not an error of the kernel."""
 
 
 class Backend(Protocol):

@@ -57,7 +57,6 @@ class Pe:
         self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
         self.touched: dict[Command, Sequence[Span]] = {}
         self.placed: dict[Value, Program] = {}
-        self.unfinished = 0
         self._jobs: dict[type[Command], Callable[[Any, Program | None], Job]] = {
             Load: partial(LoadJob, self),
             Store: partial(StoreJob, self),
@@ -85,7 +84,6 @@ class Pe:
             command.output.pending += 1
         if self.engine.log.operation:
             self._log(job, issued, first)
-        self.unfinished += 1
         job.enter()
 
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
@@ -117,7 +115,7 @@ class Pe:
     def pump(self) -> None:
         """Move everything that can move."""
         scheduler, dma = self.scheduler, self.dma
-        if scheduler.queue or scheduler.alone is not None:
+        if scheduler.queue:
             scheduler.advance()
         self.pipeline.advance()
         if dma.reader.queue:
@@ -127,7 +125,6 @@ class Pe:
 
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`, and free what nobody needs any more."""
-        self.unfinished -= 1
         if self.touched:
             self.touched.pop(command, None)
         output = command.output

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.pe import Pe
-    from kernbench.sim_engine.link import Route
+    from kernbench.sim_engine.route import Route
 
 
 class Slot:

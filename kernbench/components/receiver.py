@@ -9,9 +9,9 @@ from kernbench.components.access import requests
 from kernbench.components.command import Run
 from kernbench.components.queues import Queue, RecvJob, Slot
 from kernbench.errors import KernelError
+from kernbench.sim_engine.backend import QUEUE
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
-from kernbench.sim_engine.turns import QUEUE
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 

@@ -10,7 +10,7 @@ from kernbench.config.schema import MachineConfig
 from kernbench.units import KIB, MIB
 
 # What an address can name; `policy.address.phyaddr` has the format.
-MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 256, 16, 64, 128, 256, 4096
+MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
 
 FLAT = ("ring_1d", "fully_connected")
 _RING_DIRECTIONS = 8  # N, S, E, W to cubes, and as many to SIPs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError, StateError
 from kernbench.runtime_api.process_group import ProcessGroup
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DeviceMesh:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the ranks are not different ranks of the world, or the names do not fit.
     """
 
@@ -49,14 +49,14 @@ class DeviceMesh:
         torch: RuntimeContext,
     ) -> None:  # fmt: skip
         if device_type != DEVICE_TYPE:
-            raise KernbenchError(f'DeviceMesh: device_type = {device_type!r}; expected "{DEVICE_TYPE}"')
+            raise ArgumentError(f'DeviceMesh: device_type = {device_type!r}; expected "{DEVICE_TYPE}"')
         ranks = np.asarray(mesh)
         world = torch.distributed.get_world_size()
         if sorted(set(ranks.flat)) != sorted(ranks.flat) or not all(0 <= rank < world for rank in ranks.flat):
-            raise KernbenchError(f"DeviceMesh: {ranks.tolist()} are not different ranks of a world of {world}")
+            raise ArgumentError(f"DeviceMesh: {ranks.tolist()} are not different ranks of a world of {world}")
         names = None if mesh_dim_names is None else tuple(mesh_dim_names)
         if names is not None and (len(names) != ranks.ndim or len(set(names)) < len(names)):
-            raise KernbenchError(f"DeviceMesh: mesh_dim_names = {names}; expected {ranks.ndim} different names")
+            raise ArgumentError(f"DeviceMesh: mesh_dim_names = {names}; expected {ranks.ndim} different names")
         self.mesh, self.mesh_dim_names, self.torch = ranks, names, torch
         self._groups: list[ProcessGroup | None] = []
         for axis in range(ranks.ndim):
@@ -91,14 +91,14 @@ class DeviceMesh:
         """Return the calling rank's number along an axis; of a mesh with one axis, it need not be named."""
         at = self.get_coordinate()
         if at is None:
-            raise KernbenchError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+            raise StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
         return at[self._axis(mesh_dim)]
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
         """Return the group of the calling rank along an axis; of a mesh with one axis, it need not be named."""
         group = self._groups[self._axis(mesh_dim)]
         if group is None:
-            raise KernbenchError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+            raise StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
         return group
 
     def __getitem__(self, name: str) -> DeviceMesh:
@@ -106,7 +106,7 @@ class DeviceMesh:
         axis = self._axis(name)
         at = self.get_coordinate()
         if at is None:
-            raise KernbenchError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+            raise StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
         line = DeviceMesh.__new__(DeviceMesh)
         line.mesh = np.moveaxis(self.mesh, axis, -1)[tuple(n for i, n in enumerate(at) if i != axis)]
         line.mesh_dim_names, line.torch, line.draws = (name,), self.torch, 0
@@ -122,7 +122,7 @@ class DeviceMesh:
         if mesh_dim in names:
             return names.index(str(mesh_dim))
         known = ", ".join(names) or f"0 to {self.ndim - 1}"
-        raise KernbenchError(f"DeviceMesh: axis {mesh_dim!r} does not exist; known: {known}")
+        raise ArgumentError(f"DeviceMesh: axis {mesh_dim!r} does not exist; known: {known}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceMesh):
@@ -157,7 +157,7 @@ def init_device_mesh(
         torch.distributed.init_process_group(DEVICE_TYPE)
     world = torch.distributed.get_world_size()
     if prod(mesh_shape) != world:
-        raise KernbenchError(f"init_device_mesh: a mesh of shape {tuple(mesh_shape)} does not hold {world} ranks")
+        raise ArgumentError(f"init_device_mesh: a mesh of shape {tuple(mesh_shape)} does not hold {world} ranks")
     return DeviceMesh(
         device_type, np.arange(world).reshape(tuple(mesh_shape)), mesh_dim_names=mesh_dim_names, torch=torch
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import yaml
 
 from kernbench.analysis.links import shares
+from kernbench.analysis.result import INCOMPLETE
 from kernbench.analysis.timeline import timeline
 from kernbench.errors import KernbenchError
 from kernbench.notebook.roof import roofline_figure
@@ -57,7 +58,7 @@ def code(entry: Entry) -> str:
     ]
     changes = f", {list(entry.overrides)}" if entry.overrides else ""
     values = "".join(f", {name}={value!r}" for name, value in entry.values.items())
-    run = f"kb.run(program, machine, data={options.data}, mode={options.mode!r}, log={options.log!r})"
+    run = f"kb.run(program, machine, data={options.data}, log={options.log!r})"
     lines = [f"machine = kb.load({entry.source!r}{changes})", f"program = partial({work.source[1]}{values})", run]
     return "\n".join([*imports, "", *lines]) + "\n"
 
@@ -73,7 +74,7 @@ def _links(entry: Entry, result: Result) -> bytes:
     from kernbench.viz.heatmap import link_heatmap
 
     share = shares(result.records.links, result.records.makespan_ps)
-    return png_of(link_heatmap(share, entry.machine, title=entry.name, note=result.certificate))
+    return png_of(link_heatmap(share, entry.machine, title=entry.name, note="" if result.complete else INCOMPLETE))
 
 
 def _timeline(entry: Entry, result: Result) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import io
 import sys
@@ -15,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kernbench.analysis.result import Result
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, LimitError
 from kernbench.notebook.frames import Frame, live_frame
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import NONE, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.observer import Observer
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
 _EVERY_S = 0.1
 _COST = 10  # a frame is due again after this many times what the last one took
-
-
-_AGAIN_S = 0.1  # an exception that is raised in a finalizer is lost
-
-
-class Cancelled(BaseException):
-    """The run was ended by its user; not an `Exception`, so that programs that catch those end, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +36,11 @@ class Options:
     ----------
     data : bool
         Compute values, so that the program checks them.
-    mode, log : str
+    log : str
         As for `kb.run`.
     """
 
     data: bool = True
-    mode: str = "auto"
     log: str = "tile"
 
 
@@ -122,6 +114,8 @@ class Job:
         Called in the job's thread, with a Frame some times a second, and in the end with the Outcome.
     before : callable
         Called first, in the job's thread: an Outcome that there is already, or None.
+    limits : Limits
+        Of the run, and of each session that the program opens.
     """
 
     machine: Machine
@@ -131,11 +125,11 @@ class Job:
     on_frame: Callable[[Frame], None]
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
+    limits: Limits = NONE
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _over: threading.Event = field(default_factory=threading.Event, init=False)
-    _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _thread: int | None = field(default=None, init=False)
+    _watchdog: Watchdog | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin."""
@@ -145,7 +139,8 @@ class Job:
         """End the run, whatever it does: at the next instruction of its Python code."""
         if not self._stop.is_set():
             self._stop.set()
-            threading.Thread(target=self._interrupt, name="kernbench cancel", daemon=True).start()
+            if self._watchdog is not None:
+                self._watchdog.start(0)
 
     @property
     def ended(self) -> bool:
@@ -175,49 +170,35 @@ class Job:
         gc.collect(2 if seconds > 1 else 1)
 
     def _outcome(self) -> Outcome:
+        watchdog = self._watchdog = Watchdog(lambda _: LimitError("cancelled"))
         try:
-            with self._guard:
-                self._thread = threading.get_ident()
-            outcome = self.before() or self._run()
-        except KernbenchError as error:
-            outcome = Outcome(error=str(error))
-        except BaseException as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
-            outcome = Outcome(error=_told(error))
-        while self._thread is not None:
+            outcome = self._attempt()
+        except Expired:
+            outcome = Outcome(cancelled=True)
+        while True:
             try:
-                self._leave()
-            except Cancelled:
+                watchdog.close()
+                break
+            except Expired:
                 continue
         return Outcome(cancelled=True) if self._stop.is_set() else outcome
 
-    def _interrupt(self) -> None:
-        """Raise `Cancelled` in the run's thread until it has ended."""
-        while not self._ended.is_set():
-            with self._guard:
-                if self._thread is not None:
-                    _raise_in(self._thread, Cancelled)
-            self._ended.wait(_AGAIN_S)
-
-    def _leave(self) -> None:
-        """Let no cancellation reach what follows."""
-        with self._guard:
-            assert self._thread is not None
-            _raise_in(self._thread, None)
-            self._thread = None
+    def _attempt(self) -> Outcome:
+        try:
+            if self._stop.is_set():
+                return Outcome(cancelled=True)
+            return self.before() or self._run()
+        except KernbenchError as error:
+            return Outcome(error=str(error))
+        except BaseException as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
+            return Outcome(error=_told(error))
 
     def _run(self) -> Outcome:
         options = self.options
-        engine = GraphEngine(
-            self.machine, options.data, mode=options.mode, log=options.log, observers=[Watch(self.on_frame)]
-        )
-        with RuntimeContext(engine, correlation_id=self.name) as torch:
+        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[Watch(self.on_frame)])
+        with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
-
-
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in a thread, at its next instruction; None: take back one that has not been raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
 
 
 def _told(error: BaseException) -> str:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "data": (True, False),
-    "mode": ("auto", "exact", "fast"),
     "log": ("tile", "operation", "off"),
 }
 AUTO_RUN_S = 1.0

@@ -14,10 +14,7 @@ from kernbench.notebook.style import row, told
 if TYPE_CHECKING:
     from kernbench.notebook.parameters import Parameter
 
-_TIPS = {
-    "mode": "auto, exact: every flit on every link; fast: whole messages, an estimate that says whether it is exact",
-    "log": "tile: every piece of work; operation: every command; off: only totals",
-}
+_LOG = "tile: every piece of work; operation: every command; off: only totals"
 
 
 class WorkPanel:
@@ -46,17 +43,11 @@ class WorkPanel:
         self.data = widgets.Checkbox(
             explorer.options.data, description="check the numbers", indent=False, tooltip="compute values, too"
         )
-        self.mode, self.log = (
-            widgets.Dropdown(
-                options=OPTIONS[name],
-                value=getattr(explorer.options, name),
-                tooltip=_TIPS[name],
-                layout={"width": "110px"},
-            )
-            for name in ("mode", "log")
+        self.log = widgets.Dropdown(
+            options=OPTIONS["log"], value=explorer.options.log, tooltip=_LOG, layout={"width": "110px"}
         )
         self.work.observe(lambda change: self._choose(change["new"]), "value")
-        for name, control in (("data", self.data), ("mode", self.mode), ("log", self.log)):
+        for name, control in (("data", self.data), ("log", self.log)):
             control.add_class(f"kb-{name}")
             control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
         self._show()
@@ -65,8 +56,7 @@ class WorkPanel:
                 row("run", self.work),
                 self.title,
                 self.fields,
-                row("engine mode", self.mode, tip=_TIPS["mode"]),
-                row("log", self.log, tip=_TIPS["log"]),
+                row("log", self.log, tip=_LOG),
                 row("", self.data),
             ]
         )

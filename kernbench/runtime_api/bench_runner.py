@@ -13,6 +13,7 @@ from kernbench.errors import KernbenchError, VerificationError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Limits, limited
 from kernbench.topology.builder import Machine, resolve_topology
 
 OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
@@ -67,8 +68,8 @@ def run_bench(
     device: DeviceSelector | str | None = None,
     engine_factory: Callable[[Machine], GraphEngine] | None = None,
     data: bool = False,
-    mode: str = "auto",
     log: str = "operation",
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
     """Run `bench_fn(torch)` and say what came of it.
 
@@ -82,13 +83,13 @@ def run_bench(
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
     engine_factory : callable, optional
-        Makes the engine of a machine, for one run; without it `data`, `mode` and `log` say what to make.
+        Makes the engine of a machine, for one run; without it `data` and `log` say what to make.
     data : bool
         Whether values are moved and computed, so that benches check their numbers.
-    mode : str
-        Of the engine.
     log : str
         Level of the op log.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`; those that it opens besides, too.
 
     Raises
     ------
@@ -97,12 +98,13 @@ def run_bench(
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)
-    engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, mode=mode, log=log)
+    engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, log=log)
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
-    torch = RuntimeContext(engine, selector, correlation_id=name)
+    limits = Limits.of(limits)
+    torch = RuntimeContext(engine, selector, correlation_id=name, limits=limits)
     error: KernbenchError | None = None
     try:
-        with torch:
+        with limited(limits), torch:
             bench_fn(torch)
     except KernbenchError as caught:
         error = caught

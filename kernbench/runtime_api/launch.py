@@ -11,6 +11,7 @@ import numpy as np
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.triton_emu.runner import check_plain
 
 
 def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
@@ -53,7 +54,8 @@ def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args:
 
 
 def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
-    """Say at the launch, where the user stands, what would else stop a PE."""
+    """Refuse at the launch what would fail on a PE."""
+    check_plain(kernel)
     try:
         signature = inspect.signature(kernel)
     except ValueError:

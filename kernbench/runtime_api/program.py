@@ -15,7 +15,6 @@ def run_program(
     program: Callable[[RuntimeContext], object],
     *,
     data: bool = False,
-    mode: str = "auto",
     log: str = "operation",
     tie_seed: int | None = None,
 ) -> Result:
@@ -27,13 +26,11 @@ def run_program(
     program : callable
     data : bool
         Whether values are moved and computed.
-    mode : str
-        Of the engine.
     log : str
         Level of the op log.
     tie_seed : int or None
         Permutes who is first of simultaneous arrivals, to see how much that decides.
     """
-    with RuntimeContext(GraphEngine(machine, data, mode=mode, log=log, tie_seed=tie_seed)) as torch:
+    with RuntimeContext(GraphEngine(machine, data, log=log, tie_seed=tie_seed)) as torch:
         program(torch)
     return torch.result

@@ -74,16 +74,35 @@ DeviceLike = str | int | Device
 
 @dataclass(frozen=True, slots=True)
 class DeviceSelector:
-    """Which device a run begins on: SIP `sip`, or with None ("all") the first.
+    """Which device a run begins on: SIP `sip`, or with None or "all" the first.
 
     Every SIP of the machine stays reachable either way; "all" says that the program uses them.
+
+    Examples
+    --------
+    >>> DeviceSelector("all"), DeviceSelector(1)
+    (DeviceSelector(sip=None), DeviceSelector(sip=1))
     """
 
-    sip: int | None = None
+    sip: int | str | None = None
+
+    def __post_init__(self) -> None:
+        """Replace "all" and "sip:N" by what they select.
+
+        Raises
+        ------
+        ValueError
+            If `sip` selects nothing.
+        """
+        if isinstance(self.sip, str):
+            object.__setattr__(self, "sip", _selected(self.sip))
+        elif self.sip is not None and (type(self.sip) is not int or self.sip < 0):
+            raise _selects_nothing(self.sip)
 
     @property
     def first(self) -> int:
         """The device that is current when the program begins."""
+        assert not isinstance(self.sip, str)
         return self.sip or 0
 
     def __str__(self) -> str:
@@ -110,14 +129,19 @@ def resolve_device(device: str | DeviceSelector | None, n_sips: int | None = Non
     >>> resolve_device("sip:1")
     DeviceSelector(sip=1)
     """
-    if isinstance(device, DeviceSelector):
-        selector = device
-    elif device is None or device == "all":
-        selector = DeviceSelector()
-    elif match := re.fullmatch(r"sip:(\d+)", device):
-        selector = DeviceSelector(int(match[1]))
-    else:
-        raise ValueError(f"device = {device!r} selects nothing; expected all or sip:N")
+    selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
     if n_sips is not None and selector.first >= n_sips:
         raise ValueError(f"device = {selector}: the machine has {n_sips} SIPs, sip:0 to sip:{n_sips - 1}")
     return selector
+
+
+def _selected(text: str) -> int | None:
+    """Return the SIP that "sip:N" names; None for "all"."""
+    match = re.fullmatch(r"all|sip:(\d+)", text)
+    if match is None:
+        raise _selects_nothing(text)
+    return None if match[1] is None else int(match[1])
+
+
+def _selects_nothing(device: object) -> ValueError:
+    return ValueError(f"device = {device!r} selects nothing; expected all or sip:N")

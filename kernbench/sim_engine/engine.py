@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -22,23 +21,12 @@ from kernbench.sim_engine.install import QueueInstall, QueueSpec
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.observer import Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.process import running
 from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
-MODES = ("auto", "exact", "fast")
 _SLICE = 4096
-_COLLECT_EVERY = 500_000
-
-
-def _collect_rarely() -> None:
-    """Let the cycle collector look rarely from now on: a run makes millions of tuples and hardly a cycle.
-
-    For good, since setting it back would have it look through all that the run has made.
-    """
-    first, *others = gc.get_threshold()
-    if 0 < first < _COLLECT_EVERY:
-        gc.set_threshold(_COLLECT_EVERY, *others)
 
 
 class GraphEngine:
@@ -50,18 +38,12 @@ class GraphEngine:
         The machine.
     enable_data
         Move and compute values, too. Times are the same with and without.
-    mode
-        "exact", or "auto", which is the same: every flit on every link. "fast": messages whole, an estimate that
-        `certified` says to be exact or not.
     log
         Level of the op log: "off", "operation" or "tile".
     trace
         Keep every hop of every flit in `fabric.hops`.
     observers
         Who hears of launches and progress.
-    run_ahead, lazy, by_rounds
-        The engine's shortcuts (`by_rounds`: arithmetic for the bursts of whole flits, a read's over idle channels
-        and a write's); no result depends on them.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
     """
@@ -71,30 +53,14 @@ class GraphEngine:
         topology: Machine,
         enable_data: bool = False,
         *,
-        mode: str = "exact",
         log: str = "operation",
         trace: bool = False,
         observers: Sequence[Observer] = (),
-        run_ahead: bool = True,
-        lazy: bool = True,
-        by_rounds: bool = True,
         tie_seed: int | None = None,
     ) -> None:
-        if mode not in MODES:
-            raise KernbenchError(f"mode = {mode!r} is unknown; known: {', '.join(MODES)}")
         self.machine, self.data = topology, enable_data
-        self.mode = "exact" if mode == "auto" else mode
-        self.by_rounds = by_rounds
         self.env = Clock()
-        self.fabric = Fabric(
-            topology.graph,
-            self.env,
-            run_ahead=run_ahead,
-            lazy=lazy,
-            trace=trace,
-            tie_seed=tie_seed,
-            whole=mode == "fast",
-        )
+        self.fabric = Fabric(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
         self.memory = MemoryStore()
         self.addresses = AddressConfig.of(topology.config)
@@ -286,15 +252,16 @@ class GraphEngine:
     def _slices(self, event: simpy.Event | None) -> Iterator[None]:
         if event is not None and event.processed:
             return
-        _collect_rarely()
         more = True
-        while more:
-            more = self._guarded(lambda: self.env.drain(_SLICE, event))
-            self._guarded(self._pulse)
-            if more:
-                yield
+        with running():
+            while more:
+                more = self._guarded(lambda: self.env.core.drain(_SLICE, event))
+                self._guarded(self.pulse)
+                if more:
+                    yield
 
-    def _pulse(self) -> None:
+    def pulse(self) -> None:
+        """Let observers look at the run; a kernel that issues commands without waiting calls this, too."""
         for observer in self.observers:
             observer.pulse(self)
 
@@ -328,7 +295,7 @@ class GraphEngine:
         for program in list(self.programs):
             program.stop()
         self.programs.clear()
-        self.env.heap.clear()
+        self.env.core.clear()
 
     def _tick(self, finished: bool) -> Tick:
         total = self._programs_seen
@@ -343,14 +310,9 @@ class GraphEngine:
         return tick
 
     @property
-    def certified(self) -> bool | None:
-        """Return whether whole messages are known to equal the flits; None where every flit was moved."""
-        return None if self.mode == "exact" else not self.fabric.flagged
-
-    @property
     def complete(self) -> bool:
         """Return whether nothing that was asked for is left undone."""
-        return not (self.interrupted or self.failure or self.programs or self.env.heap)
+        return not (self.interrupted or self.failure or self.programs or len(self.env.core))
 
     def records(self) -> Records:
         """Return what happened so far, in columns."""

@@ -1,45 +1,22 @@
-"""All links of a machine, and the messages that cross them, in trains of flits or whole.
-
-A message of n bytes is one flit of n bytes (n <= 256) or ceil(n / 256) whole flits. A flit that reaches a link
-at t leaves it at max(t, free) + bytes / bandwidth and reaches the next one a latency later: done in order of
-arrival, that arithmetic is a FIFO server. Two shortcuts skip events that cannot change the order: flits of a message
-move together until something comes between them (`lazy`), and take links ahead (`run_ahead`; see `trains`). Switching
-them off changes no result.
-
-With `whole` a message keeps a link even where something does come between its flits, and the link is noted in
-`flagged`: results equal those of flits while there is none.
-"""
+"""All links and routes of a machine, made when first used, and what is sent over them."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
-from heapq import heappush
-from itertools import count, pairwise
+from collections.abc import Callable
+from itertools import pairwise
 from random import Random
-from typing import Any, NamedTuple
 
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.clock import ARRIVAL, Callback, Clock
-from kernbench.sim_engine.link import COUNT_BITS, HELD, HOP_BITS, Hook, Link, Route
-from kernbench.sim_engine.movers import train_mover
-from kernbench.sim_engine.trains import Lines, Train
+from kernbench.sim_engine.backend import Core, Hop, Link
+from kernbench.sim_engine.clock import Callback
+from kernbench.sim_engine.route import COUNT_BITS, HOP_BITS, Route
 from kernbench.topology.graph import Graph
-from kernbench.units import FLIT_BYTES, ServiceTimes, flits
+from kernbench.units import ServiceTimes
+
+Hook = Callable[[int, int], int]
 
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
-
-
-class Hop(NamedTuple):
-    """One flit on one link: `key` names its transaction; it waited from `arrival_ps` and was served until `end_ps`."""
-
-    key: int
-    link: str
-    nbytes: int
-    arrival_ps: int
-    start_ps: int
-    end_ps: int
 
 
 class Fabric:
@@ -49,45 +26,29 @@ class Fabric:
     ----------
     graph
         The machine's nodes and edges.
-    clock
-        The clock that everything runs on.
-    run_ahead, lazy
-        The two shortcuts.
+    core
+        The calendar that everything runs on.
     trace
         Keep every hop of every flit in `hops`.
     tie_seed
         Permute the ranks by which simultaneous arrivals are ordered, to see how much they decide.
-    whole
-        Move messages whole.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        clock: Clock,
-        *,
-        run_ahead: bool = True,
-        lazy: bool = True,
-        trace: bool = False,
-        tie_seed: int | None = None,
-        whole: bool = False,
-    ) -> None:
-        self.graph, self.clock, self.lazy = graph, clock, lazy
-        self.whole = whole
-        self.flagged: dict[str, int] = {}
+    def __init__(self, graph: Graph, core: Core, *, trace: bool = False, tie_seed: int | None = None) -> None:
+        self.graph, self.core, self.tie_seed = graph, core, tie_seed
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
-        self.reservations = 0
-        self.numbers = count(1)
-        self.hops: list[Hop] | None = [] if trace else None
-        self.rehearsed: dict[Hashable, Any] = {}
         self._router = router_of(graph)
-        self.tie_seed = tie_seed
         self._counts: dict[int, list[int]] = {}
         self._behind: dict[str, tuple[int, int, Hook | None]] = {}
         self._times: dict[float, ServiceTimes] = {}
-        self.start_train: Callable[..., Any]
-        self.start_train, self._make_way, self._land, self.told = train_mover(self, clock, run_ahead)
+        if trace:
+            core.hops = []
+
+    @property
+    def hops(self) -> list[Hop] | None:
+        """Return every hop of every flit so far, None without `trace`."""
+        return self.core.hops
 
     def link(self, src: str, dst: str) -> Link:
         """Return the link from `src` to `dst`, its latency as the node behind it says."""
@@ -103,12 +64,10 @@ class Fabric:
             link = self.links[src, dst] = Link(edge, to, extra_ps, rank, hook, merges, times)
         return link
 
-    def into(self, node_id: str, tell: Callable[[Any, Lines, int, int], None]) -> Link:
-        """Return the one link into a memory, which hears by `tell` of flits that have come, by `told`."""
+    def into(self, node_id: str) -> Link:
+        """Return the one link into a memory."""
         (edge,) = self.graph.out(node_id)
-        link = self.link(edge.dst, node_id)
-        link.coming, link.tell = deque(), tell
-        return link
+        return self.link(edge.dst, node_id)
 
     def _look_behind(self, node_id: str) -> tuple[int, int, Hook | None]:
         """Return a node's index, what its transit component adds to the latency of links into it, and its hook."""
@@ -140,92 +99,15 @@ class Fabric:
         known, make = self.links.get, self.link
         links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
-        start: Any
-        if self.hops is not None or any(link.hook for link in links):
-            start = self._start_observed
-        elif self.lazy or self.whole:
-            start = self.start_train
-        else:
-            start = self._start_singly
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]), start)
-
-    def pairs(self, route: Route) -> bool:
-        """Return whether messages over `route` cross just two links each way, in this run's own way and unobserved."""
-        return len(route.links) == 2 and route.start == self.start_train == self.back(route).start
-
-    def carries_whole(self, route: Route) -> bool:
-        """Return whether messages go over `route` whole."""
-        return self.whole and route.start == self.start_train
+        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]))
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
-        """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived, `told` tells of `each` flit."""
-        route.nbytes += nbytes
-        if nbytes > FLIT_BYTES:
-            self.train(route, flits(nbytes), FLIT_BYTES, key, fn, arg, each)
-        else:
-            self.train(route, 1, nbytes, key, fn, arg, each)
+        """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
+        n, size = route.count(nbytes)
+        self.core.put(route.links, n, size, key, fn, arg, each)
 
-    def train(
-        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool = False
-    ) -> None:
-        """Put `count` flits of `size` bytes on the first link now; `fn` hears of the last, `told` of `each` one."""
-        if size == FLIT_BYTES:
-            route.flits += count
-        elif size in route.small:
-            route.small[size] += count
-        else:
-            route.small[size] = count
-        route.start(route, count, size, key, fn, arg, each)
-
-    def _start_singly(
-        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
-    ) -> None:
-        for left in range(count - 1, -1, -1):
-            self.start_train(route, 1, size, key, None if left else fn, arg, each)
-
-    def _start_observed(
-        self, route: Route, count: int, size: int, key: int, fn: Callback | None, arg: object, each: bool
-    ) -> None:
-        for left in range(count - 1, -1, -1):
-            train = Train(route.links, 0, 1, size, (), key, None if left else fn, arg, each)
-            self._observed([route, 0, size, key, train, 0])
-
-    def flag(self, link: Link) -> None:
-        """Note that a head has reached `link` before the last flit of the message before it."""
-        self.flagged[link.name] = self.flagged.get(link.name, 0) + 1
-
-    def _observed(self, flit: list[Any]) -> None:
-        """Move a flit over one link, with hop records and with parts that see every head."""
-        route, k, size, key, train, number = flit
-        t = self.clock._now
-        link = route.links[k]
-        came_over, order = (route.links[k - 1].priority, route.links[k - 1].base + number) if k else (ARRIVAL, key)
-        if link.free >= HELD:
-            link.held((t, came_over, order))
-        if k:
-            self._make_way(link, t, came_over, order)
-        link.ahead, link.last = None, -1
-        start = max(t, link.free)
-        end = link.free = start + link.times[size]
-        self.reservations += 1
-        if self.hops is not None:
-            self.hops.append(Hop(key, link.name, size, t, start, end))
-        t = end + link.lat
-        if link.hook is not None:
-            t += link.hook(size, t)
-        k += 1
-        number = flit[5] = next(self.numbers)
-        order = link.base + number
-        if k < len(route.links):
-            flit[1] = k
-            heappush(self.clock.heap, (t, link.priority, order, (self._observed, flit)))
-            return
-        if train.each:
-            link.coming.append((order, t, train.arg))
-        if train.fn is not None:
-            heappush(self.clock.heap, (t, link.priority, order, (self._land, (link, order, train))))
-
-    def call_at(self, t: int, key: int, fn: Callback, arg: object) -> None:
-        """Call `fn(arg)` at `t` in the order of transactions: for what a memory does with one."""
-        heappush(self.clock.heap, (t, ARRIVAL, key, (fn, arg)))
+    def train(self, route: Route, n: int, size: int, key: int, fn: Callback | None, arg: object) -> None:
+        """Put `n` flits of `size` bytes on the first link now; `fn(arg)` is called when the last one has arrived."""
+        route.count_flits(n, size)
+        self.core.put(route.links, n, size, key, fn, arg)

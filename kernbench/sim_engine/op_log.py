@@ -12,7 +12,7 @@ from kernbench.analysis.records import COLUMNS, CommandInfo
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.clock import Clock
-    from kernbench.sim_engine.link import Route
+    from kernbench.sim_engine.route import Route
     from kernbench.sim_engine.transfer import Transaction
 
 LEVELS = ("off", "operation", "tile")
@@ -105,16 +105,6 @@ class OpLog:
         number, receive = self.routes.setdefault(route, len(self.routes)), slot.message.claimed
         command = receive.id if receive is not None else -1
         self._moves.append((sent, now, number, nbytes, command, slot.index, CREDIT, key, *_UNKNOWN))
-
-    def block(self, rows: np.ndarray, moves: np.ndarray) -> None:
-        """Add rows and moves by the table, as `tables` returns them."""
-        self._blocks.append(rows)
-        self._move_blocks.append(moves)
-
-    def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all rows and all transactions so far, a column for each entry of `COLUMNS` and `MOVES`."""
-        self._flush()
-        return _joined(self._blocks, len(COLUMNS)), _joined(self._move_blocks, len(MOVES))
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""

@@ -12,8 +12,8 @@ from kernbench.sim_engine.op_log import KINDS
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
+    from kernbench.sim_engine.backend import Link
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.link import Link
 
 
 def busy_by_component(engine: GraphEngine) -> dict[str, int]:
@@ -102,8 +102,6 @@ def collect(engine: GraphEngine) -> Records:
         component_busy_ps=busy,
         makespan_ps=engine.env._now,
         launches=tuple(launches),
-        certified=engine.certified,
-        mode=engine.mode,
         machine=engine.machine.hash,
         spec=engine.machine.spec,
         causes=causes(engine),

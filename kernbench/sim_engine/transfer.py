@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kernbench.sim_engine.fabric import Fabric
-from kernbench.sim_engine.link import Route
+if TYPE_CHECKING:
+    from kernbench.sim_engine.fabric import Fabric
+    from kernbench.sim_engine.route import Route
+
 
 COMMAND_BYTES = 0
 ACK_BYTES = 16

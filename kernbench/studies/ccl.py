@@ -30,11 +30,6 @@ FILE = "ccl.json"
 SUMMARY = "summary.csv"
 KINDS = "buffer_kinds.csv"
 VISIBLE = 0.01  # links busy for less are not drawn
-NOT_RUN = "closed form only"
-_UNKNOWN: Row = {
-    "latency_ns": None, "algbw_gbs": None, "busbw_gbs": None, "certified": False, "certificate": "",
-    "hottest_link": "", "hottest_busy": 0.0, "links": {},
-}  # fmt: skip
 
 # Parts of a vector that count as bus traffic, as nccl-tests has it (doc/PERFORMANCE.md).
 _BUS: dict[str, Callable[[int], float]] = {
@@ -74,8 +69,6 @@ class Case:
         Whether the row keeps how busy each link was.
     what : str
         A name that figures print.
-    mode : str
-        That of the engine, or "closed form only": not simulated.
     """
 
     slice: str
@@ -92,7 +85,6 @@ class Case:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     links: bool = False
     what: str = ""
-    mode: str = "exact"
 
     def machine(self, base: Machine) -> Machine:
         """Return the machine with this many SIPs, joined so: the same one for the same machine."""
@@ -108,7 +100,6 @@ def sweep(
     *,
     config: CclLike | None = None,
     own: Sequence[Algorithm] = (),
-    max_work: int = 20_000,
     workers: int = 1,
     folder: Path | None = None,
 ) -> tuple[list[Row], dict[str, str]]:
@@ -125,8 +116,6 @@ def sweep(
     own
         Further algorithms, by their names; they are run in this process, and not kept. The sums of an all-reduce are
         compared with numpy's.
-    max_work
-        A case with more to simulate than this (`Ready.work`) is not: its row has its closed form and bound.
     workers
         Processes.
     folder
@@ -143,7 +132,7 @@ def sweep(
     unknown = [case.algorithm for case in cases if case.algorithm not in known]
     if unknown:
         raise KernbenchError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
-    ahead: dict[int, tuple[Ready, str]] = {}
+    ahead: dict[int, Ready] = {}
     points: dict[str, Row] = {}
     work: dict[str, int] = {}
     shared: dict[int, str] = {}
@@ -152,34 +141,33 @@ def sweep(
     for i, case in enumerate(cases):
         there, own_one = case.machine(base), mine.get(case.algorithm)
         entries = {} if own_one else {case.algorithm: ccl.algorithms[case.algorithm]}
-        part = CclConfig(defaults=ccl.defaults, algorithms=entries).model_dump(mode="json", exclude_none=True)
+        part = CclConfig(defaults=ccl.defaults, algorithms=entries).to_spec()
         try:
             ready = _made(there, own_one, case) if own_one else _ready(there, part, case)
-            mode = case.mode if (todo := ready.work(case.nbytes)) <= max_work else NOT_RUN
-            if own_one and mode != NOT_RUN:
+            if own_one:
                 shared[i] = own_one.name + str(i)
-                found[shared[i]] = _measured(ready, case, mode, data=True)
+                found[shared[i]] = _measured(ready, case, data=True)
         except KernbenchError as error:
             if not (case.algorithm in mine or isinstance(error, ConfigError)):
                 raise
             at = "" if isinstance(error, ConfigError) else f", {case.nbytes:,} B"
             refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}{at}"] = _why(error)
             continue
-        ahead[i] = ready, mode
-        if own_one or mode == NOT_RUN:
+        ahead[i] = ready
+        if own_one:
             continue
         alone = _nameless(case, resolve_algorithm_config(case.algorithm, ccl).on(there.config))
-        shared[i] = key = repr((there.hash, replace(alone, links=False), mode))
+        shared[i] = key = repr((there.hash, replace(alone, links=False)))
         if key not in points or alone.links:
-            points[key] = {"machine": dict(there.spec), "ccl": part, "case": asdict(alone), "mode": mode}
-            work[key] = todo
+            points[key] = {"machine": dict(there.spec), "ccl": part, "case": asdict(alone)}
+            work[key] = ready.work(case.nbytes)
     # The longest first: no process is left alone with one of them at the end.
     order = sorted(points, key=lambda key: -work[key])
     ran = run_points(simulate, [points[key] for key in order], folder=folder, workers=workers)
     found |= zip(order, ran, strict=True)
     rows = []
-    for i, (ready, mode) in ahead.items():
-        row = _foreseen(ready, cases[i], mode) | (found[shared[i]] if i in shared else _UNKNOWN)
+    for i, ready in ahead.items():
+        row = _foreseen(ready, cases[i]) | found[shared[i]]
         rows.append(row if cases[i].links else row | {"links": {}})
     return rows, refused
 
@@ -187,7 +175,7 @@ def sweep(
 def simulate(point: Row) -> Row:
     """Run one case and return what came out."""
     case = Case(**point["case"])
-    return _measured(_ready(machine_of(point["machine"]), point["ccl"], case), case, point["mode"])
+    return _measured(_ready(machine_of(point["machine"]), point["ccl"], case), case)
 
 
 def places(machine: Machine, contribution: str, cubes: int = 0, pes: int = 0) -> list[Target]:
@@ -206,11 +194,11 @@ def bus_factor(collective: str, n: int) -> float:
 def _nameless(case: Case, algorithm: Algorithm) -> Case:
     """Return a case without what several slices may call differently: they share one run."""
     changes = {name: value for name, value in case.changes.items() if getattr(algorithm, name) != value}
-    return replace(case, slice="", what="", overrides={}, mode="", changes=changes)
+    return replace(case, slice="", what="", overrides={}, changes=changes)
 
 
 def _ready(machine: Machine, ccl: Row, case: Case) -> Ready:
-    sizeless = asdict(replace(case, slice="", what="", nbytes=0, overrides={}, links=False, mode=""))
+    sizeless = asdict(replace(case, slice="", what="", nbytes=0, overrides={}, links=False))
     return _known(machine, json.dumps([ccl, sizeless], sort_keys=True))
 
 
@@ -231,7 +219,7 @@ def _why(error: KernbenchError) -> str:
     return str(error).partition(": ")[2] if isinstance(error, ConfigError) else str(error).splitlines()[0]
 
 
-def _foreseen(ready: Ready, case: Case, mode: str) -> Row:
+def _foreseen(ready: Ready, case: Case) -> Row:
     """Return what a row says before anything runs."""
     planned, form = ready.plan, ready.form
     algorithm, itemsize = planned.algorithm, as_dtype(case.dtype).itemsize
@@ -244,23 +232,21 @@ def _foreseen(ready: Ready, case: Case, mode: str) -> Row:
         "programs": len(planned.programs), "n_elem": case.nbytes // itemsize, "dtype": case.dtype,
         "bytes_per_pe": case.nbytes, "bytes_per_sip": case.nbytes * len(planned.programs) // case.n_sips,
         "bound_ns": bound.ns, "bound_by": bound.by, "closed_form_ns": form.ns(case.nbytes) if form.known else None,
-        "work": ready.work(case.nbytes), "mode": mode, "machine": ready.machine.hash, "code_version": code_version(),
+        "machine": ready.machine.hash, "code_version": code_version(),
     }  # fmt: skip
 
 
-def _measured(ready: Ready, case: Case, mode: str, *, data: bool = False) -> Row:
+def _measured(ready: Ready, case: Case, *, data: bool = False) -> Row:
     """Return what a row says when the case has run."""
     planned = ready.plan
     collective, n = planned.algorithm.collective, planned.world_size
-    ran = run(ready.machine, planned, case.nbytes, dtype=case.dtype, mode=mode, data=data)
+    ran = run(ready.machine, planned, case.nbytes, dtype=case.dtype, data=data)
     algbw = case.nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution lies on so many PEs
     link, busy = ran.hottest
     return {
         "latency_ns": ran.latency_ns,
         "algbw_gbs": algbw,
         "busbw_gbs": algbw * bus_factor(collective, n),
-        "certified": ran.result.records.mode == "exact" or bool(ran.result.records.certified),
-        "certificate": ran.result.certificate,
         "hottest_link": link,
         "hottest_busy": busy,
         "links": {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if case.links else {},

@@ -15,19 +15,18 @@ from kernbench.viz.ccl import by, crossovers, size_label
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """Return what the table says, one sentence each."""
-    ran = [row for row in rows if row["latency_ns"]]
-    if not ran:
-        return [f"None of {len(rows)} rows is simulated: all have their CLOSED FORM ONLY."]
-    said = [*_bounds(rows, ran), *_forms(ran)]
+    if not rows:
+        return ["No case ran: every algorithm refused its system."]
+    said = [*_bounds(rows), *_forms(rows)]
     said += _winners(of_slice(rows, cases.SIZES))
-    said += _kinds(of_slice(ran, cases.KINDS))
-    said += _roots(of_slice(ran, cases.ROOTS))
+    said += _kinds(of_slice(rows, cases.KINDS))
+    said += _roots(of_slice(rows, cases.ROOTS))
     said += _scaling(of_slice(rows, cases.SCALING))
-    said += _slots(of_slice(ran, cases.SLOTS))
-    said += _limits(of_slice(ran, cases.LIMITS))
+    said += _slots(of_slice(rows, cases.SLOTS))
+    said += _limits(of_slice(rows, cases.LIMITS))
     said += _lists(of_slice(rows, cases.LISTS))
-    said += _marks(of_slice(ran, cases.MARKS))
-    return said + _links(ran)
+    said += _marks(of_slice(rows, cases.MARKS))
+    return said + _links(rows)
 
 
 def broken(rows: Iterable[Row]) -> list[Row]:
@@ -36,26 +35,16 @@ def broken(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if any(row[time] is not None and row[time] < row["bound_ns"] for time in times)]
 
 
-def _bounds(rows: Sequence[Row], ran: Sequence[Row]) -> list[str]:
-    least = min(ran, key=lambda row: row["latency_ns"] / row["bound_ns"])
-    wrong, exact = len(broken(rows)), sum(bool(row["certified"]) for row in ran)
+def _bounds(rows: Sequence[Row]) -> list[str]:
+    least = min(rows, key=lambda row: row["latency_ns"] / row["bound_ns"])
+    wrong = len(broken(rows))
     hold = f"The lower bound holds in all {len(rows)} rows" if not wrong else f"{wrong} rows BREAK their bound"
-    said = [
+    return [
         (
             f"{hold}; closest to it is {_name(least)} with {least['latency_ns'] / least['bound_ns']:.2f} x the bound "
             f"({least['bound_by']})."
-        ),
-        f"{len(ran)} of {len(rows)} rows are simulated, {exact} of them in mode exact or certified to equal it.",
-    ]
-    if left := [row for row in rows if not row["latency_ns"]]:
-        slices = Counter(f"{row['slice']}, by {row['contribution']}" for row in left)
-        each = "; ".join(f"{n} of {name}" for name, n in slices.items())
-        said.append(
-            f"{len(left)} rows, of long vectors or many PEs, are CLOSED FORM ONLY, and drawn with open marks: {each}. "
-            f"To simulate one of them is as much work as {min(row['work'] for row in left):,} sends or more, of the "
-            f"others as {max(row['work'] for row in ran):,} at most."
         )
-    return said
+    ]
 
 
 def _forms(ran: Sequence[Row]) -> list[str]:
@@ -84,10 +73,7 @@ def _winners(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row["contribution"] == "rank":
             systems.setdefault((row["n_sips"], row["sip_topology"]), []).append(row)
-    for (n, shape), every in systems.items():
-        own = [row for row in every if row["latency_ns"]]
-        if not own:
-            continue
+    for (n, shape), own in systems.items():
         sizes = by(sorted(own, key=lambda row: row["bytes_per_pe"]), "bytes_per_pe")
         ends = [min(sizes[size], key=lambda row: row["latency_ns"]) for size in (min(sizes), max(sizes))]
         changes = "; ".join(f"{before} to {after} at {size_label(x)}" for x, before, after in crossovers(own))
@@ -95,16 +81,9 @@ def _winners(rows: Sequence[Row]) -> list[str]:
             f"{n} SIPs, {shape}, by rank: {ends[0]['algorithm']} is fastest at {size_label(min(sizes))} "
             f"({ends[0]['latency_ns']:,.0f} ns), {ends[1]['algorithm']} at {size_label(max(sizes))} "
             f"({ends[1]['busbw_gbs']:.1f} GB/s of bus bandwidth)"
-            f"{_without(row for row in every if row['bytes_per_pe'] == max(sizes))}"
             f"{f'; the fastest changes from {changes}' if changes else ''}."
         )
     return said
-
-
-def _without(rows: Iterable[Row]) -> str:
-    """Return which of the compared algorithms are not simulated."""
-    left = [row["algorithm"] for row in rows if not row["latency_ns"]]
-    return f", without {', '.join(left)}, not simulated there" if left else ""
 
 
 def _kinds(rows: Sequence[Row]) -> list[str]:
@@ -136,10 +115,7 @@ def _roots(rows: Sequence[Row]) -> list[str]:
 
 def _scaling(rows: Sequence[Row]) -> list[str]:
     said = []
-    for size, every in by(sorted(rows, key=lambda row: row["n_sips"]), "bytes_per_pe").items():
-        own = [row for row in every if row["latency_ns"]]
-        if not own:
-            continue
+    for size, own in by(sorted(rows, key=lambda row: row["n_sips"]), "bytes_per_pe").items():
         last = max(row["n_sips"] for row in own)
         first = min(row["n_sips"] for row in own)
         times: dict[str, dict[int, float]] = {}
@@ -148,8 +124,7 @@ def _scaling(rows: Sequence[Row]) -> list[str]:
         both = {name: t[last] / t[first] for name, t in times.items() if {first, last} <= t.keys()}
         best = min((name for name in times if last in times[name]), key=lambda name: times[name][last])
         grown = ", ".join(f"{name} {factor:.1f} x" for name, factor in both.items())
-        without = _without(row for row in every if row["n_sips"] == last)
-        said.append(f"{size_label(size)} from {first} to {last} SIPs: {grown}; fastest on {last} is {best}{without}.")
+        said.append(f"{size_label(size)} from {first} to {last} SIPs: {grown}; fastest on {last} is {best}.")
     return said
 
 
@@ -185,18 +160,14 @@ def _limits(rows: Sequence[Row]) -> list[str]:
 
 
 def _lists(rows: Sequence[Row]) -> list[str]:
-    sizes = by(list(rows), "what")
-    whole = [own for own in sizes.values() if all(row["latency_ns"] for row in own)]
-    if not whole:
+    if not rows:
         return []
-    best = [min(own, key=lambda row: row["latency_ns"]) for own in whole]
+    best = [min(own, key=lambda row: row["latency_ns"]) for own in by(list(rows), "what").values()]
     wins = Counter(row["algorithm"] for row in best)
-    far = len(sizes) - len(whole)
-    left = f" ({far} larger ones are not simulated with every algorithm)" if far else ""
     top = max(best, key=lambda row: row["busbw_gbs"])
     return [
         (
-            f"Of {len(best)} all-reduces of DeepBench and Llama-3 70B{left}, "
+            f"Of {len(best)} all-reduces of DeepBench and Llama-3 70B, "
             f"{', '.join(f'{name} wins {n}' for name, n in wins.most_common())}; the best bus bandwidth is "
             f"{top['busbw_gbs']:.0f} GB/s ({top['what']})."
         )

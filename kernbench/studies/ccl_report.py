@@ -58,9 +58,8 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
         if chosen:
             what = f"All-reduce by {' or '.join(map(by_size.named, contributions))}"
             drawn.append((f"latency_{title}.png", by_size.latency_by_size(chosen, machine=name, title=what)))
-            if _ran(chosen, cases.SIZES):
-                figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
-                drawn.append((f"busbw_{title}.png", figure))
+            figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
+            drawn.append((f"busbw_{title}.png", figure))
     if others := of_slice(rows, cases.OTHERS):
         figure = by_size.latency_by_size(others, machine=name, title="Other collectives")
         drawn.append(("latency_other_collectives.png", figure))
@@ -69,16 +68,16 @@ def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
         ("slots.png", cases.SLOTS, figures.slots),
         ("limits.png", cases.LIMITS, figures.limits),
     ):
-        if chosen := _ran(rows, slice_name):
+        if chosen := of_slice(rows, slice_name):
             drawn.append((file, figure_of(chosen, machine=name)))
     if grown := of_slice(rows, cases.SCALING):
         drawn.append(("scaling.png", figures.scaling(grown, machine=name)))
-    if roots := _ran(rows, cases.ROOTS):
+    if roots := of_slice(rows, cases.ROOTS):
         figure = figures.root_placement(roots, machine=name, cube_columns=machine.config.sip.cube_mesh.w)
         drawn.append(("root_placement.png", figure))
     if real := of_slice(rows, cases.LISTS):
         drawn.append(("lists.png", figures.lists(real, machine=name)))
-    if marked := _ran(rows, cases.MARKS):
+    if marked := of_slice(rows, cases.MARKS):
         marks = published(sorted({row["bytes_per_pe"] for row in marked}))
         note = "cube leaders, centre root, six SIPs in a torus; crosses: the reference design, for orientation"
         drawn.append(("published_marks.png", figures.published_marks(marked, marks, machine=name, note=note)))
@@ -113,7 +112,7 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
 
     columns = [
         "slice", "algorithm", "contribution", "sip_topology", "n_sips", "bytes_per_pe", "buffer_kind", "n_slots",
-        "latency_ns", "busbw_gbs", "bound_ns", "closed_form_ns", "mode", "certified",
+        "latency_ns", "busbw_gbs", "bound_ns", "closed_form_ns",
     ]  # fmt: skip
     return pd.DataFrame(rows)[columns].round(1)
 
@@ -124,14 +123,7 @@ def write_findings(found: Sequence[str], rows: Sequence[Row], refused: Mapping[s
     lines += [f"![{path.stem.replace('_', ' ')}]({path.name})" for path in sorted(folder.glob("*.png"))]
     if refused:
         lines += ["", "## Refused", "", *(f"- {name}: {why}" for name, why in refused.items())]
-    certified, ran = (sum(bool(row[column]) for row in rows) for column in ("certified", "latency_ns"))
-    code = rows[0]["code_version"]
-    lines += ["", f"{len(rows)} rows, {ran} simulated, {certified} certified, code {code}. Each row names its machine."]
+    lines += ["", f"{len(rows)} rows, code {rows[0]['code_version']}. Each row names its machine."]
     path = folder / "README.md"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return path
-
-
-def _ran(rows: Sequence[Row], slice_name: str) -> list[Row]:
-    """Return the rows of a slice that were simulated."""
-    return [row for row in of_slice(rows, slice_name) if row["latency_ns"]]

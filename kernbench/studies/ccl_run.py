@@ -65,7 +65,6 @@ def run(
     nbytes: int,
     *,
     dtype: object = "f16",
-    mode: str = "auto",
     data: bool = False,
     **call: Any,
 ) -> Ran:
@@ -78,8 +77,6 @@ def run(
     nbytes : int
         Bytes of a shard; where it grows or shrinks, on its larger side.
     dtype : DType or name
-    mode : str
-        Of the engine.
     data : bool
         With values, compared with numpy's at the end.
     **call
@@ -92,7 +89,7 @@ def run(
     """
     kind = as_dtype(dtype)
     n_elem = nbytes // kind.itemsize // (plan.world_size if plan.algorithm.collective == "all_gather" else 1)
-    engine = GraphEngine(machine, data, mode=mode)
+    engine = GraphEngine(machine, data)
     shards = {place: _shard(engine, place, nbytes, kind) for place in plan.programs}
     values = _fill(engine, shards, nbytes, kind) if data else {}
     buffers = {place: [at] for place, at in shards.items()}
@@ -116,11 +113,11 @@ def run(
     return Ran((end - start) / 1000, result, shares)
 
 
-def simulator(machine: Machine, mode: str = "auto") -> Simulate:
+def simulator(machine: Machine) -> Simulate:
     """Return what a tuner simulates with."""
 
     def simulate(plan: Plan, nbytes: int, itemsize: int) -> float:
-        return run(machine, plan, nbytes, dtype="f16" if itemsize == 2 else "f32", mode=mode).latency_ns
+        return run(machine, plan, nbytes, dtype="f16" if itemsize == 2 else "f32").latency_ns
 
     return simulate
 

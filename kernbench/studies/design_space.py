@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ WORKLOADS = {"decode": "llama3-70b-decode", "gpt2": "gpt2-layers"}
 LATENCY, AREA, ENERGY = "latency_us", "area_mm2", "energy_uj"
 MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
 CHANNELS, CHANNEL_GBS = 8, 32.0
-FAST, EXACT = "fast", "exact"
 
 _HBM = ("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 # What is changed one at a time. The link of a slice and that of its PE are no narrower than the slice.
@@ -145,10 +144,6 @@ def sweep(
         plans[f"{name} ties"] = make_plan(
             base, WORKLOADS[name], {"tie_seed": list(range(1, ties + 1))}, parameters=given
         )
-        if given.get("mode") == FAST:
-            least = base.with_(next(iter(shapes[MESH].values())))
-            rest = {key: value for key, value in given.items() if key != "mode"}
-            plans[f"{name} modes"] = make_plan(least, WORKLOADS[name], {"mode": [FAST, EXACT]}, parameters=rest)
     rows: list[Row] = []
     for table, plan in plans.items():
         done = run_plan(plan, folder=folder, workers=workers, progress=False)
@@ -178,23 +173,11 @@ def chance(rows: Sequence[Row], workload: str) -> float:
     Notes
     -----
     Through the order of simultaneous arrivals: (largest - smallest) / smallest over some orders, on the machine that
-    the others are changes of. For a workload in mode "fast" also through that: from the same flit by flit, on the
-    machine with the first mesh. The larger of the two counts.
+    the others are changes of.
     """
     factors = frame(rows, f"{workload} factors")
     orders = [*factors.loc[factors["factor"] == BASE, LATENCY], *frame(rows, f"{workload} ties")[LATENCY]]
-    return max(_spread_pct(orders), mode_pct(rows, workload))
-
-
-def mode_pct(rows: Sequence[Row], workload: str) -> float:
-    """Return by how much mode "fast" is off [%] where it was compared; 0 for a workload that was run exactly."""
-    table = frame(rows, f"{workload} modes")
-    return _spread_pct(table[LATENCY]) if len(table) else 0.0
-
-
-def _spread_pct(found: Iterable[float]) -> float:
-    values = list(found)
-    return 100 * float(max(values) / min(values) - 1)
+    return 100 * float(max(orders) / min(orders) - 1)
 
 
 def write(rows: Sequence[Row], folder: Path) -> Path:

@@ -156,7 +156,7 @@ def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> P
     first = rows[0]
     lines += [
         "",
-        f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}. {first['certificate']}.",
+        f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}.",
     ]
     path = folder / "README.md"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")

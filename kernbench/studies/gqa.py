@@ -164,12 +164,10 @@ def sweep(
     points: Sequence[Point],
     *,
     dtype: str = "f16",
-    mode: str = "exact",
-    max_scores: int = 1 << 34,
     workers: int = 1,
     folder: Path | None = None,
 ) -> list[Row]:
-    """Return one row per point; rows that were not simulated say why.
+    """Return one row per point; one that does not fit in HBM says so, and has its bounds only.
 
     Parameters
     ----------
@@ -179,10 +177,6 @@ def sweep(
         What to run.
     dtype
         Of q, k, v and the result.
-    mode
-        The engine's mode.
-    max_scores
-        A point with more scores (query heads x query tokens x tokens that they see) is not simulated.
     workers
         Processes.
     folder
@@ -202,8 +196,7 @@ def sweep(
         point.setting(own.config.pes_per_cube, dtype)
         asked = asdict(point)
         del asked["series"]  # what several series ask is run once
-        limits = {"dtype": dtype, "mode": mode, "max_scores": max_scores}
-        given.append({"machine": dict(own.spec), "point": asked, **limits})
+        given.append({"machine": dict(own.spec), "point": asked, "dtype": dtype})
     rows = run_points(simulate, given, folder=folder, workers=workers)
     return [{"series": point.series, **row} for point, row in zip(points, rows, strict=True)]
 
@@ -216,18 +209,15 @@ def simulate(point: Row) -> Row:
     counted = work(config, setting)
     held = need(config, asked.sips, asked.context, asked.batch, GROUP // asked.query_heads, dtype)
     scores = counted.flops // (4 * setting.head_dim)
-    left_out = held.obstacle
-    if not left_out and scores > point["max_scores"]:
-        left_out = f"{scores:,} scores, more than {point['max_scores']:,}"
     out: Row = {
         **point["point"], "ranks": setting.ranks, "lanes": setting.n_lanes, "items": setting.items,
         "tokens": setting.tokens, "pes": setting.programs, "dtype": dtype, "weights_bytes": held.weights,
         "kv_model_bytes": held.kv, "hbm_bytes": held.room, "flops": counted.flops, "kv_bytes": counted.kv_bytes,
         "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns, "vector_ns": counted.vector_ns,
         "bound_ns": counted.bound_ns, "limiter": counted.limiter, "useful": counted.useful, "scores": scores,
-        "left_out": left_out, "machine": machine.hash, "code_version": code_version(),
+        "left_out": held.obstacle, "machine": machine.hash, "code_version": code_version(),
     }  # fmt: skip
-    return out if left_out else out | measured(run(machine, setting, mode=point["mode"]))
+    return out if held.obstacle else out | measured(run(machine, setting))
 
 
 def measured(result: Result) -> Row:
@@ -245,8 +235,6 @@ def measured(result: Result) -> Row:
         **op_log_summary(records.commands),
         "sent_bytes": int(records.of_kind("send").nbytes.sum()),
         "dma_bytes": int(records.of_kind("load", "store").nbytes.sum()),
-        "certified": records.mode == "exact" or bool(records.certified),
-        "certificate": result.certificate,
     }
 
 

@@ -34,8 +34,8 @@ PARTS: dict[str, Change] = {
 
 
 def halved(
-    machine: Machine | str | None, points: Sequence[Point], *, dtype: str = "f16", mode: str = "exact",
-    workers: int = 1, folder: Path | None = None,
+    machine: Machine | str | None, points: Sequence[Point], *, dtype: str = "f16", workers: int = 1,
+    folder: Path | None = None,
 ) -> list[Row]:  # fmt: skip
     """Return for each point and part of the machine how much longer it takes at half the part's speed.
 
@@ -45,7 +45,7 @@ def halved(
         As for `kb.load`.
     points
         What to run.
-    dtype, mode, workers, folder
+    dtype, workers, folder
         As for `gqa.sweep`.
 
     Raises
@@ -59,9 +59,7 @@ def halved(
     for point in points:
         asked = asdict(point)
         del asked["series"]
-        for own in machines.values():
-            limits = {"dtype": dtype, "mode": mode, "max_scores": 1 << 62}
-            given.append({"machine": dict(own.spec), "point": asked, **limits})
+        given += [{"machine": dict(own.spec), "point": asked, "dtype": dtype} for own in machines.values()]
     found = run_points(simulate, given, folder=folder, workers=workers)
     rows = []
     for i, point in enumerate(points):

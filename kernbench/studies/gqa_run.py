@@ -151,9 +151,7 @@ def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, 
     return arguments
 
 
-def run(
-    machine: Machine, setting: Setting, *, data: bool = False, mode: str = "auto", log: str = "operation"
-) -> Result:
+def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
     """Run a setting, with data compared with numpy in f64; return what happened.
 
     Raises
@@ -165,7 +163,7 @@ def run(
     def program(torch: RuntimeContext) -> None:
         start(torch, setting)()
 
-    return run_program(machine, program, data=data, mode=mode, log=log)
+    return run_program(machine, program, data=data, log=log)
 
 
 def start(torch: RuntimeContext, setting: Setting) -> Callable[[], None]:

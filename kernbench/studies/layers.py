@@ -13,7 +13,7 @@ runs from the launch leaving the host to the last completion coming back. K is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from kernbench.topology.builder import Machine, resolve_topology
 
 FILE = "layers.json"
 VISIBLE = 0.01  # links busy for less are not drawn
-_FLIT = 256
 Shape = tuple[int, int, int]  # m, n, k
 
 
@@ -53,13 +52,10 @@ def sweep(
     *,
     placements: Sequence[str] = tuple(PLACEMENTS),
     dtype: str = "f16",
-    max_tiles: int = 1_100_000,
-    max_flits: int = 14_000_000,
-    exact_flits: int = 150_000,
     workers: int = 1,
     folder: Path | None = None,
 ) -> list[Row]:
-    """Return one row per layer and placement; rows that were not simulated say why.
+    """Return one row per layer and placement; one that does not fit in HBM says so, and has its lower bound only.
 
     Parameters
     ----------
@@ -71,12 +67,6 @@ def sweep(
         "rows", "columns", "2-D".
     dtype
         Type of A, B and C.
-    max_tiles, max_flits
-        A point with more tiles of the matrix engine, or whose PEs read more flits from each other, is not simulated:
-        only its lower bound is given.
-    exact_flits
-        A point whose PEs read more flits than this from each other runs in mode "fast" only. Others run in mode
-        "exact", and in "fast" for comparison.
     workers
         Processes.
     folder
@@ -91,16 +81,13 @@ def sweep(
     unknown = [p for p in placements if p not in PLACEMENTS]
     if unknown:
         raise KernbenchError(f"placements: {', '.join(unknown)} unknown; known: {', '.join(PLACEMENTS)}")
-    limits = {"max_tiles": max_tiles, "max_flits": max_flits}
-    drawn = _largest(resolved, layers, placements, dtype, limits)
+    drawn = _largest(resolved, layers, placements, dtype)
     points = [
         {
             "machine": dict(resolved.spec),
             "layer": asdict(layer),
             "placement": placement,
             "dtype": dtype,
-            "limits": limits,
-            "exact_flits": exact_flits,
             "links": layer == drawn,
         }
         for layer in layers
@@ -109,14 +96,12 @@ def sweep(
     return run_points(simulate, points, folder=folder, workers=workers)
 
 
-def _largest(
-    machine: Machine, layers: Sequence[Layer], placements: Sequence[str], dtype: str, limits: Mapping[str, int]
-) -> Layer | None:
+def _largest(machine: Machine, layers: Sequence[Layer], placements: Sequence[str], dtype: str) -> Layer | None:
     """Return the layer with most work of those that are simulated in every placement: its links are kept."""
 
     def simulated(layer: Layer) -> bool:
         shape = layer.m, layer.n, layer.k
-        return not any(_obstacle(machine, work(machine.config, p, shape, dtype), limits) for p in placements)
+        return not any(_obstacle(machine, work(machine.config, p, shape, dtype)) for p in placements)
 
     return max(filter(simulated, layers), key=lambda layer: layer.m * layer.n * layer.k, default=None)
 
@@ -129,16 +114,12 @@ def simulate(point: Row) -> Row:
     asked = work(machine.config, placement, shape, dtype)
     out: Row = {
         **point["layer"], "layer": layer.label, "shape": f"{layer.m}x{layer.k}x{layer.n}", "placement": placement,
-        "dtype": dtype, **asdict(asked), "left_out": _obstacle(machine, asked, point["limits"]),
+        "dtype": dtype, **asdict(asked), "left_out": _obstacle(machine, asked),
         "machine": machine.hash, "code_version": code_version(),
     }  # fmt: skip
     if out["left_out"]:
         return out
-    mode = "exact" if asked.remote_bytes <= point["exact_flits"] * _FLIT else "fast"
-    result, traffic = run(machine, shape, placement, dtype=dtype, mode=mode)
-    if mode == "exact":
-        other, _ = run(machine, shape, placement, dtype=dtype, mode="fast")
-        out["fast_ns"] = (other.launches[-1].end_ps - other.launches[-1].start_ps) / 1000
+    result, traffic = run(machine, shape, placement, dtype=dtype)
     return out | _measured(machine, result, traffic, shape, dtype, point["links"])
 
 
@@ -149,7 +130,6 @@ def run(
     *,
     dtype: str = "f16",
     data: bool = False,
-    mode: str = "auto",
     log: str = "operation",
     tie_seed: int | None = None,
 ) -> tuple[Result, LinkTable]:
@@ -189,7 +169,7 @@ def run(
         if a_values is not None and b_values is not None:
             _check(machine, name, placement, c, a_values @ b_values)
 
-    result = run_program(machine, program, data=data, mode=mode, log=log, tie_seed=tie_seed)
+    result = run_program(machine, program, data=data, log=log, tie_seed=tie_seed)
     return result, _difference(*before)
 
 
@@ -221,17 +201,12 @@ def in_order(machine: Machine, placement: str, c: np.ndarray) -> np.ndarray:
     return out
 
 
-def _obstacle(machine: Machine, asked: Work, limits: Mapping[str, int]) -> str:
+def _obstacle(machine: Machine, asked: Work) -> str:
     """Return why a point is not simulated, or nothing."""
     config = machine.config
     room = config.cube.hbm.slice_bytes(config.pes_per_cube)
     if asked.slice_bytes > room:
         return f"does not fit: {asked.slice_bytes:,} B in one HBM slice of {room:,} B"
-    flits = asked.remote_bytes // _FLIT
-    if asked.tiles > limits["max_tiles"]:
-        return f"{asked.tiles:,} tiles, more than {limits['max_tiles']:,}"
-    if flits > limits["max_flits"]:
-        return f"{flits:,} flits between PEs, more than {limits['max_flits']:,}"
     return ""
 
 
@@ -255,9 +230,6 @@ def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape
         "hottest_link": first,
         "hottest_busy": share[first],
         "links": {link: round(value, 4) for link, value in share.items() if value >= VISIBLE} if keep else {},
-        "mode": result.records.mode,
-        "certified": result.records.mode == "exact" or bool(result.records.certified),
-        "certificate": result.certificate,
     }
 
 

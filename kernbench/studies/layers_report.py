@@ -20,7 +20,6 @@ from kernbench.viz.heatmap import link_heatmap
 if TYPE_CHECKING:
     import pandas as pd
 
-CLOSE = 1.2  # where fast and exact were compared, they differ by up to 10 %, and two runs may be off in two directions
 TITLE = "# Layers over a whole SIP"
 
 
@@ -65,22 +64,21 @@ def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the best placement of each layer beside the others' times; "?": one left out may be faster."""
+    """Return the best placement of each layer beside the others' times."""
     import pandas as pd
 
     placements = list(dict.fromkeys(row["placement"] for row in rows))
-    unsure = undecided(rows)
     out = []
     for layer, runs in best(rows).items():
         first = runs[0]
         times = {row["placement"]: row["makespan_ns"] / 1000 for row in runs}
         out.append(
             {
-                "layer": layer, "shape": first["shape"], "best": first["placement"] + (" ?" if layer in unsure else ""),
+                "layer": layer, "shape": first["shape"], "best": first["placement"],
                 **{f"{p} [us]": round(times[p], 2) if p in times else None for p in placements},
                 "utilization": round(first["utilization"], 4), "PEs": first["pes"],
                 "remote MB": round(first["remote_bytes"] / 1e6, 1), "hottest link": first["hottest_link"],
-                "busy": round(first["hottest_busy"], 3), "certified": first["certified"],
+                "busy": round(first["hottest_busy"], 3),
             }
         )  # fmt: skip
     return pd.DataFrame(out)
@@ -90,54 +88,23 @@ def findings(rows: Sequence[Row]) -> list[str]:
     """Return what the table says, one sentence each."""
     ranked = best(rows)
     said = _winners(rows)
-    said += [_why(layer, ranked[layer]) for layer in _examples(ranked, undecided(rows))]
-    said += _utilization(ranked) + _links(rows) + _trust(rows) + _left_out(rows)
+    said += [_why(layer, ranked[layer]) for layer in _examples(ranked)]
+    said += _utilization(ranked) + _links(rows) + _left_out(rows)
     return said + [_completeness(name, rows) for name in dict.fromkeys(row["list"] for row in rows)]
 
 
-def undecided(rows: Sequence[Row]) -> list[str]:
-    """Return the layers whose fastest simulated placement may be beaten by one that was left out."""
-    ranked = best(rows)
-    return [
-        layer
-        for layer, runs in ranked.items()
-        if any(r["left_out"] and r["layer"] == layer and r["bound_ns"] < runs[0]["makespan_ns"] for r in rows)
-    ]
-
-
 def _winners(rows: Sequence[Row]) -> list[str]:
-    ranked, open_ = best(rows), undecided(rows)
-    decided = {layer: runs for layer, runs in ranked.items() if layer not in open_}
-    said = []
-    if decided:
-        count = Counter(runs[0]["placement"] for runs in decided.values())
-        wins = ", ".join(f"{name} {n}" for name, n in count.most_common())
-        said.append(f"Fastest placement, of {len(decided)} layers: {wins}.")
-    if open_:
-        so_far = ", ".join(f"{layer} ({ranked[layer][0]['placement']} so far)" for layer in open_)
-        said.append(
-            f"Undecided, as a placement that was not simulated has a lower bound below the fastest that was: {so_far}."
-        )
-    close = [
-        layer
-        for layer, runs in decided.items()
-        if len(runs) > 1
-        and runs[1]["makespan_ns"] < CLOSE * runs[0]["makespan_ns"]
-        and not (runs[0]["certified"] and runs[1]["certified"])
-    ]
-    if close:
-        said.append(
-            f"Within {CLOSE - 1:.0%} of the next placement, and not both certified, so that the order may be the other "
-            f"way round: {', '.join(close)}."
-        )
-    return said
+    ranked = best(rows)
+    count = Counter(runs[0]["placement"] for runs in ranked.values())
+    wins = ", ".join(f"{name} {n}" for name, n in count.most_common())
+    return [f"Fastest placement, of {len(ranked)} layers: {wins}."]
 
 
-def _examples(ranked: dict[str, list[Row]], without: Sequence[str]) -> list[str]:
+def _examples(ranked: dict[str, list[Row]]) -> list[str]:
     """Return for each list and winner the layer with most work."""
     chosen: dict[tuple[str, str], str] = {}
     for layer, runs in sorted(ranked.items(), key=lambda item: -item[1][0]["m"] * item[1][0]["n"] * item[1][0]["k"]):
-        if len(runs) > 1 and layer not in without:
+        if len(runs) > 1:
             chosen.setdefault((runs[0]["list"], runs[0]["placement"]), layer)
     return [layer for layer in ranked if layer in chosen.values()]
 
@@ -151,7 +118,7 @@ def _why(layer: str, runs: Sequence[Row]) -> str:
     return (
         f"{layer} ({first['shape']}): {first['placement']} is best, {first['makespan_ns'] / 1000:,.1f} us, with "
         f"{first['pes']} PEs at work, {first['remote_bytes'] / 1e6:,.1f} MB read from other PEs and "
-        f"{first['issued']:.1%} of each tile useful; {against}.{_estimated(runs)}"
+        f"{first['issued']:.1%} of each tile useful; {against}."
     )
 
 
@@ -177,7 +144,6 @@ def _utilization(ranked: dict[str, list[Row]]) -> list[str]:
     said = (
         f"Utilization of the SIP's matrix rate in the best placement: from {low['utilization']:.3%} "
         f"({low['layer']}, {low['shape']}) to {high['utilization']:.1%} ({high['layer']}, {high['shape']})."
-        f"{_estimated((low, high))}"
     )
     return [said]
 
@@ -190,37 +156,6 @@ def _links(rows: Sequence[Row]) -> list[str]:
         f"{row['placement']}; a link of a UCIe port is the hottest in {ucie} of {len(simulated(rows))} runs."
     )
     return [said]
-
-
-def _estimated(runs: Sequence[Row]) -> str:
-    """Say which of some runs are estimates."""
-    names = ", ".join(dict.fromkeys(f"{row['layer']} in {row['placement']}" for row in runs if not row["certified"]))
-    return f" Not certified: {names}." if names else ""
-
-
-def _trust(rows: Sequence[Row]) -> list[str]:
-    run = simulated(rows)
-    both = [row for row in run if "fast_ns" in row]
-    fast = [row for row in run if not row["certified"]]
-    said = [f"{len(run) - len(fast)} of {len(run)} runs are certified."]
-    if fast:
-        said.append(
-            f"{len(fast)} runs move too many flits between PEs to simulate each and ran in mode fast, in which streams "
-            "that meet do not interleave: their times are estimates, not certified (* in the figure)."
-        )
-    if both:
-        worst = max(both, key=_error)
-        most = max(row["remote_bytes"] for row in both)
-        said.append(
-            f"Mode fast against mode exact, in the {len(both)} runs done in both (up to {most / 1e6:,.1f} MB between "
-            f"PEs): at most {_error(worst):.1%} apart ({worst['layer']} in {worst['placement']}); how far the larger "
-            "runs are off is not known."
-        )
-    return said
-
-
-def _error(row: Row) -> float:
-    return abs(float(row["fast_ns"]) / float(row["makespan_ns"]) - 1)
 
 
 def _left_out(rows: Sequence[Row]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.explore import Choices
 from kernbench.studies.points import Row, code_version, machine_of, run_points
@@ -28,7 +28,6 @@ from kernbench.units import FLIT_BYTES, KIB, MIB
 
 FILE = "probe.json"
 SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
-LONGEST = 16 * MIB
 VISIBLE = 0.0005  # shares of links that are kept for pictures
 LINKS = "probe_links.csv"
 NESTED = ("hops", "links")
@@ -39,8 +38,6 @@ def sweep(
     *,
     names: Sequence[str] = (),
     sizes: Sequence[int] = SIZES,
-    longest: int = LONGEST,
-    mode: str = "auto",
     workers: int = 1,
     folder: Path | None = None,
 ) -> list[Row]:
@@ -54,10 +51,6 @@ def sweep(
         Cases; all that the machine has the parts for by default.
     sizes
         Bytes of each transfer.
-    longest
-        Bytes that the transfers of a case move in all at most: sizes beyond are left out.
-    mode
-        The engine's mode.
     workers
         Processes.
     folder
@@ -65,21 +58,16 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a case is unknown or a size is none; nothing has been run then.
     """
     resolved = resolve_topology(machine)
     if not sizes or any(size < 1 for size in sizes):
-        raise KernbenchError(f"sizes: {list(sizes)} must be bytes >= 1, at least one")
+        raise ArgumentError(f"sizes: {list(sizes)} must be bytes >= 1, at least one")
     chosen = select(resolved, names)
     points: list[Row] = [
-        {"machine": dict(resolved.spec), "case": case.name, "nbytes": size, "mode": mode}
-        for case in chosen
-        for size in sorted(sizes)
-        if size * len(case.ends) <= longest
+        {"machine": dict(resolved.spec), "case": case.name, "nbytes": size} for case in chosen for size in sorted(sizes)
     ]
-    if not points:
-        raise KernbenchError(f"longest = {longest} B must hold all transfers of a case at the smallest size")
     # The longest first, so that no process is left with one of them at the end.
     order = sorted(range(len(points)), key=lambda i: (-points[i]["nbytes"] * _count(chosen, points[i]["case"]), i))
     done = run_points(simulate, [points[i] for i in order], folder=folder, workers=workers)
@@ -95,7 +83,7 @@ def simulate(point: Row) -> Row:
     """Run one case at one size and return its row."""
     machine = machine_of(point["machine"])
     [case] = select(machine, [point["case"]])
-    found = probe(machine, case, point["nbytes"], mode=point["mode"])
+    found = probe(machine, case, point["nbytes"])
     out = row(found)
     if not case.pattern:
         out["hops"] = hops(machine, case, point["nbytes"])
@@ -153,7 +141,6 @@ def row(found: Probe) -> Row:
         "hottest_link": first,
         "hottest_share": share[first],
         "hottest_alike": sum(value == share[first] for value in share.values()),
-        "certificate": found.result.certificate,
         "machine": records.machine,
         "code_version": code_version(),
     }

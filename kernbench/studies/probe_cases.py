@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
+from kernbench.registry import hint
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
@@ -54,15 +54,13 @@ def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If one is unknown, or the machine lacks what it needs.
     """
     known = cases(machine)
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise KernbenchError(f"no probe case {name!r} on this machine; {hint}known: {', '.join(known)}")
+            raise ArgumentError(f"no probe case {name!r} on this machine; {hint(name, known)}")
     return [known[name] for name in names] if names else list(known.values())
 
 

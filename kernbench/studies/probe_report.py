@@ -146,8 +146,7 @@ def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> P
     lines = ["# Probe: the machine's links and memories", "", *(f"- {sentence}" for sentence in found), ""]
     lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in names]
     first = rows[0]
-    certificates = "; ".join(sorted({row["certificate"] for row in rows}))
-    lines += ["", f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}. {certificates}."]
+    lines += ["", f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}."]
     path = folder / "README.md"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return path

@@ -11,7 +11,7 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import Channels, Leg, Parts
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.fabric import Hop
-from kernbench.sim_engine.link import Route
+from kernbench.sim_engine.route import Route
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.studies.points import Row
 from kernbench.studies.probe_cases import Case
@@ -46,9 +46,9 @@ class Probe:
     result: Result
 
 
-def probe(machine: Machine, case: Case, nbytes: int, *, mode: str = "auto") -> Probe:
+def probe(machine: Machine, case: Case, nbytes: int) -> Probe:
     """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
-    engine = GraphEngine(machine, mode=mode, log="off")
+    engine = GraphEngine(machine, log="off")
     ends = start(engine, case, nbytes)
     engine.run()
     channels, rate = _channels(machine)
@@ -89,8 +89,13 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
                 "waited_ns": waited / 1000,
             }
         )
-    # The link into a memory and the one out of it may be crossed at the same instant: arrivals in order of ends.
-    return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], row["last_end_ns"]))
+    # Links without latency are crossed at one instant; among those, the order is that of the route.
+    place: dict[str, int] = {}
+    for src, memory in case.ends:
+        there = engine.fabric.route(src, memory)
+        for link in (*there.links, *engine.fabric.back(there).links):
+            place.setdefault(link.name, len(place))
+    return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], place[row["link"]]))
 
 
 def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
@@ -128,5 +133,5 @@ def _channels(machine: Machine) -> tuple[Channels, float]:
     hbm = machine.config.cube.hbm
     bw_gbs = hbm.channel_bw_gbs * hbm.efficiency
     burst_ps = serialization_ps(hbm.burst_bytes, bw_gbs)
-    channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns))
+    channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
     return channels, hbm.channels * bw_gbs

@@ -10,7 +10,8 @@ from typing import Any
 from kernbench.errors import KernbenchError
 from kernbench.studies.points import Row
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
@@ -36,11 +37,21 @@ def read_results(path: Path) -> dict[str, Any]:
     Raises
     ------
     KernbenchError
-        If there is none, or it has another schema version.
+        If there is none, it has another schema version, or it holds estimates, as version 1 could.
     """
     if not path.is_file():
         raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if (version := content.get("schema_version")) != SCHEMA_VERSION:
+    version = content.get("schema_version")
+    if version == 1:
+        content["rows"] = [_simulated(path, row) for row in content["rows"]]
+    elif version != SCHEMA_VERSION:
         raise KernbenchError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
     return content
+
+
+def _simulated(path: Path, row: Row) -> Row:
+    """Return a row of version 1 without the columns that said how far to trust it, if it was simulated exactly."""
+    if row.get("certified") is False or ", more than " in str(row.get("left_out")):
+        raise KernbenchError(f"{path}: it holds estimates, or points left out for their size; run the study again")
+    return {name: value for name, value in row.items() if name not in _TRUST}

@@ -11,7 +11,7 @@ from kernbench.analysis.fair import fair_rates
 from kernbench.analysis.transfer import Channels, Leg
 from kernbench.policy.routing import Router, reverse
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_row import Outcome, Sample
+from kernbench.studies.validation_row import Sample
 from kernbench.studies.validation_traffic import Ask, Engine, play, random_machine, random_traffic
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
@@ -56,7 +56,7 @@ def channels_of(machine: Machine) -> Channels:
     """Return how the HBM slices of a machine serve bursts."""
     hbm = machine.config.cube.hbm
     burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
-    return Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns), ns_to_ps(hbm.turnaround_ns))
+    return Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
 
 
 def _machines(machine: Machine, repeats: int) -> Iterator[tuple[str, Machine, Random]]:
@@ -66,7 +66,7 @@ def _machines(machine: Machine, repeats: int) -> Iterator[tuple[str, Machine, Ra
         yield f"random machine {seed}", random_machine(seed), Random(seed)
 
 
-def message_alone(machine: Machine, repeats: int) -> Outcome:
+def message_alone(machine: Machine, repeats: int) -> list[Sample]:
     """Send messages of all sizes between random ends."""
     samples = []
     for name, where, rng in _machines(machine, repeats):
@@ -79,10 +79,10 @@ def message_alone(machine: Machine, repeats: int) -> Outcome:
                 expected = transfer.message(legs(where, path), nbytes).total
                 label = f"{nbytes} B over {len(path) - 1} links, {src} to {dst}, {name}"
                 samples.append(Sample(label, expected, _alone(where, "send", src, dst, nbytes)))
-    return Outcome(samples)
+    return samples
 
 
-def _memory_alone(kind: str, machine: Machine, repeats: int) -> Outcome:
+def _memory_alone(kind: str, machine: Machine, repeats: int) -> list[Sample]:
     samples = []
     closed = transfer.read if kind == "read" else transfer.write
     for name, where, rng in _machines(machine, repeats):
@@ -98,20 +98,20 @@ def _memory_alone(kind: str, machine: Machine, repeats: int) -> Outcome:
                 expected = closed(*ways, nbytes, channels_of(where), offset).total
                 label = f"{kind} {nbytes} B at {offset}, {src} of {dst}, {name}"
                 samples.append(Sample(label, expected, _alone(where, kind, src, dst, nbytes, offset)))
-    return Outcome(samples)
+    return samples
 
 
-def reads_alone(machine: Machine, repeats: int) -> Outcome:
+def reads_alone(machine: Machine, repeats: int) -> list[Sample]:
     """Read HBM at odd offsets: bursts over channels, a command there and data back."""
     return _memory_alone("read", machine, repeats)
 
 
-def writes_alone(machine: Machine, repeats: int) -> Outcome:
+def writes_alone(machine: Machine, repeats: int) -> list[Sample]:
     """Write HBM: data there, bursts as their flits arrive, an acknowledgement back."""
     return _memory_alone("write", machine, repeats)
 
 
-def sram_alone(machine: Machine, repeats: int) -> Outcome:
+def sram_alone(machine: Machine, repeats: int) -> list[Sample]:
     """Read and write SRAM, each two messages."""
     samples = []
     for name, where, rng in _machines(machine, repeats):
@@ -126,10 +126,10 @@ def sram_alone(machine: Machine, repeats: int) -> Outcome:
                 expected = transfer.message(there, out).total + transfer.message(back, home).total
                 label = f"{kind} {nbytes} B, {src} of {dst}, {name}"
                 samples.append(Sample(label, expected, _alone(where, kind, src, dst, nbytes)))
-    return Outcome(samples)
+    return samples
 
 
-def check_values(machine: Machine, repeats: int) -> Outcome:
+def check_values(machine: Machine, repeats: int) -> list[Sample]:
     """Read what the table of M4.8 has, always on the default machine."""
     default = resolve_topology("preset:default")
     samples = []
@@ -138,10 +138,10 @@ def check_values(machine: Machine, repeats: int) -> Outcome:
             samples.append(
                 Sample(f"{nbytes} B, {src} of {dst}", ns_to_ps(ns), _alone(default, "read", src, dst, nbytes))
             )
-    return Outcome(samples)
+    return samples
 
 
-def fair_shares(machine: Machine, repeats: int) -> Outcome:
+def fair_shares(machine: Machine, repeats: int) -> list[Sample]:
     """Let PEs read without end: the rate of each in a steady window against the max-min fair one."""
     config = machine.config
     pes = config.pes_per_cube
@@ -163,7 +163,7 @@ def fair_shares(machine: Machine, repeats: int) -> Outcome:
             Sample(f"{name}: {src} of {dst} [GB/s]", a, b)
             for (src, dst), a, b in zip(ends, fair, measured, strict=True)
         ]
-    return Outcome(samples)
+    return samples
 
 
 def _steady(machine: Machine, ends: list[tuple[str, str]]) -> tuple[list[float], list[float]]:
@@ -196,7 +196,7 @@ def _steady(machine: Machine, ends: list[tuple[str, str]]) -> tuple[list[float],
     return fair_rates(flows, capacity), [nbytes / span_ns for nbytes in moved]
 
 
-def bytes_conserved(machine: Machine, repeats: int) -> Outcome:
+def bytes_conserved(machine: Machine, repeats: int) -> list[Sample]:
     """Count bytes that enter a node and leave it, and what links count against what was asked of them."""
     samples = []
     for name, where, _ in _machines(machine, repeats):
@@ -223,7 +223,7 @@ def bytes_conserved(machine: Machine, repeats: int) -> Outcome:
         counted = dict(zip(links.names, links.nbytes.tolist(), strict=True))
         samples += [Sample(f"{link}, {name}", n, counted.get(link, 0)) for link, n in expected.items()]
         samples += _slices(where, engine, asks, name)
-    return Outcome(samples)
+    return samples
 
 
 def _slices(where: Machine, engine: GraphEngine, asks: Sequence[Ask], name: str) -> list[Sample]:
@@ -241,7 +241,7 @@ def _slices(where: Machine, engine: GraphEngine, asks: Sequence[Ask], name: str)
     ]
 
 
-def busy_within_elapsed(machine: Machine, repeats: int) -> Outcome:
+def busy_within_elapsed(machine: Machine, repeats: int) -> list[Sample]:
     """Compare a link's busy time with that of its flits, and every busy time with the elapsed time."""
     samples = []
     for name, where, _ in _machines(machine, repeats):
@@ -255,20 +255,20 @@ def busy_within_elapsed(machine: Machine, repeats: int) -> Outcome:
         samples += [Sample(f"{link} against its flits, {name}", served.get(link, 0), ps) for link, ps in busy.items()]
         everything = {**busy, **records.busy_by_component()}
         samples += [Sample(f"{part}, {name}", 0, max(0, ps - records.makespan_ps)) for part, ps in everything.items()]
-    return Outcome(samples)
+    return samples
 
 
-def tie_spread(machine: Machine, repeats: int) -> Outcome:
+def tie_spread(machine: Machine, repeats: int) -> list[Sample]:
     """Let all PEs read at once: the last end, ranks permuted, against the ranks of M4.4."""
     return _ties(machine, repeats, last_only=True)
 
 
-def tie_spread_each(machine: Machine, repeats: int) -> Outcome:
+def tie_spread_each(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the same, transfer by transfer."""
     return _ties(machine, repeats, last_only=False)
 
 
-def _ties(machine: Machine, repeats: int, *, last_only: bool) -> Outcome:
+def _ties(machine: Machine, repeats: int, *, last_only: bool) -> list[Sample]:
     config = machine.config
     everyone = [(cube, pe) for cube in range(config.cubes_per_sip) for pe in range(config.pes_per_cube)]
     patterns = {
@@ -291,7 +291,7 @@ def _ties(machine: Machine, repeats: int, *, last_only: bool) -> Outcome:
             samples += [
                 Sample(f"{name}, {what}, permutation {seed}", a, b) for a, b in zip(ranked, permuted, strict=True)
             ]
-    return Outcome(samples)
+    return samples
 
 
 def _together(machine: Machine, ends: list[tuple[tuple[int, int], tuple[int, int]]], seed: int | None) -> list[int]:

@@ -20,7 +20,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_reference import Reference
-from kernbench.studies.validation_row import Outcome, Sample
+from kernbench.studies.validation_row import Sample
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 from kernbench.units import ns_to_ps, serialization_ps
@@ -69,17 +69,15 @@ def _start_ps(machine: Machine, sip: int, cube: int, pe: int, arguments: int) ->
     return sum(_message_ps(machine, a, b, nbytes) for a, b in ways) + ns_to_ps(service)
 
 
-def launch_start(machine: Machine, repeats: int) -> Outcome:
+def launch_start(machine: Machine, repeats: int) -> list[Sample]:
     """Tell when a PE starts: three messages and three services."""
-    return Outcome(
-        [
-            Sample(label, _start_ps(machine, sip, cube, pe, arguments), sent.start_ps)
-            for label, sip, cube, pe, arguments, _, sent in _launches(machine)
-        ]
-    )
+    return [
+        Sample(label, _start_ps(machine, sip, cube, pe, arguments), sent.start_ps)
+        for label, sip, cube, pe, arguments, _, sent in _launches(machine)
+    ]
 
 
-def launch_end(machine: Machine, repeats: int) -> Outcome:
+def launch_end(machine: Machine, repeats: int) -> list[Sample]:
     """Tell when the host knows: three answers of 16 B later."""
     samples = []
     for label, sip, cube, pe, arguments, engine, _ in _launches(machine):
@@ -87,10 +85,10 @@ def launch_end(machine: Machine, repeats: int) -> Outcome:
         ways = (("host", io_cpu), (io_cpu, m_cpu), (m_cpu, pe_cpu))
         answers = sum(_message_ps(machine, a, b, 16, back=True) for a, b in ways)
         samples.append(Sample(label, _start_ps(machine, sip, cube, pe, arguments) + answers, int(engine.env.now)))
-    return Outcome(samples)
+    return samples
 
 
-def common_start(machine: Machine, repeats: int) -> Outcome:
+def common_start(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the common start of many PEs with the last arrival in the reference; nobody starts later."""
     config = machine.config
     everyone = [(cube, pe) for cube in range(config.cubes_per_sip) for pe in range(config.pes_per_cube)]
@@ -104,7 +102,7 @@ def common_start(machine: Machine, repeats: int) -> Outcome:
             label = f"{len(targets)} PEs, {arguments} arguments"
             samples.append(Sample(label, expected, sent.target_start_ps))
             samples.append(Sample(f"late starts, {label}", 0, len(engine.records().of_kind("skew"))))
-    return Outcome(samples)
+    return samples
 
 
 def _last_arrival(machine: Machine, targets: Sequence[tuple[int, int]], nbytes: int) -> int:
@@ -141,7 +139,7 @@ def _product(machine: Machine, mkn: Sequence[int], staging: str, epilogue: Seque
         a, b, c = (torch.empty(*s, dtype=torch.float16, dp=here, device="ahbm") for s in ((m, k), (k, n), (m, n)))
         torch.launch("gemm", gemm, a, b, c, m, k, n, staging, tuple(epilogue))
 
-    return run_program(machine, program, mode="exact", log="tile").records
+    return run_program(machine, program, log="tile").records
 
 
 def _tiles(machine: Machine, mkn: Sequence[int]) -> list[tuple[int, int, int, bool]]:
@@ -157,7 +155,7 @@ def _tiles(machine: Machine, mkn: Sequence[int]) -> list[tuple[int, int, int, bo
     ]
 
 
-def _stage(machine: Machine, kind: str) -> Outcome:
+def _stage(machine: Machine, kind: str) -> list[Sample]:
     samples = []
     pe = machine.config.cube.pe
     tile, rate = pe.pe_gemm.tile, pe.pe_gemm.macs_per_cycle.f16 * pe.pe_gemm.clock_ghz
@@ -171,25 +169,25 @@ def _stage(machine: Machine, kind: str) -> Outcome:
                 "store_tcm": serialization_ps(2 * m * n, pe.pe_tcm.write_bw_gbs),
             }[kind]
             samples.append(Sample(f"tile {op.tile} of {'x'.join(map(str, mkn))}", expected, op.end_ps - op.start_ps))
-    return Outcome(samples)
+    return samples
 
 
-def fetch(machine: Machine, repeats: int) -> Outcome:
+def fetch(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the fetch of each tile: bytes of both operand tiles over the TCM read port."""
     return _stage(machine, "fetch")
 
 
-def matrix(machine: Machine, repeats: int) -> Outcome:
+def matrix(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the product of each tile: MACs of a full one over the rate, ragged or not."""
     return _stage(machine, "gemm")
 
 
-def store(machine: Machine, repeats: int) -> Outcome:
+def store(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the store of each output tile: its bytes over the TCM write port."""
     return _stage(machine, "store_tcm")
 
 
-def lines(machine: Machine, repeats: int) -> Outcome:
+def lines(machine: Machine, repeats: int) -> list[Sample]:
     """Count bursts of a product whose operands are stored row by row: each line that a tile touches, once."""
     hbm = machine.config.cube.hbm
     where = machine.with_({"cube.hbm.gather": "strided"})
@@ -199,7 +197,7 @@ def lines(machine: Machine, repeats: int) -> Outcome:
         busy = _product(where, mkn, "ref_ref").busy_by_component()[naming.hbm(0, 0, 0)]
         bursts = _bursts(where, mkn)
         samples.append(Sample("x".join(map(str, mkn)), bursts, busy * hbm.channels / burst_ps))
-    return Outcome(samples)
+    return samples
 
 
 def _bursts(machine: Machine, mkn: Sequence[int]) -> int:
@@ -224,7 +222,7 @@ def _bursts(machine: Machine, mkn: Sequence[int]) -> int:
     return total
 
 
-def counts(machine: Machine, repeats: int) -> Outcome:
+def counts(machine: Machine, repeats: int) -> list[Sample]:
     """Count how many pieces of work each stage did, and the bytes that came in and went out."""
     samples = []
     for mkn in SHAPES:
@@ -242,10 +240,10 @@ def counts(machine: Machine, repeats: int) -> Outcome:
         into = sum(2 * (m * k + k * n) for m, k, n, _ in tiles)
         samples.append(Sample(f"bytes in, {name}", into, int(records.of_kind("dma_in").nbytes.sum())))
         samples.append(Sample(f"bytes out, {name}", 2 * mkn[0] * mkn[2], int(records.of_kind("dma_out").nbytes.sum())))
-    return Outcome(samples)
+    return samples
 
 
-def vector(machine: Machine, repeats: int) -> Outcome:
+def vector(machine: Machine, repeats: int) -> list[Sample]:
     """Run operations of PE_MATH, f16 and f32: elements over lanes, 4 x for slow ones, log2 of lanes to reduce."""
     math = machine.config.cube.pe.pe_math
     samples = []
@@ -257,7 +255,7 @@ def vector(machine: Machine, repeats: int) -> Outcome:
                 cycles += int(log2(lanes)) if reduces else 0
                 expected = serialization_ps(cycles, math.clock_ghz)
                 samples.append(Sample(f"{name} of {elements} {dtype}", expected, op.end_ps - op.start_ps))
-    return Outcome(samples)
+    return samples
 
 
 def _vector_rows(machine: Machine, dtype: str, elements: int) -> list[Op]:
@@ -270,12 +268,12 @@ def _vector_rows(machine: Machine, dtype: str, elements: int) -> list[Op]:
         here = DPPolicy(num_cubes=1, num_pes=1)
         torch.launch("vector", kernel, torch.ones(elements, dtype=dtype, dp=here, device="ahbm"), elements)
 
-    records = run_program(machine, program, mode="exact", log="tile").records
+    records = run_program(machine, program, log="tile").records
     ops = {op.command.name: op for op in records.of_kind("math")}
     return [ops[name] for name, *_ in _VECTOR]
 
 
-def ideal(machine: Machine, repeats: int) -> Outcome:
+def ideal(machine: Machine, repeats: int) -> list[Sample]:
     """Run products in all stagings: the composite's window against the ideal of the machine file."""
     samples = []
     for mkn in SHAPES:
@@ -283,10 +281,10 @@ def ideal(machine: Machine, repeats: int) -> Outcome:
             start, end = composite_window(_product(machine, mkn, staging))
             expected = ideal_gemm(machine.config, mkn, streamed=_STREAMED[staging]).time_ns
             samples.append(Sample(f"{'x'.join(map(str, mkn))} {staging} [ns]", expected, (end - start) / 1000))
-    return Outcome(samples)
+    return samples
 
 
-def issue(machine: Machine, repeats: int) -> Outcome:
+def issue(machine: Machine, repeats: int) -> list[Sample]:
     """Issue loads of one program: each is issued one command after the one before it, while DMA slots are free."""
     n = machine.config.cube.pe.pe_dma.outstanding_reads
 
@@ -301,4 +299,4 @@ def issue(machine: Machine, repeats: int) -> Outcome:
     assert start is not None
     each = ns_to_ps(machine.config.cube.pe.pe_cpu.command_ns)
     starts = sorted(torch.result.records.of_kind("load").start_ps.tolist())
-    return Outcome([Sample(f"load {i}", start + (i + 1) * each, t) for i, t in enumerate(starts)])
+    return [Sample(f"load {i}", start + (i + 1) * each, t) for i, t in enumerate(starts)]

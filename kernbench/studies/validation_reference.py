@@ -137,7 +137,7 @@ class Reference:
         channel = (memory, line % self.hbm.channels)
         with self._server(channel).request() as turn:
             yield turn
-            if self._direction.get(channel, "read") != direction:
+            if self._direction.setdefault(channel, direction) != direction:
                 self._direction[channel] = direction
                 yield self.env.timeout(ns_to_ps(self.hbm.turnaround_ns))
             yield self.env.timeout(

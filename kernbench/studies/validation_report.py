@@ -73,14 +73,14 @@ def findings(rows: Sequence[Row]) -> list[str]:
 
 
 def write_report(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `README.md`: findings, the table, the figures, and how each row was made sure of."""
+    """Write `README.md`: findings, the table, the figures."""
     lines = ["# Validation", "", "Every rule of docs/model.md that states a number, against the simulation.", ""]
     lines += [f"- {sentence}" for sentence in findings(rows)]
-    lines += ["", "| rule | what | points | largest error | mean error | verdict | worst case | certificate |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | --- | --- | --- |"]
+    lines += ["", "| rule | what | points | largest error | mean error | verdict | worst case |"]
+    lines += ["| --- | --- | ---: | ---: | ---: | --- | --- |"]
     for row in rows:
         cells = [row["rule"], row["what"], f"{row['n']:,}", _error(row, "error_max"), _error(row, "error_mean")]
-        lines.append(f"| {' | '.join([*cells, _verdict(row), row['worst'] or '-', row['certificate']])} |")
+        lines.append(f"| {' | '.join([*cells, _verdict(row), row['worst'] or '-'])} |")
     lines.append("")
     lines += [
         f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in FIGURES if (folder / name).is_file()

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from kernbench.studies.points import Row
 from kernbench.topology.builder import Machine
 
-EXACT = "every flit simulated (mode exact)"
-
 
 class Sample(NamedTuple):
     """One point: what the rule says, and what was measured."""
@@ -18,21 +16,6 @@ class Sample(NamedTuple):
     label: str
     expected: float
     measured: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The points of one check.
-
-    Attributes
-    ----------
-    samples : sequence of Sample
-    certificate : str
-        How the simulated times were made sure of.
-    """
-
-    samples: Sequence[Sample]
-    certificate: str = EXACT
 
 
 @dataclass(frozen=True)
@@ -48,7 +31,7 @@ class Check:
     what : str
         What is compared, in words.
     run : callable
-        From the machine, and how many repetitions of what is random, to an Outcome.
+        From the machine, and how many repetitions of what is random, to the points.
     unit : str
         "ps", "B" and the like: the difference counts. "%": the difference over what was expected.
     allowed : float, optional
@@ -60,17 +43,17 @@ class Check:
     name: str
     rule: str
     what: str
-    run: Callable[[Machine, int], Outcome]
+    run: Callable[[Machine, int], Sequence[Sample]]
     unit: str = "ps"
     allowed: float | None = 0.0
     note: str = ""
 
     def row(self, machine: Machine, repeats: int) -> Row:
         """Run it and return its row."""
-        outcome = self.run(machine, repeats)
-        errors = [self._error(sample) for sample in outcome.samples]
+        samples = self.run(machine, repeats)
+        errors = [self._error(sample) for sample in samples]
         worst = max(range(len(errors)), key=errors.__getitem__)
-        sample = outcome.samples[worst]
+        sample = samples[worst]
         return {
             "name": self.name,
             "rule": self.rule,
@@ -79,13 +62,12 @@ class Check:
             "unit": self.unit,
             "error_max": errors[worst],
             "error_mean": sum(errors) / len(errors),
-            "percent_max": max(_percent(sample) for sample in outcome.samples),
+            "percent_max": max(_percent(sample) for sample in samples),
             "allowed": self.allowed,
             "held": None if self.allowed is None else errors[worst] <= self.allowed,
             "worst": sample.label if errors[worst] else "",
             "worst_expected": sample.expected,
             "worst_measured": sample.measured,
-            "certificate": outcome.certificate,
             "note": self.note,
             "quantiles": _quantiles(errors),
         }

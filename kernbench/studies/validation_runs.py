@@ -1,4 +1,4 @@
-"""Checks of whole runs: the engine against the reference, whole messages against flits, values, repetition."""
+"""Checks of whole runs: the engine against the reference, values, repetition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_reference import Reference
-from kernbench.studies.validation_row import Outcome, Sample
+from kernbench.studies.validation_row import Sample
 from kernbench.studies.validation_traffic import Ask, Engine, play, random_machine, random_traffic
 from kernbench.topology.builder import Machine
 
@@ -32,26 +32,13 @@ def _samples(name: str, asks: Sequence[Ask], expected: Sequence[int], measured: 
     ]
 
 
-def against_reference(machine: Machine, repeats: int) -> Outcome:
+def against_reference(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the end of every transaction with a process for each hop of each flit."""
     samples = []
     for name, where, asks, closed in _traffic(repeats):
         expected = play(Reference(where), asks, closed=closed)
         samples += _samples(name, asks, expected, play(Engine(GraphEngine(where, log="off")), asks, closed=closed))
-    return Outcome(samples)
-
-
-def certified_runs(machine: Machine, repeats: int) -> Outcome:
-    """Compare runs in mode fast that are certified with mode exact."""
-    samples, certified, runs = [], 0, 0
-    for name, where, asks, closed in _traffic(2 * repeats):
-        engine = GraphEngine(where, mode="fast", log="off")
-        fast = play(Engine(engine), asks, closed=closed)
-        runs += 1
-        if engine.certified:
-            certified += 1
-            samples += _samples(name, asks, play(Engine(GraphEngine(where, log="off")), asks, closed=closed), fast)
-    return Outcome(samples or [Sample("none was certified", 0, 0)], f"{certified} of {runs} runs certified (mode fast)")
+    return samples
 
 
 def _product(torch: RuntimeContext) -> None:
@@ -68,25 +55,23 @@ def _equal(label: str, one: str, other: str) -> Sample:
     return Sample(label, 0, int(one != other))
 
 
-def values_change_no_time(machine: Machine, repeats: int) -> Outcome:
+def values_change_no_time(machine: Machine, repeats: int) -> list[Sample]:
     """Compare all times of a product on every PE of a cube, with and without values."""
-    with_data, without = (
-        run_program(machine, _product, data=data, mode="exact", log="tile").records for data in (True, False)
-    )
+    with_data, without = (run_program(machine, _product, data=data, log="tile").records for data in (True, False))
     samples = [
         Sample(f"end of row {i}", int(a), int(b))
         for i, (a, b) in enumerate(zip(with_data.end_ps, without.end_ps, strict=True))
     ]
-    return Outcome([_equal("digest", with_data.digest(), without.digest()), *samples])
+    return [_equal("digest", with_data.digest(), without.digest()), *samples]
 
 
-def same_twice(machine: Machine, repeats: int) -> Outcome:
+def same_twice(machine: Machine, repeats: int) -> list[Sample]:
     """Compare digests of the same run, repeated."""
-    digests = [run_program(machine, _product, mode="exact", log="tile").records.digest() for _ in range(2 + repeats)]
-    return Outcome([_equal(f"run {i}", digests[0], digest) for i, digest in enumerate(digests[1:], 1)])
+    digests = [run_program(machine, _product, log="tile").records.digest() for _ in range(2 + repeats)]
+    return [_equal(f"run {i}", digests[0], digest) for i, digest in enumerate(digests[1:], 1)]
 
 
-def tie_spread_product(machine: Machine, repeats: int) -> Outcome:
+def tie_spread_product(machine: Machine, repeats: int) -> list[Sample]:
     """Compare the end of a product on every PE of a cube, ranks permuted, with the ranks of M4.4."""
 
     def launch_ps(seed: int | None) -> int:
@@ -97,4 +82,4 @@ def tie_spread_product(machine: Machine, repeats: int) -> Outcome:
         return launch.end_ps - launch.start_ps
 
     expected = launch_ps(None)
-    return Outcome([Sample(f"permutation {seed}", expected, launch_ps(seed)) for seed in range(1 + repeats)])
+    return [Sample(f"permutation {seed}", expected, launch_ps(seed)) for seed in range(1 + repeats)]

@@ -17,7 +17,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_network import channels_of, legs
-from kernbench.studies.validation_row import Outcome, Sample
+from kernbench.studies.validation_row import Sample
 from kernbench.studies.validation_traffic import Ask, Engine, play, random_machine
 from kernbench.topology.builder import Machine
 from kernbench.units import KIB, MIB, ns_to_ps
@@ -35,13 +35,11 @@ SLOW = {
 }
 
 
-def parts(machine: Machine, repeats: int) -> Outcome:
+def parts(machine: Machine, repeats: int) -> list[Sample]:
     """Start transfers alone and at one time: alone nothing is left for queueing, and never less than nothing."""
     samples = []
     for seed in range(1 + repeats):
         where = random_machine(seed - 1) if seed else machine
-        # A write after a write would be spared the change of direction that one alone pays.
-        where = where.with_({"cube.hbm.turnaround_ns": 0})
         rng = Random(f"parts {seed}")
         nodes = list(where.graph.nodes())
         sources = [node.id for node in nodes if node.kind == "pe_dma"]
@@ -56,7 +54,7 @@ def parts(machine: Machine, repeats: int) -> Outcome:
             samples.append(Sample(f"queueing alone, {label}", 0, alone.measured(lonely - ask.wait_ps).queueing))
             queueing = alone.measured(end - ask.wait_ps).queueing
             samples.append(Sample(f"queueing below none, {label}", 0, min(0, queueing)))
-    return Outcome(samples)
+    return samples
 
 
 def _ends(machine: Machine, asks: Sequence[Ask]) -> list[int]:
@@ -70,7 +68,7 @@ def _parts(machine: Machine, ask: Ask) -> Parts:
     return closed(there, back, ask.nbytes, channels_of(machine), ask.offset)
 
 
-def buffers(machine: Machine, repeats: int) -> Outcome:
+def buffers(machine: Machine, repeats: int) -> list[Sample]:
     """Run products with every stage slow in turn: each stage begins when tile and room are there, and not before."""
     samples = []
     for name, change in SLOW.items():
@@ -87,7 +85,7 @@ def buffers(machine: Machine, repeats: int) -> Outcome:
         Sample(f"read of tile {i}, one buffer for the operand", fetches[i - 1].end_ps, reads[i].start_ps)
         for i in sorted(reads)[1:]
     ]
-    return Outcome(samples)
+    return samples
 
 
 def product_of(machine: Machine, mkn: tuple[int, int, int], staging: str, epilogue: tuple[str, ...]) -> Records:
@@ -98,7 +96,7 @@ def product_of(machine: Machine, mkn: tuple[int, int, int], staging: str, epilog
         a, b, c = (torch.empty(*s, dtype=torch.float16, dp=_HERE, device="ahbm") for s in ((m, k), (k, n), (m, n)))
         torch.launch("gemm", gemm, a, b, c, m, k, n, staging, epilogue)
 
-    return run_program(machine, program, mode="exact", log="tile").records
+    return run_program(machine, program, log="tile").records
 
 
 def _by_tile(records: Records, kind: str) -> dict[int, Op]:
@@ -139,7 +137,7 @@ def recurrence(records: Records, count: int) -> Iterator[tuple[tuple[str, int], 
         yield (stage, tile), expected, ops[stage][tile].start_ps
 
 
-def space(machine: Machine, repeats: int) -> Outcome:
+def space(machine: Machine, repeats: int) -> list[Sample]:
     """Fill TCM with operands and with small results; a load that needs the room of a store waits for its end."""
     samples = []
     for change in ({}, {"cube.pe.pe_tcm.size_mb": 7.5}, {"cube.pe.pe_tcm.tile_buffer_mb": 9}):
@@ -153,7 +151,7 @@ def space(machine: Machine, repeats: int) -> Outcome:
         samples.append(Sample(f"small results [B], {label}", scratch, kept))
         command = ns_to_ps(where.config.cube.pe.pe_cpu.command_ns)
         samples.append(Sample(f"load that waits for room [ps], {label}", stored + command, waited))
-    return Outcome(samples)
+    return samples
 
 
 def _filled(machine: Machine, room: int) -> tuple[int, int, int, int]:
@@ -187,6 +185,6 @@ def _filled(machine: Machine, room: int) -> tuple[int, int, int, int]:
             torch.launch(kernel.__name__, kernel, x)
 
     found.clear()
-    records = run_program(machine, program, mode="fast").records
+    records = run_program(machine, program).records
     stored = int(records.of_kind("store").end_ps.max())
     return found[0], found[1], int(records.of_kind("load").start_ps.max()), stored

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
 PROGRAM = "torch"  # the first parameter of a program
-HOW = ("mode", "log", "data", "tie_seed")  # parameters of the measurement
+HOW = ("log", "data", "tie_seed")  # parameters of the measurement
 
 
 def resolve_study(study: Callable[..., Any] | str) -> Study:
@@ -50,7 +50,6 @@ def measured(
     program: Callable[..., Any],
     machine: Machine,
     *,
-    mode: str = "auto",
     log: str = "operation",
     data: bool = False,
     tie_seed: int | None = None,
@@ -63,7 +62,7 @@ def measured(
     program : callable
         `program(torch, **parameters)`; a dict that it returns is part of the row.
     machine : Machine
-    mode, log : str
+    log : str
         Of the engine; "tile" looks into composites.
     data : bool
         Whether values are computed, and checked where the program does.
@@ -84,7 +83,7 @@ def measured(
     def run(torch: RuntimeContext) -> None:
         returned.append(program(torch, **parameters))
 
-    result = run_program(machine, run, mode=mode, log=log, data=data, tie_seed=tie_seed)
+    result = run_program(machine, run, log=log, data=data, tie_seed=tie_seed)
     return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
 
 
@@ -104,7 +103,7 @@ def row_of(result: Result, machine: Machine, returned: object, dtype: object) ->
     -------
     dict
         `latency_ns` of the longest launch, or of the whole run if there is none; `run_ns` of the whole run; where the
-        time of PEs went (`exclusive_*_ns`); the counts of `activity`; `certified`.
+        time of PEs went (`exclusive_*_ns`); the counts of `activity`.
     """
     records = result.records
     longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
@@ -115,7 +114,6 @@ def row_of(result: Result, machine: Machine, returned: object, dtype: object) ->
         "run_ns": result.latency_ns,
         **stages,
         **counts,
-        "certified": records.mode == "exact" or bool(records.certified),
         **(returned if isinstance(returned, dict) else {}),
     }
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 
 HOST = "host"
 SWITCH = "switch"
@@ -137,7 +137,7 @@ def parse(node_id: str) -> Place:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If `node_id` has the form of no node id. Whether a machine has the node is the graph's to say.
 
     Examples
@@ -149,7 +149,7 @@ def parse(node_id: str) -> Place:
         return _TRUNK[node_id]
     found = _PATTERN.fullmatch(node_id)
     if found is None:
-        raise KernbenchError(
+        raise ArgumentError(
             f"{node_id!r} is no node id; ids read like {HOST}, {io_noc(0)}, {router(0, 5, 1, 4)}, "
             f"{hbm(0, 5, 3)}, {pe_dma(0, 5, 3)}"
         )

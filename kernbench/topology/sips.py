@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -31,17 +30,15 @@ class SipNetwork:
         square = isqrt(sips.count)
         self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
         self.neighbours: tuple[dict[int, str], ...] = tuple(self._beside(s) for s in range(self.count))
-        self._hops: dict[int, list[int]] = {}
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Return the shortest path from `src` to `dst`, both included; ties go to the lower next SIP."""
-        hops = self._hops.get(dst)
-        if hops is None:
-            hops = self._hops[dst] = self._hops_to(dst)
+        if self.topology == "fully_connected" and src != dst:
+            return src, dst
         path = [src]
         while path[-1] != dst:
-            here = path[-1]
-            path.append(min(s for s in self.neighbours[here] if hops[s] == hops[here] - 1))
+            # On a ring, a grid or a torus at least one neighbour is one hop closer.
+            path.append(min(self.neighbours[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
         return tuple(path)
 
     def _beside(self, sip: int) -> dict[int, str]:
@@ -58,14 +55,9 @@ class SipNetwork:
                 beside.setdefault(r * self.w + c, side)
         return beside
 
-    def _hops_to(self, dst: int) -> list[int]:
-        hops = [-1] * self.count
-        hops[dst] = 0
-        queue = deque([dst])
-        while queue:
-            here = queue.popleft()
-            for sip in self.neighbours[here]:
-                if hops[sip] < 0:
-                    hops[sip] = hops[here] + 1
-                    queue.append(sip)
-        return hops
+    def _hops(self, a: int, b: int) -> int:
+        """Return the length of the shortest path between two SIPs on a ring, a grid or a torus."""
+        rows, cols = abs(a // self.w - b // self.w), abs(a % self.w - b % self.w)
+        if self.topology == "mesh_2d_no_wrap":
+            return rows + cols
+        return min(rows, self.h - rows) + min(cols, self.w - cols)

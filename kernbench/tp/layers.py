@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench.dtensor.local import COLUMNS, on_device, places_of, policy_of
 from kernbench.dtypes import DType, float16
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.kernels.linear import linear
 from kernbench.kernels.placed import At
 from kernbench.policy.placement.dp import DPPolicy
@@ -77,12 +77,12 @@ class _ParallelLinear:
 
         Raises
         ------
-        KernbenchError
+        ArgumentError
             If they are not of the layer's sizes.
         """
         for name, values, shape in (("weight", weight, self._sizes), ("bias", bias, self._sizes[:1])):
             if values is not None and values.shape != shape:
-                raise KernbenchError(f"{type(self).__name__}: {name} of shape {values.shape}; expected {shape}")
+                raise ArgumentError(f"{type(self).__name__}: {name} of shape {values.shape}; expected {shape}")
         own_bias = None if bias is None else bias[self._own[0]]
         self._set(np.ascontiguousarray(weight[self._own].T), own_bias, self.region.torch.tensor)
 
@@ -137,7 +137,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the ranks do not divide `output_size`.
     """
 
@@ -197,7 +197,7 @@ class RowParallelLinear(_ParallelLinear):
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the ranks do not divide `input_size`.
     """
 
@@ -243,14 +243,14 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None, lea
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the sizes do not fit.
     """
     given, weight = (on_device(x) if at is None else x), on_device(w)
     assert isinstance(given, DeviceTensor), "a layout of a tensor's elements goes with a device tensor"
     inner, n = weight.shape
     if at is None and given.shape[-1] != inner:
-        raise KernbenchError(f"x has {given.shape[-1]} columns, the weight takes {inner}")
+        raise ArgumentError(f"x has {given.shape[-1]} columns, the weight takes {inner}")
     rows = given.numel() // inner
     lead = given.shape[:-1] if at is None else lead
     host = weight._host

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.dtensor.local import cut, empty, join, on_device
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.tp import parallel_state
 
@@ -43,7 +43,7 @@ class Region:
     def share(self, n: int, what: str) -> int:
         """Return an even share of `n`; refuse what does not divide."""
         if n % self.size:
-            raise KernbenchError(f"{what} = {n} is not divisible by the tensor model parallel size {self.size}")
+            raise ArgumentError(f"{what} = {n} is not divisible by the tensor model parallel size {self.size}")
         return n // self.size
 
     def reduce(self, x: Tensor) -> Tensor:

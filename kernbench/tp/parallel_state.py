@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent, greenlet
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError, StateError
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.tp.rank_groups import ORDER, check_order, rank_groups
 
@@ -56,12 +56,14 @@ def initialize_model_parallel(
 
     Raises
     ------
-    KernbenchError
-        If the rank has groups already, or a size is no int, or the sizes do not divide the world, or the order does
+    StateError
+        If the rank has groups already, or `torch.distributed` is not initialized.
+    ArgumentError
+        If a size is not an int, or the sizes do not divide the world, or the order does
         not fit them.
     """
     if getcurrent() in _states:
-        raise KernbenchError(
+        raise StateError(
             "initialize_model_parallel: this rank has its groups already; call destroy_model_parallel() first"
         )
     given: dict[str, object] = {
@@ -71,10 +73,10 @@ def initialize_model_parallel(
     }
     for name, size in given.items():
         if isinstance(size, bool) or not isinstance(size, Integral):
-            raise KernbenchError(f"initialize_model_parallel: {name} = {size!r}; expected an int >= 1")
+            raise ArgumentError(f"initialize_model_parallel: {name} = {size!r}; expected an int >= 1")
     dist = torch.distributed
     if not dist.is_initialized():
-        raise KernbenchError("initialize_model_parallel: torch.distributed.init_process_group() has to come first")
+        raise StateError("initialize_model_parallel: torch.distributed.init_process_group() has to come first")
     world = dist.get_world_size()
     sizes = {"tp": tensor_model_parallel_size, "cp": context_parallel_size, "pp": pipeline_model_parallel_size}
     sizes["dp"] = data_size(world, sizes)
@@ -93,19 +95,17 @@ def data_size(world: int, sizes: Mapping[str, int]) -> int:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a size is below 1, or their product does not divide the world.
     """
     product = 1
     for axis, size in sizes.items():
         if size < 1:
-            raise KernbenchError(
-                f"initialize_model_parallel: the {_NAMES[axis]} parallel size is {size}; expected >= 1"
-            )
+            raise ArgumentError(f"initialize_model_parallel: the {_NAMES[axis]} parallel size is {size}; expected >= 1")
         product *= size
     if world % product:
         factors = " x ".join(f"{_NAMES[axis]} {size}" for axis, size in sizes.items())
-        raise KernbenchError(
+        raise ArgumentError(
             f"initialize_model_parallel: a world of {world} ranks is not divisible by {product} ({factors})"
         )
     return world // product
@@ -126,12 +126,12 @@ def state() -> ParallelState:
 
     Raises
     ------
-    KernbenchError
+    StateError
         If `initialize_model_parallel` has not been called by it.
     """
     found = _states.get(getcurrent())
     if found is None:
-        raise KernbenchError(
+        raise StateError(
             "model parallel groups are not initialized on this rank; call "
             "parallel_state.initialize_model_parallel(..., torch=torch) first"
         )

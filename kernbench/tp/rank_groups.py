@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 ORDER = "tp-cp-ep-dp-pp"
@@ -32,7 +32,7 @@ def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the order string does not fit the sizes.
 
     Examples
@@ -44,7 +44,7 @@ def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list
     wanted = axes.split("-")
     unknown = [axis for axis in wanted if axis not in AXES]
     if unknown:
-        raise KernbenchError(f"axes = {axes!r}: {unknown[0]!r} is unknown; known: {', '.join(AXES)}")
+        raise ArgumentError(f"axes = {axes!r}: {unknown[0]!r} is unknown; known: {', '.join(AXES)}")
     shape = [sizes.get(name, 1) for name in names]
     grid = np.arange(prod(shape)).reshape(shape[::-1]).transpose()
     inside = [i for i, name in enumerate(names) if name in wanted]
@@ -59,10 +59,10 @@ def check_order(order: str, sizes: Mapping[str, int]) -> list[str]:
     names = order.split("-")
     for name in names:
         if name not in AXES:
-            raise KernbenchError(f"order = {order!r}: {name!r} is unknown; known: {', '.join(AXES)}")
+            raise ArgumentError(f"order = {order!r}: {name!r} is unknown; known: {', '.join(AXES)}")
         if names.count(name) > 1:
-            raise KernbenchError(f"order = {order!r}: {name!r} stands there twice")
+            raise ArgumentError(f"order = {order!r}: {name!r} stands there twice")
     for name, size in sizes.items():
         if size > 1 and name not in names:
-            raise KernbenchError(f"order = {order!r}: {name!r} has size {size}, but is not in the order; add it")
+            raise ArgumentError(f"order = {order!r}: {name!r} has size {size}, but is not in the order; add it")
     return names

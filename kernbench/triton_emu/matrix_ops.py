@@ -75,6 +75,7 @@ class MatrixOps(MemoryOps):
         for x in (input, other):
             if not isinstance(x, Tile):
                 raise KernelError(f"dot takes tiles in TCM, got {x!r}; tl.load it, or use tl.composite")
+        self._own(input, other, acc)
         (m, k, n), dtype = _product("dot", input, other)
         inputs = [input._value, other._value]
         if acc is not None:
@@ -154,6 +155,7 @@ class MatrixOps(MemoryOps):
         if op == "math" and b is not None:
             kinds = ("simple", *kinds)
         operands = [x for x in (a, b, *(x for _, x in extra), acc) if x is not None]
+        self._own(*operands)
         command = Composite(op, tuple([x._value for x in operands if isinstance(x, Tile)]), flops=flops, tag=tag, op=op)
         command.a, command.out = _operand(a), Ref(target.va, shape, target.dtype)
         command.b = None if b is None else _operand(b)
@@ -167,6 +169,7 @@ class MatrixOps(MemoryOps):
 
     def wait(self, *handles: Pending | Tile) -> None:
         """Block until each of `handles` (of a composite, or a tile) is complete."""
+        self._own(*handles)
         for handle in handles:
             if isinstance(handle, Pending):
                 self._backend.block(handle.command)

@@ -117,6 +117,7 @@ class MemoryOps(VectorOps):
             If shapes do not fit, or if mask or offsets depend on values and data is off.
         """
         value = self._constant(value)
+        self._own(value)
         if isinstance(pointer, PointerTile):
             if shape is not None:
                 raise KernelError(f"store: {pointer!r} has a shape already; shape= goes with a scalar pointer")
@@ -164,6 +165,7 @@ class MemoryOps(VectorOps):
     def _access(self, name: str, pointers: PointerTile, mask: Any) -> Access:
         """Return which elements are meant. Blocks for offsets and mask where they are computed values."""
         offsets = pointers.offsets
+        self._own(offsets, mask)
         if mask is not None:
             mask = self._constant(mask)
             if broadcast(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernbench.components.command import Backend, Value, Vector, VectorOp
+from kernbench.components.command import Backend, Command, Value, Vector, VectorOp
 from kernbench.dtypes import DType
 from kernbench.errors import KernelError
 from kernbench.triton_emu.handles import Shape, Tile, shape_text
@@ -65,6 +65,29 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
     value.waiters += (complete,)
 
 
+class _Ended:
+    """The backend of a program that has ended: it takes nothing any more."""
+
+    def __init__(self, data: bool) -> None:
+        self.data = data
+
+    def submit(self, _command: Command) -> None:
+        raise _ended()
+
+    def block(self, _on: Value | Command) -> None:
+        raise _ended()
+
+    def drop(self, _value: Value) -> None:
+        """Do nothing: the program's end has freed all that it held."""
+
+
+def _ended() -> KernelError:
+    return KernelError(
+        "this tl, or tile, belongs to a program that has ended; use the tl that the kernel gets, and keep values in "
+        "memory between launches"
+    )
+
+
 class Program:
     """One program of a launch: who it is, and the backend that takes its commands."""
 
@@ -73,6 +96,18 @@ class Program:
         self._data = backend.data
         self._ids, self._counts = program_id, num_programs
         self._open = True
+
+    def _end(self) -> None:
+        """Refuse whatever is asked from now on."""
+        self._open, self._backend = False, _Ended(self._data)
+
+    def _own(self, *operands: object) -> None:
+        """Refuse tiles of another program."""
+        for x in operands:
+            if isinstance(x, Tile) and x._tl is not self and not x._constant:
+                if not (self._open and x._tl._open):
+                    raise _ended()
+                raise KernelError(f"{x!r} belongs to another program; pass values through memory or queues")
 
     def _tile(self, value: Value) -> Tile:
         return Tile(self, value)
@@ -130,6 +165,7 @@ class Program:
         if constant:
             assert compute is not None
             return self._fold(compute(*[t._array() for t in operands]), dtype)
+        self._own(*operands)
         out = Value(shape, dtype)
         count = prod(shape) if elements is None else elements
         itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize

@@ -58,6 +58,7 @@ class QueueOps(MatrixOps):
             If `src` is neither tile nor pointer, or shapes do not fit.
         """
         compute: Callable[[np.ndarray], np.ndarray] | None = None
+        self._own(src)
         if not isinstance(src, Tile):
             if shape is None:
                 raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")

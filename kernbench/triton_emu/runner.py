@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from kernbench.components.command import Backend
+from kernbench.components.command import Backend, Stopped
 from kernbench.errors import KernbenchError, KernelError
+from kernbench.sim_engine.limits import Expired
 from kernbench.triton_emu.tl_context import TLContext
+
+PLAIN = "a kernel is a plain function, which tl.load, tl.wait and tl.recv suspend by themselves"
 
 
 def run_program(
@@ -38,19 +43,51 @@ def run_program(
     ------
     KernelError
         If the kernel fails: with its file, line and program; the kernel's own error is the cause.
+    LimitError
+        If it is interrupted because the run has no host time left.
     """
     tl = TLContext(backend, program_id, num_programs, participant)
     try:
-        kernel(*args, tl=tl)
+        result = kernel(*args, tl=tl)
+        if isinstance(result, (Generator, Coroutine, AsyncGenerator)):
+            if isinstance(result, (Generator, Coroutine)):
+                result.close()
+            raise KernelError(f"it returned a {_kind(result)} and did nothing: {PLAIN}")
     except KernelError as error:
         raise type(error)(f"{_where(kernel, error.__traceback__, program_id, participant)}: {error}") from error
-    except KernbenchError:
+    except (KernbenchError, KeyboardInterrupt, Stopped):
         raise
-    except Exception as error:
+    except Expired as expired:
+        raise expired.error(_where(kernel, expired.__traceback__, program_id, participant)) from None
+    except BaseException as error:
         text = f"{_where(kernel, error.__traceback__, program_id, participant)}: {type(error).__name__}: {error}"
         raise KernelError(text) from error
     finally:
-        tl._open = False
+        tl._end()
+
+
+def check_plain(kernel: Callable[..., Any]) -> None:
+    """Refuse a kernel that is a generator or a coroutine: calling it would do nothing.
+
+    Raises
+    ------
+    TypeError
+        With the kernel's file and line.
+    """
+    function = kernel
+    while isinstance(function, partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if is_generator or inspect.iscoroutinefunction(function):
+        code = inspect.unwrap(function).__code__
+        kind = "generator: it contains yield" if is_generator else "coroutine: it is defined with async def"
+        raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: kernel {code.co_name} is a {kind}; {PLAIN}")
+
+
+def _kind(result: object) -> str:
+    return "coroutine" if isinstance(result, Coroutine) else "generator"
 
 
 def _where(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.components.lines import kernel_line, line_text
 from kernbench.dtypes import DType, as_dtype, bfloat16, bool_, float32, int32
 from kernbench.errors import KernelError
 from kernbench.triton_emu.handles import Tile
@@ -26,9 +27,25 @@ _SIMPLE, _SLOW = ("simple",), ("slow",)
 
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integer division rounded towards zero, as the hardware and Triton do it."""
-    safe = np.where(b == 0, 1, b)
-    quotient: np.ndarray = (a - np.fmod(a, safe)) // safe
+    quotient: np.ndarray = (a - np.fmod(a, b)) // b
     return quotient
+
+
+def _checked_divisor(name: str, function: Function) -> Function:
+    """Return an integer division that refuses zeros, in the name of the line that is asking for it."""
+    line = kernel_line()
+
+    def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        zeros = np.count_nonzero(b == 0)
+        if zeros:
+            raise KernelError(
+                f"{line_text(line)}: {name}: {zeros} of {b.size} divisors are 0, and an integer has no quotient then; "
+                "replace them first: tl.where(b == 0, 1, b)"
+            )
+        quotient: np.ndarray = function(a, b)
+        return quotient
+
+    return divide
 
 
 _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
@@ -95,6 +112,8 @@ class VectorOps(Program):
             dtype = float32
         if name in _INTEGER and dtype.is_floating_point:
             raise KernelError(f"{name} takes integers, got {a!r} and {b!r}")
+        if name in ("floordiv", "mod") and not dtype.is_floating_point:
+            function = _checked_divisor(name, function)
         out = bool_ if name in _COMPARE else dtype
         return self._vector(name, kinds, function, (a, b), broadcast(name, a.shape, b.shape), out, dtype)
 

@@ -32,8 +32,8 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns contribution, algorithm, sip_topology, n_sips, bytes_per_pe, latency_ns (None where not simulated),
-        bound_ns, closed_form_ns (None where there is none).
+        Columns contribution, algorithm, sip_topology, n_sips, bytes_per_pe, latency_ns, bound_ns, closed_form_ns (None
+        where there is none).
     machine : str
         Hash of the machine.
     title : str
@@ -43,7 +43,7 @@ def latency_by_size(table: Table | pd.DataFrame, *, machine: str, title: str = "
     looks = styles(row["algorithm"] for row in rows)
     several = len({row.get("collective") for row in rows}) > 1
     grey = "the least of their lower bounds" if several else "lower bound"
-    note = f"line: simulated   dotted: closed form   grey: {grey}{not_run(rows)}{other_slots(rows)}"
+    note = f"line: simulated   dotted: closed form   grey: {grey}{other_slots(rows)}"
     figure, panels = _panels(rows, f"{title}: latency by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
         for contribution, bound in by(chosen, "contribution").items():
@@ -83,13 +83,11 @@ def busbw_by_size(table: Table | pd.DataFrame, *, machine: str, link_gbs: float,
     busbw = algbw f, f as in nccl-tests (2 (n - 1) / n for an all-reduce), n counting contributions. A crossover is
     where the fastest algorithm changes, on the straight line between two sizes.
     """
-    every = rows_of(table)
-    rows = [row for row in every if row["latency_ns"]]
-    looks = styles(row["algorithm"] for row in every)
-    left = f"   {len(every) - len(rows)} not simulated, left out" if len(rows) < len(every) else ""
+    rows = rows_of(table)
+    looks = styles(row["algorithm"] for row in rows)
     note = (
         f"busbw as in nccl-tests   black: a link between SIPs, {link_gbs:g} GB/s each way   dotted: the fastest changes"
-        f"{left}{other_slots(rows)}"
+        f"{other_slots(rows)}"
     )
     figure, panels = _panels(rows, f"{title}: bus bandwidth by size", caption(len(rows), machine, note))
     for axes, chosen in panels:
@@ -247,24 +245,11 @@ def _panels(rows: list[Row], title: str, under: str) -> tuple[Figure, list[tuple
 
 
 def draw_times(axes: Axes, own: Sequence[Row], x: str, look: Mapping[str, Any]) -> None:
-    """Draw an algorithm's latency as a line, its closed form dotted, with open marks where that is all there is."""
-    ran = [row for row in own if row["latency_ns"]]
-    formed = [row for row in own if row["closed_form_ns"]]
-    alone = [row for row in formed if not row["latency_ns"]]
-    colour, form = look["color"], "closed_form_ns"
-    axes.plot([r[x] for r in ran], [r["latency_ns"] for r in ran], label=own[0]["algorithm"], lw=1.2, **look)
-    axes.plot([r[x] for r in formed], [r[form] for r in formed], color=colour, lw=1.0, ls=(0, (1, 1.5)), zorder=1.5)
-    open_mark = {"marker": look["marker"], "ms": look["ms"], "mfc": "white", "ls": ""}
-    axes.plot([r[x] for r in alone], [r[form] for r in alone], color=colour, **open_mark)
-
-
-def not_run(rows: Sequence[Row]) -> str:
-    """Return what a caption says of open marks, and of times without a certificate, if there are any."""
-    run = [row for row in rows if row["latency_ns"]]
-    loose = sum(not row.get("certified", True) for row in run)
-    return ("" if len(run) == len(rows) else "   open marks: closed form only, not simulated") + (
-        f"   {loose} not certified" if loose else ""
-    )
+    """Draw an algorithm's latency as a line, its closed form dotted."""
+    axes.plot([r[x] for r in own], [r["latency_ns"] for r in own], label=own[0]["algorithm"], lw=1.2, **look)
+    formed = [(row[x], row["closed_form_ns"]) for row in own if row["closed_form_ns"]]
+    if formed:
+        axes.plot(*zip(*formed, strict=True), color=look["color"], lw=1.0, ls=(0, (1, 1.5)), zorder=1.5)
 
 
 def other_slots(rows: Sequence[Row]) -> str:

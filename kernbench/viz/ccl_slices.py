@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.viz import palette
-from kernbench.viz.ccl import Row, by, draw_times, name_lines, not_run, short, size_axis, size_label, styles, time_axis
+from kernbench.viz.ccl import Row, by, draw_times, name_lines, short, size_axis, size_label, styles, time_axis
 from kernbench.viz.figure import Table, caption, new_figure, rows_of, tidy
 
 if TYPE_CHECKING:
@@ -92,15 +92,14 @@ def scaling(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns algorithm, n_sips, sip_topology, bytes_per_pe, latency_ns and busbw_gbs (None where not simulated),
-        closed_form_ns, bound_ns.
+        Columns algorithm, n_sips, sip_topology, bytes_per_pe, latency_ns, busbw_gbs, closed_form_ns, bound_ns.
     machine : str
         Hash of the machine.
     """
     rows = sorted(rows_of(table), key=lambda row: row["n_sips"])
     looks = styles(row["algorithm"] for row in rows)
     sizes = sorted({row["bytes_per_pe"] for row in rows})
-    note = f"{rows[0]['sip_topology']}, one PE of each SIP   dotted: closed form   grey: lower bound{not_run(rows)}"
+    note = f"{rows[0]['sip_topology']}, one PE of each SIP   dotted: closed form   grey: lower bound"
     under = caption(len(rows), machine, note)
     figure = new_figure(4.0 * len(sizes) + 1.8, 5.6, "All-reduce over ever more SIPs", under)
     panels = figure.subplots(2, len(sizes), squeeze=False, sharex=True)
@@ -191,13 +190,12 @@ def limits(table: Table | pd.DataFrame, *, machine: str) -> Figure:
 
 
 def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
-    """Draw the all-reduces of real programs: latency of each algorithm, simulated or by closed form, and the bound.
+    """Draw the all-reduces of real programs: latency of each algorithm, and the bound.
 
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns what, algorithm, bytes_per_sip, latency_ns (None where not simulated), closed_form_ns, bound_ns, n_sips,
-        sip_topology.
+        Columns what, algorithm, bytes_per_sip, latency_ns, bound_ns, n_sips, sip_topology.
     machine : str
         Hash of the machine.
     """
@@ -205,7 +203,7 @@ def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     looks = styles(row["algorithm"] for row in rows)
     texts = list(dict.fromkeys((row["what"], row["bytes_per_sip"]) for row in rows))
     at = {what: i for i, (what, _) in enumerate(texts)}
-    note = f"{rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}   open: closed form only   bar: lower bound"
+    note = f"{rows[0]['n_sips']} SIPs, {rows[0]['sip_topology']}   bar: lower bound"
     title = "All-reduces of DeepBench (f32) and Llama-3 70B (bf16, tensor parallel)"
     figure = new_figure(9.5, 4.6, title, caption(len(rows), machine, note))
     axes = figure.subplots()
@@ -216,14 +214,9 @@ def lists(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     algorithms = by(rows, "algorithm")
     for i, (algorithm, own) in enumerate(algorithms.items()):
         look, aside = looks[algorithm], (i - (len(algorithms) - 1) / 2) * 0.16
-        ran = [row for row in own if row["latency_ns"]]
-        formed = [row for row in own if not row["latency_ns"] and row["closed_form_ns"]]
         mark = {"marker": look["marker"], "color": look["color"], "ls": "", "ms": 5}
-        axes.plot(
-            [at[r["what"]] + aside for r in ran], [r["latency_ns"] / 1000 for r in ran], label=short(algorithm), **mark
-        )
-        x = [at[row["what"]] + aside for row in formed]
-        axes.plot(x, [row["closed_form_ns"] / 1000 for row in formed], mfc="white", **mark)
+        x = [at[row["what"]] + aside for row in own]
+        axes.plot(x, [row["latency_ns"] / 1000 for row in own], label=short(algorithm), **mark)
     time_axis(axes)
     axes.set_ylabel("latency [us]")
     axes.set_xticks(

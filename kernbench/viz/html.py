@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
 from kernbench.analysis.launches import labels, on
-from kernbench.analysis.result import LABELS, SHOWN_LAUNCHES, VALIDATION
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION
 from kernbench.analysis.timeline import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from kernbench.analysis.result import Busy, Result
 
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
+_WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
 _WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 
 
 def result_html(result: Result) -> str:
-    """Return the summary of one run: latency, certificate, stage bar, launches, busiest components and links."""
-    good = result.certificate.startswith("certified") and result.records.complete
-    colour = palette.GREEN if good else palette.VERMILION
+    """Return the summary of one run: latency, stage bar, launches, busiest components and links."""
     machine = f'<span style="opacity:.7">machine {result.machine}</span>'
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
-        f'<div style="border-left:3px solid {colour};padding-left:6px">{escape(result.certificate)}</div>',
-        f'<div style="opacity:.7;padding-left:9px">{VALIDATION}</div>',
+        "" if result.complete else f'<div style="{_WARNING}">{INCOMPLETE}</div>',
+        f'<div style="opacity:.7">{VALIDATION}</div>',
         stage_bar_svg(result.breakdown.exclusive_ns()),
         _stage_table(result),
         _last_timeline(result.records),

@@ -22,13 +22,13 @@ def placement_bars(table: Table | pd.DataFrame, *, machine: str) -> Figure:
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns layer, shape, placement, bound_ns, left_out, and where that is empty makespan_ns, certified.
+        Columns layer, shape, placement, bound_ns, left_out, and where that is empty makespan_ns.
     machine : str
         Hash of the machine.
     """
     rows = rows_of(table)
     names, placements = _distinct(rows, "layer"), _distinct(rows, "placement")
-    note = "line: lower bound (matrix rate, PE links); hollow: not simulated, bound only; *: not certified (mode fast)"
+    note = "line: lower bound (matrix rate, PE links); hollow: does not fit, bound only"
     figure = new_figure(
         9.5, 1.6 + 0.42 * len(names), "Layers over a SIP: makespan by placement", caption(len(rows), machine, note)
     )
@@ -47,8 +47,7 @@ def placement_bars(table: Table | pd.DataFrame, *, machine: str) -> Figure:
                 continue
             axes.barh(y, row["makespan_ns"] / 1000, height * 0.9, color=colour)
             axes.vlines(bound, y - height / 2, y + height / 2, color="black", linewidth=1)
-            label = f" {row['makespan_ns'] / 1000:,.1f}{'' if row['certified'] else ' *'}"
-            axes.text(row["makespan_ns"] / 1000, y, label, fontsize=6, va="center")
+            axes.text(row["makespan_ns"] / 1000, y, f" {row['makespan_ns'] / 1000:,.1f}", fontsize=6, va="center")
     shapes = {row["layer"]: row["shape"] for row in rows}
     axes.set_yticks(
         range(len(names)), [f"{name}  {shapes[name]}" if shapes[name] not in name else name for name in names]
@@ -144,7 +143,7 @@ def layer_roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str) -
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns layer, placement, intensity [flop/B of HBM], gflops, certified; rows with left_out are not drawn.
+        Columns layer, placement, intensity [flop/B of HBM], gflops; rows with left_out are not drawn.
     roofs : Roofs
         Peak rate and bandwidth of the SIP.
     machine : str
@@ -153,7 +152,7 @@ def layer_roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str) -
     rows = rows_of(table)
     names, placements = _distinct(rows, "layer"), _distinct(rows, "placement")
     rows = [row for row in rows if not row["left_out"]]
-    note = "hollow: not certified (mode fast); numbers: layers; dotted: ridge"
+    note = "numbers: layers; dotted: ridge"
     figure = new_figure(13, 5.6, "Layers over a SIP: roofline", caption(len(rows), machine, note))
     panels = figure.subplots(1, len(placements), sharex=True, sharey=True, squeeze=False)[0]
     [(level, bw)] = roofs.levels_gbs.items()
@@ -167,10 +166,7 @@ def layer_roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str) -
         axes.axvline(ridge, color=palette.GREY, linewidth=0.8, linestyle=":")
         chosen = [row for row in rows if row["placement"] == placement]
         for row in chosen:
-            face = palette.SERIES[i] if row["certified"] else "none"
-            axes.plot(
-                row["intensity"], row["gflops"], palette.MARKERS[i], mfc=face, mec=palette.SERIES[i], markersize=5
-            )
+            axes.plot(row["intensity"], row["gflops"], palette.MARKERS[i], color=palette.SERIES[i], markersize=5)
         for spot, label in labels([{**row, "name": row["layer"]} for row in chosen], names):
             axes.annotate(label, spot, (5, -2), textcoords="offset points", fontsize=6, va="top")
         axes.set_title(placement, fontsize=8, loc="left")

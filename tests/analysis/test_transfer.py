@@ -44,12 +44,6 @@ def test_a_slow_memory_adds_what_the_links_wait_for():
     assert write(own, own, 4096, half).memory == 35_000 - 15_000
 
 
-def test_a_first_write_turns_the_channels_round():
-    own = [Leg(256, 0, 0)]
-    turned = write(own, own, 2048, Channels(8, 256, 8000, turn_ps=500)).memory
-    assert turned - write(own, own, 2048, FAST).memory == 500
-
-
 def test_access_is_paid_once_by_a_read():
     far = Channels(8, 256, 8000, access_ps=40_000)
     assert read(LEGS, LEGS, 65_536, far).total - read(LEGS, LEGS, 65_536, FAST).total == 40_000

@@ -13,6 +13,7 @@ SHIPPED = {
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch):
+    benches()  # a module registers when it is first imported, and not again
     monkeypatch.setattr(registry, "_benches", dict(registry._benches))
 
 
@@ -32,8 +33,8 @@ def test_shipped_benches_are_known_by_name():
 
 def test_underscores_are_hyphens():
     assert resolve("gemm_single_pe") is resolve("gemm-single-pe")
-    assert bench("my_own_bench", "Mine")(some_bench) is some_bench
-    assert resolve("my-own-bench") == Bench("my-own-bench", "Mine", some_bench)
+    assert bench("my-own-bench", "Mine")(some_bench) is some_bench
+    assert resolve("my_own_bench") == Bench("my-own-bench", "Mine", some_bench)
     assert resolve("my-own-bench")(None) == "done"
 
 
@@ -63,6 +64,35 @@ def test_a_name_belongs_to_one_function():
     assert resolve("taken").description.endswith("cell does")
     with pytest.raises(ConfigError, match=r"is taken by .*some_bench"):
         bench("taken", "Another")(lambda torch: None)
+
+
+@pytest.mark.parametrize("name", ["my_bench", "MyBench", "my--bench", "-my-bench", "my bench", "3", ""])
+def test_a_name_is_kebab_case(name):
+    with pytest.raises(ConfigError, match="is not in kebab-case; use for example"):
+        bench(name, "Mine")
+
+
+@pytest.mark.parametrize("description", ["", "  ", None])
+def test_a_description_is_not_empty(description):
+    with pytest.raises(ConfigError, match="'mine' has no description"):
+        bench("mine", description)
+
+
+def test_a_module_of_benches_registers_one(tmp_path, monkeypatch):
+    import kernbench.benches as package
+
+    (tmp_path / "registers_nothing.py").write_text("def run(torch): ...\n")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"module kernbench\.benches\.registers_nothing registers no bench; decorate"):
+        benches()
+
+
+def test_benches_have_numbers_from_1():
+    known = benches()
+    assert [resolve(str(i + 1)) for i in range(len(known))] == known
+    for number in ("0", str(len(known) + 1)):
+        with pytest.raises(ConfigError, match=f"expected a number from 1 to {len(known)}"):
+            resolve(number)
 
 
 def test_milestones_are_marked():

@@ -57,14 +57,14 @@ def install(engine: GraphEngine, wiring: Mapping[Place, Sequence[QueueSpec]], ke
 
 def run(
     programs: Mapping[Place, Callable[[Any], None]], pairs: Sequence[tuple[End, End]] = (NEAR,), *,
-    machine: Machine | None = None, data: bool = False, mode: str = "exact", observers: Sequence[Any] = (),
+    machine: Machine | None = None, data: bool = False, observers: Sequence[Any] = (),
     options: Mapping[str, Any] | None = None, **queues: Any,
 ) -> GraphEngine:  # fmt: skip
     """Run a program on each place, all launched at once; return the engine at the end.
 
     Each has the beginning of its own slice mapped at `one_pe.VA`.
     """
-    engine = GraphEngine(machine or machine_of(), data, mode=mode, observers=observers, **(options or {}))
+    engine = GraphEngine(machine or machine_of(), data, observers=observers, **(options or {}))
     for place in programs:
         start = PhysAddr.pe_hbm_addr(*place, 0, slice_bytes=engine.addresses.slice_bytes).encode()
         engine.part(naming.pe_cpu(*place)).pe.mmu.map(VA, SPACE, start, "own slice")

@@ -22,9 +22,9 @@ def row(r: int, n: int) -> list[list[int]]:
 # What just fits, what just does not, and what is said of it.
 BOUNDS = {
     "SIPs of an address": (
-        {f"{SIPS}.count": 256},
-        {f"{SIPS}.count": 257},
-        "system.sips.count = 257 must be <= 256: the address fields rack and sip",
+        {f"{SIPS}.count": 1024},
+        {f"{SIPS}.count": 1025},
+        "system.sips.count = 1025 must be <= 1024: the address fields rack and sip",
     ),
     "cubes of an address": (
         {"sip.cube_mesh": {"w": 16, "h": 1}},

@@ -15,10 +15,11 @@ from kernbench.notebook.job import Job
 from kernbench.notebook.model import Explorer
 from kernbench.notebook.state import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Watchdog
 from kernbench.studies import gemm
 from tests.notebook import programs
 
-leave = Job._leave
+close = Watchdog.close
 LONG_S = 60  # what no wait here comes near to
 
 
@@ -146,10 +147,10 @@ def test_cancel_ends_a_run_in_every_phase(phase, monkeypatch):
 def test_no_run_begins_before_the_thread_of_a_cancelled_one_has_ended(explorer, monkeypatch):
     begin_endless(explorer)
     told = []
-    monkeypatch.setattr(Job, "_leave", lambda job: told.append(explorer.obstacle) or leave(job))
+    monkeypatch.setattr(Watchdog, "close", lambda dog: told.append(explorer.obstacle) or close(dog))
     assert explorer.cancel()
     assert explorer.wait(LONG_S)
-    assert told == ["the cancelled run is ending"]
+    assert told[-1:] == ["the cancelled run is ending"]
     assert not explorer.obstacle
 
 
@@ -227,20 +228,18 @@ def test_choosing_another_work_forgets_the_wrong_parameter(explorer):
 def test_unknown_names_list_the_known_ones(explorer):
     with pytest.raises(ConfigError, match="did you mean copies"):
         explorer.choose("copis")
-    with pytest.raises(ConfigError, match="known: data, mode, log"):
+    with pytest.raises(ConfigError, match="known: data, log"):
         explorer.set_option("speed", 1)
-    with pytest.raises(ConfigError, match="did you mean exact"):
-        explorer.set_option("mode", "exakt")
+    with pytest.raises(ConfigError, match="did you mean tile"):
+        explorer.set_option("log", "tiles")
 
 
 def test_options_reach_the_run(explorer):
     small_gemm(explorer)
     explorer.set_option("data", False)
-    explorer.set_option("mode", "exact")
     explorer.set_option("log", "off")
     state = run(explorer)
     assert state.finished.outcome.checks == 0
-    assert explorer.result.records.mode == "exact"
     assert "was not logged" in state.finished.why
 
 

@@ -22,22 +22,30 @@ from kernbench.policy.address.phyaddr import (
 from kernbench.units import GIB, MIB
 from tests.topology.machines import default, machines
 
-SIP, CUBE, PE = st.integers(0, 255), st.integers(0, 15), st.integers(0, 63)
+SIP, CUBE, PE = st.integers(0, MAX_SIPS - 1), st.integers(0, 15), st.integers(0, 63)
 SLICE = 6 * GIB
 
 
-@given(st.integers(0, (1 << 51) - 1))
+@given(st.integers(0, (1 << 53) - 1))
 def test_encode_is_the_inverse_of_decode(value):
     address = PhysAddr.decode(value)
     assert address.encode() == value
     assert PhysAddr.decode(int(address)) == address
 
 
-@given(st.integers(0, 15), st.integers(0, 15), st.integers(0, 31), st.integers(0, (1 << 38) - 1))
+@given(st.integers(0, 63), st.integers(0, 15), st.integers(0, 31), st.integers(0, (1 << 38) - 1))
 def test_decode_is_the_inverse_of_encode(rack, sip, die, offset):
     address = PhysAddr(rack, sip, die, offset)
     assert PhysAddr.decode(address.encode()) == address
     assert address.encode() == rack << 47 | sip << 43 | die << 38 | offset
+
+
+def test_encodings_of_check_values():
+    assert PhysAddr.hbm_addr(0, 0, 0).encode() == 1 << 37
+    assert PhysAddr.pe_tcm_addr(17, 5, 3, 64).encode() == 1 << 47 | 1 << 43 | 5 << 38 | 3 * 256 * MIB + 64
+    assert PhysAddr.hbm_addr(255, 15, 0).encode() == 15 << 47 | 15 << 43 | 15 << 38 | 1 << 37
+    assert PhysAddr.hbm_addr(256, 0, 0).encode() == 16 << 47 | 1 << 37
+    assert PhysAddr.hbm_addr(1023, 15, WINDOW_BYTES - 1).encode() == 63 << 47 | 15 << 43 | 15 << 38 | (1 << 38) - 1
 
 
 @given(SIP, CUBE, PE, st.data())
@@ -83,11 +91,11 @@ def test_dies_above_the_cubes_are_io_chiplets_or_reserved(sip, die, offset):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: PhysAddr(16, 0, 0, 0),
+        lambda: PhysAddr(64, 0, 0, 0),
         lambda: PhysAddr(0, 0, 32, 0),
-        lambda: PhysAddr.decode(1 << 51),
+        lambda: PhysAddr.decode(1 << 53),
         lambda: PhysAddr.decode(-1),
-        lambda: PhysAddr.hbm_addr(256, 0, 0),
+        lambda: PhysAddr.hbm_addr(1024, 0, 0),
         lambda: PhysAddr.hbm_addr(0, 16, 0),
         lambda: PhysAddr.hbm_addr(0, 0, WINDOW_BYTES),
         lambda: PhysAddr.pe_tcm_addr(0, 0, 64, 0),
@@ -140,7 +148,7 @@ def test_the_largest_machine_that_a_file_may_describe_has_an_address_for_every_b
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [
-        ({"system__sips": {"count": 257, "topology": "ring_1d"}}, r"system\.sips\.count = 257 must be <= 256"),
+        ({"system__sips": {"count": 1025, "topology": "ring_1d"}}, r"system\.sips\.count = 1025 must be <= 1024"),
         ({"sip__cube_mesh": {"w": 17, "h": 1}}, r"sip\.cube_mesh = 17 x 1 = 17 cubes must be <= 16"),
         ({"cube__hbm__size_gib": 129}, r"cube\.hbm\.size_gib = 129 must be <= 128"),
         ({"cube__pe__pe_tcm__size_mb": 257}, r"cube\.pe\.pe_tcm\.size_mb = 257 must be <= 256"),

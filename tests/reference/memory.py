@@ -53,12 +53,12 @@ class Channel:
         env.process(self._serve())
 
     def _serve(self) -> Iterator[simpy.Event]:
-        before = "read"
+        before = None
         while True:
             direction, finished = yield self.queue.get()
-            if direction != before:
+            if before not in (None, direction):
                 yield self.env.timeout(self.turn_ps)
-                before = direction
+            before = direction
             yield self.env.timeout(self.burst_ps)
             finished()
 

@@ -75,11 +75,11 @@ def test_a_burst_needs_all_its_share_of_flits():
     assert Slice().ask("write", 128, 512).run() == [("write", 3 + 1 + 8 + 1.126)]
 
 
-def test_a_change_of_direction_costs_the_turn_round():
+def test_a_change_of_direction_costs_the_turnaround():
     both = Slice(turnaround_ns=5).ask("read", 0, 256).ask("write", 0, 256, t_ns=100).run()
     assert both == [("read", 12.0), ("write", 100 + 12.126 + 5)]
     assert Slice(turnaround_ns=5).ask("read", 0, 256).ask("read", 0, 256, t_ns=100).run()[1] == ("read", 112.0)
-    assert Slice(turnaround_ns=5).ask("read", 0, 256).ask("write", 256, 256, t_ns=100).run()[1][1] == 117.126
+    assert Slice(turnaround_ns=5).ask("read", 0, 256).ask("write", 256, 256, t_ns=100).run()[1][1] == 112.126
 
 
 def test_access_latency_comes_once_and_occupies_nothing():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+import kernbench as kb
 from kernbench.analysis.result import Result
 from kernbench.errors import KernelError
 from kernbench.policy.placement.dp import DPPolicy
@@ -120,10 +123,10 @@ def test_device_of_a_session():
         session(small(), device="sip:2")
 
 
-def test_auto_is_exact_in_a_session_too():
-    with session(small(), mode="auto") as torch:
-        torch.zeros(4, device="ahbm").fill_(1)
-        assert torch.result.records.mode == "exact"
+@pytest.mark.parametrize("call", [session, RuntimeContext, partial(kb.run, "gemm-single-pe"), GraphEngine])
+def test_mode_is_an_unknown_argument(call):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mode'"):
+        call(small(), mode="exact")
 
 
 def test_log_level_reaches_the_engine():

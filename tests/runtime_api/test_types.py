@@ -37,6 +37,18 @@ def test_selector():
     assert [str(resolve_device(x)) for x in ("all", "sip:1")] == ["all", "sip:1"]
 
 
+def test_selector_takes_the_words_of_a_run():
+    assert DeviceSelector("all") == DeviceSelector() == resolve_device("all")
+    assert DeviceSelector("sip:1") == DeviceSelector(1)
+    assert DeviceSelector("all").first == 0
+
+
+@pytest.mark.parametrize("sip", ["some", "sip:", "ahbm:1", -1, 1.0, True])
+def test_a_selector_of_nothing_is_refused(sip):
+    with pytest.raises(ValueError, match="selects nothing; expected all or sip:N"):
+        DeviceSelector(sip)
+
+
 @pytest.mark.parametrize("text", ["sip", "sip:", "sip:x", "0", "ahbm:0", "sip:-1"])
 def test_selector_refuses_the_rest(text):
     with pytest.raises(ValueError, match="expected all or sip:N"):

@@ -102,7 +102,7 @@ def test_one_slice_that_everyone_wants(seed):
 def test_every_flit_is_reserved_on_every_link(seed):
     # `exact` skips no work: as many reservations as the reference has flits served by links.
     reference, engine = both(random_machine(f"count {seed}"), seed, MIXES["all"], 6)
-    assert engine.fabric.reservations == len(reference.network.hops)
+    assert engine.fabric.core.reservations == len(reference.network.hops)
 
 
 @pytest.mark.parametrize("seed", range(6))

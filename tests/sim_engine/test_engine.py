@@ -13,7 +13,6 @@ from kernbench.dtypes import float16
 from kernbench.errors import DeadlockError, KernbenchError, KernelError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
-from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import engine_of, gemm, launch, pointer, run
 
 PRODUCT = gemm(64, 128, 64, "ref_ref")
@@ -231,11 +230,6 @@ def test_an_interrupted_run_can_go_on_to_the_same_end():
     engine.wait(sent.done)
     assert engine.env.now == whole.env.now
     assert digest_of(engine) == digest_of(whole)
-
-
-def test_an_unknown_mode_names_the_known_ones():
-    with pytest.raises(KernbenchError, match="exact"):
-        GraphEngine(resolve_topology("preset:small"), mode="exactly")
 
 
 def test_an_engine_that_nobody_needs_is_freed():

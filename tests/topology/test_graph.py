@@ -122,7 +122,7 @@ def test_an_unknown_link_is_named_with_the_known_ones(graph):
         graph.edge("host", "sip9.io.noc")
 
 
-def test_sizes_from_one_pe_to_64_sips():
+def test_sizes_from_one_pe_to_1024_sips():
     one = default(
         system__sips={"count": 1, "topology": "ring_1d"}, sip__cube_mesh__w=1, sip__cube_mesh__h=1, cube__noc__rows=1,
         cube__noc__cols=1, cube__noc__removed=[], cube__pe_layout={"pe_per_corner": 1, "corners": ["NW"]},
@@ -133,6 +133,8 @@ def test_sizes_from_one_pe_to_64_sips():
     large = default(system__sips={"count": 64, "topology": "torus_2d"})
     assert large.graph.edge("sip63.io.noc", "sip56.io.noc").rank == 1, "over the wrap, from the west"
     assert large.graph.node("sip63.cube15.pe7.pe_dma").kind == "pe_dma"
+    largest = default(system__sips={"count": 1024, "topology": "ring_1d"})
+    assert largest.graph.edge("sip1023.io.noc", "sip0.io.noc").rank == 1, "over the wrap, from the west"
 
 
 def test_machine_reads_as_its_file_and_with_overrides_is_another():

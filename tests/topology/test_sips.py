@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from kernbench.errors import ConfigError
@@ -52,3 +54,35 @@ def test_one_sip_has_no_neighbour():
 def test_a_count_that_is_no_square_needs_w_and_h():
     with pytest.raises(ConfigError, match=r"system\.sips.*w.*h"):
         assert sips(count=6, topology="torus_2d")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"count": 1, "topology": "ring_1d"},
+        {"count": 2, "topology": "ring_1d"},
+        {"count": 7, "topology": "ring_1d"},
+        {"count": 8, "topology": "ring_1d"},
+        {"count": 12, "topology": "torus_2d", "w": 6, "h": 2},
+        {"count": 15, "topology": "torus_2d", "w": 3, "h": 5},
+        {"count": 5, "topology": "torus_2d", "w": 1, "h": 5},
+        {"count": 12, "topology": "mesh_2d_no_wrap", "w": 4, "h": 3},
+        {"count": 6, "topology": "fully_connected"},
+    ],
+)
+def test_every_path_takes_the_lowest_of_the_nearest_neighbours(keys):
+    network = sips(**keys)
+    for dst in range(network.count):
+        hops, queue = {dst: 0}, deque([dst])
+        while queue:
+            here = queue.popleft()
+            for sip in network.neighbours[here]:
+                if sip not in hops:
+                    hops[sip] = hops[here] + 1
+                    queue.append(sip)
+        for src in range(network.count):
+            expected = [src]
+            while expected[-1] != dst:
+                closer = [s for s in network.neighbours[expected[-1]] if hops[s] < hops[expected[-1]]]
+                expected.append(min(closer))
+            assert network.path(src, dst) == tuple(expected)

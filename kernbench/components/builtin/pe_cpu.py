@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import getcurrent, greenlet
 
-from kernbench.components.command import Command, Value
+from kernbench.components.command import Command, Stopped, Value
 from kernbench.components.jobs import Job
+from kernbench.components.lines import kernel_frame
 from kernbench.components.pe import Pe
 from kernbench.components.pipeline import Stage
-from kernbench.errors import KernbenchError, KernelError
+from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.registry import COMPONENTS, RUNNERS
 from kernbench.sim_engine.broadcast import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 
-# Modules between a kernel and its program: the language, and this one.
-_LANGUAGE = ("kernbench.triton_emu.", "kernbench.components.")
+_PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
 
 
 class PeCpu:
@@ -81,7 +82,7 @@ class Program:
         self.data = self.engine.data
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
-        self.unfinished = 0
+        self.unfinished = self.commands = 0
         self.ended = False
         self.waits_for: Value | Command | None = None
         self.short = False
@@ -113,16 +114,20 @@ class Program:
     def stop(self) -> None:
         """End the kernel where it stands."""
         if not self._greenlet.dead:
-            self._greenlet.throw(GreenletExit)
+            self._greenlet.throw(Stopped)
 
     def submit(self, command: Command) -> None:
         """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
+        self._check_caller()
         job = self.pe.job(command, self)
         if command.output is not None:
             self._place(command.output, job)
         self.issued += self.cpu.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
+        self.commands += 1
+        if not self.commands % _PULSE_EVERY:
+            self.engine.pulse()
 
     def _place(self, output: Value, job: Job) -> None:
         tcm = self.pe.tcm
@@ -149,12 +154,20 @@ class Program:
 
     def block(self, on: Value | Command) -> None:
         """Let the kernel wait until `on` is complete."""
+        self._check_caller()
         if on.done_ps is None:
             on.waiters += (self._wake,)
             self._wait(on)
         elif on.done_ps > self.engine.env._now:
             self._wake(on.done_ps)
             self._hub.switch()
+
+    def _check_caller(self) -> None:
+        if getcurrent() is not self._greenlet:
+            raise KernelError(
+                f"a tl or tile of {self.pe.name}, kernel {self.launch.name!r}, is used outside of its program; use the "
+                "tl that the kernel gets, and pass values to other programs through memory or queues"
+            )
 
     def _wake(self, t: int) -> None:
         self.waits_for, self.short = None, False
@@ -199,14 +212,12 @@ class Program:
 
     def stands(self) -> str:
         """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
-        frame = self._greenlet.gr_frame
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(_LANGUAGE):
-            frame = frame.f_back
+        frame = kernel_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
 
 def _located(error: Exception, pe: Pe) -> KernbenchError:
     """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
-    kind = type(error) if isinstance(error, KernelError) else KernelError
+    kind = type(error) if isinstance(error, (KernelError, LimitError)) else KernelError
     return kind(f"{pe.name}: {str(error).replace(f'{pe.name}: ', '')}")

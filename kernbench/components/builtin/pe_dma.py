@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from kernbench.sim_engine.backend import BULK, Arbiter
 from kernbench.sim_engine.transfer import COMMAND_BYTES, Memory, Transaction
-from kernbench.sim_engine.turns import BULK, Turns
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.link import Route
+    from kernbench.sim_engine.route import Route
 
 
 class Source(Protocol):
@@ -86,33 +86,33 @@ class Port:
         txn.back = self.back
         route = self.route
         txn.key = key = route.key()
-        turns = self.dma.turns
-        if turns is None:
-            route.start(route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
+        arbiter = self.dma.arbiter
+        if arbiter is None:
+            self.fabric.core.put(route.links, 1, COMMAND_BYTES, key, self._on_read, txn)
         else:
-            turns.start(kind, route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
+            arbiter.start(kind, route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
 
     def write(self, txn: Transaction, kind: int = BULK) -> None:
         """Start a write, for bulk or queue traffic."""
-        turns = self.dma.turns
-        if turns is None:
+        arbiter = self.dma.arbiter
+        if arbiter is None:
             txn.write(self.fabric, self.route, self.memory)
         else:
             txn.begin_write(self.fabric, self.route)
-            turns.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
+            arbiter.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
 
 
 class PeDma:
     """Reads and writes of one PE. Descriptor set-up is part of PE_CPU's command time.
 
-    `turns` shares the PE's link between these and the PE's queues; None while it has no queues.
+    `arbiter` shares the PE's link between these and the PE's queues; None while it has no queues.
     """
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         config = pe.config.pe_dma
         self.pe, self.node_id = pe, node_id
         self._ports: dict[str, Port] = {}
-        self.turns: Turns | None = None
+        self.arbiter: Arbiter | None = None
         self.component = pe.engine.log.component(node_id)
         self.reader = Channel(pe, config.outstanding_reads)
         self.writer = Channel(pe, config.outstanding_writes)

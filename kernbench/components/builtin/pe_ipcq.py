@@ -18,18 +18,17 @@ from kernbench.components.queues import Message, Queue, RecvJob, Slot
 from kernbench.components.receiver import Receiver
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
+from kernbench.sim_engine.backend import QUEUE, Arbiter
 from kernbench.sim_engine.install import QueueSpec
-from kernbench.sim_engine.link import HELD
 from kernbench.sim_engine.observer import QueueEvent
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
-from kernbench.sim_engine.turns import QUEUE, Turns
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.pe import Pe
-    from kernbench.sim_engine.link import Route
+    from kernbench.sim_engine.route import Route
 
 _SEND, _RECV = KIND["send"], KIND["recv"]
 
@@ -78,21 +77,19 @@ class PeIpcq:
                     )
             queues[spec.direction] = self._by_ring[start] = self._by_peer_ring[spec.peer_pa] = Queue(self, spec)
         for size in {spec.chunk_bytes for spec in specs}:
-            self._take_turns(specs[0], size, key)
+            self._arbitrate(specs[0], size, key)
         self.sets[key] = queues
 
-    def _take_turns(self, spec: QueueSpec, chunk_bytes: int, key: str) -> None:
+    def _arbitrate(self, spec: QueueSpec, chunk_bytes: int, key: str) -> None:
         """Share the PE's link between queue and other traffic, by turns of one size."""
-        turns = self.pe.dma.turns
-        if turns is None:
+        arbiter = self.pe.dma.arbiter
+        if arbiter is None:
             first = self.fabric.route(self.pe.dma.node_id, naming.pe_dma(*spec.peer)).links[0]
-            if first.free >= HELD:
-                first.held((self.clock._now, 0, 0))
-            self.pe.dma.turns = Turns(self.fabric, first, chunk_bytes)
-        elif turns.nbytes != chunk_bytes:
+            self.pe.dma.arbiter = Arbiter(self.fabric.core, first, chunk_bytes)
+        elif arbiter.nbytes != chunk_bytes:
             raise AllocationError(
                 f"{self.name}: {key!r} asks for turns of {chunk_bytes} B (vc_chunk_size), but this PE's link takes "
-                f"turns of {turns.nbytes} B already; give all algorithms of a session one size"
+                f"turns of {arbiter.nbytes} B already; give all algorithms of a session one size"
             )
 
     # -- commands
@@ -188,8 +185,8 @@ class PeIpcq:
     def _leave(self, queue: Queue) -> None:
         """Send the parts that are there, in order."""
         spec, leaving = queue.spec, queue.leaving
-        turns = self.pe.dma.turns
-        assert turns is not None
+        arbiter = self.pe.dma.arbiter
+        assert arbiter is not None
         while leaving and leaving[0].loaded:
             slot = leaving.popleft()
             slot.sent_ps = self.clock._now
@@ -198,7 +195,7 @@ class PeIpcq:
             if spec.kind == "tcm":
                 slot.route = route = queue.way
                 slot.key = route.key()
-                turns.send(QUEUE, route, slot.nbytes, slot.key, queue.peer.reached, slot)
+                arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer.reached, slot)
             else:
                 node_id, offset = self.engine.locate(slot.pa)
                 txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
@@ -271,8 +268,8 @@ class PeIpcq:
 
     def _release(self, slot: Slot) -> None:
         slot.free = True
-        queue, turns = slot.queue, self.pe.dma.turns
-        assert turns is not None
+        queue, arbiter = slot.queue, self.pe.dma.arbiter
+        assert arbiter is not None
         spec, held = queue.spec, queue.held
         while held and held[0].free:
             held.popleft()
@@ -282,7 +279,7 @@ class PeIpcq:
             if self.observers:
                 self.tell("credit", queue, spec.credit_bytes)
             credit = spec.ring_pa, key, back, self.clock._now, slot
-            turns.send(QUEUE, back, spec.credit_bytes, key, queue.peer.credited, credit)
+            arbiter.send(QUEUE, back, spec.credit_bytes, key, queue.peer.credited, credit)
 
     def credited(self, credit: tuple[int, int, Route, int, Slot]) -> None:
         """Take a credit for the ring at an address."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kernbench.components.command import Composite, Dot, Ref, Value, VectorOp
 from kernbench.components.jobs import TileJob
-from kernbench.components.rehearsal import Alone, own_port
 from kernbench.components.stream import Stream, TileReads, TileWrites
 from kernbench.components.tile_plan import GemmPlan, Grid
 from kernbench.errors import KernelError, OutOfMemoryError
@@ -18,7 +17,6 @@ from kernbench.units import MIB, ns_to_ps
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
-    from kernbench.components.builtin.pe_dma import Port
     from kernbench.components.pe import Pe
 
 
@@ -99,10 +97,7 @@ class Plan:
 
 
 class PeScheduler:
-    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way.
-
-    `alone` is the composite that has the PE to itself, if its times are known beforehand.
-    """
+    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way."""
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe = pe
@@ -110,29 +105,14 @@ class PeScheduler:
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
         self.queue: deque[TileJob] = deque()
         self._free = 0
-        self.alone: Alone | None = None
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, none before the command issued before it."""
-        if self.alone is not None and self.pe.unfinished > 1:
-            self.alone.disturb((self.pe.engine.env._now,))
         while self.queue and not self.queue[0].waiting:
             job = self.queue.popleft()
             planned = max(job.ready, self._free) + self.pe.mmu.lookup_ps
             self._free = planned + job.n * self.tile_ps
-            port = own_port(job)
-            if port is None or planned < self.pe.engine.env._now:
-                job.planned_ps = planned
-            else:
-                self.pe.engine.env.call_at(planned, self._begin, (job, port, planned))
-
-    def _begin(self, what: tuple[TileJob, Port, int]) -> None:
-        """Begin with a composite that uses the PE's own slice only."""
-        self.alone = Alone.of(*what)
-        if self.alone is None:
-            job, _, planned = what
             job.planned_ps = planned
-            self.pe.pump()
 
     def job(self, command: Dot | Composite, program: Program | None) -> TileJob:
         """Return the job of a dot or a composite.

@@ -1,6 +1,6 @@
-"""Physical addresses: 51 bits, from rack down to the byte.
+"""Physical addresses: 53 bits, from rack down to the byte.
 
-    50:47 rack   46:43 sip   42:38 die   37:0 offset
+    52:47 rack   46:43 sip   42:38 die   37:0 offset
 
 SIP n of a system is sip n % 16 of rack n // 16. Dies 0-15 are cubes, 16-20 IO chiplets. In a cube, offset bit 37
 chooses between the HBM window and the resource window, which `RESOURCES` cuts into fixed ranges.
@@ -14,10 +14,10 @@ from typing import NamedTuple
 from kernbench.errors import AllocationError
 from kernbench.units import GIB, MIB
 
-ADDRESS_BITS = 51
+ADDRESS_BITS = 53
 OFFSET_BITS = 38
 SIPS_PER_RACK = 16
-MAX_SIPS = 256
+MAX_SIPS = 1024
 MAX_CUBES = 16
 MAX_PES = 64
 DIES = 32

@@ -1,0 +1,133 @@
+"""Runs that put every part of the engine to use; each says all that it may say: times, logs, hops, counters.
+
+`python -m tests.sim_engine.workloads` prints them for the engine that KERNBENCH_ENGINE selects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import kernbench as kb
+from kernbench.sim_engine.backend import ENGINE
+from kernbench.sim_engine.engine import GraphEngine
+from tests.components.one_pe import gemm, run
+from tests.reference.traffic import agents, random_machine, run_traffic
+from tests.sim_engine.under_test import Engine
+
+PRODUCTS = [((64, 192, 96), "ref_ref"), ((100, 200, 70), "load_ref"), ((33, 65, 31), "load_load")]
+ALGORITHMS = (
+    "ring_allreduce_tcm",
+    "ring_allreduce_hbm",
+    "ring_allreduce_sram",
+    "torus_allreduce",
+    "intercube_allreduce",
+    "hierarchical_allreduce",
+)
+
+
+def told(engine: GraphEngine) -> dict[str, Any]:
+    """Return what a run leaves behind, except what may differ between engines: the number of events."""
+    records = engine.records()
+    busy = records.busy_by_component()
+    return {
+        "digest": records.digest(),
+        "reservations": engine.fabric.core.reservations,
+        "links": [records.links.busy_ps.tolist(), records.links.nbytes.tolist()],
+        "busy": {name: int(ps) for name, ps in sorted(busy.items())},
+        "end": engine.env.now,
+    }
+
+
+def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
+    """Random transactions on a random machine, in closed loops."""
+    machine = random_machine(f"engines {seed}")
+    engine = Engine(machine, trace=trace)
+    ends = run_traffic(engine, agents(machine, seed, ("send", "read", "write"), 8))
+    links = [engine.fabric.links[pair] for pair in sorted(engine.fabric.links)]
+    counters = engine.fabric.core.link_counters(links)
+    return {
+        "ends": [list(end) for end in ends],
+        "hops": [list(hop) for hop in sorted(engine.fabric.hops)] if engine.fabric.hops is not None else None,
+        "reservations": engine.fabric.core.reservations,
+        "counters": [column.tolist() for column in counters],
+    }
+
+
+def meanwhile(seed: int) -> list[Any]:
+    """Counters of all links at many moments of a run."""
+    machine = random_machine(f"counters {seed}")
+    engine, seen = Engine(machine), []
+    sent = agents(machine, seed, ("send", "read", "write"), 8)
+
+    def look(_: object = None) -> None:
+        links = [engine.fabric.links[pair] for pair in sorted(engine.fabric.links)]
+        names = [link.name for link in links]
+        now = [column.tolist() for column in engine.fabric.core.link_counters(links)]
+        seen.append((engine.now, {n: values for n, *values in zip(names, *now, strict=True) if any(values)}))
+
+    for t in range(500, 400_000, 7_919):
+        engine.engine.env.call_last(t, look)
+    run_traffic(engine, sent)
+    return seen
+
+
+def collective(algorithm: str) -> dict[str, Any]:
+    """An all-reduce on six SIPs, with values."""
+    machine = kb.load("preset:six_sip_torus")
+    with kb.session(machine, data=True) as torch:
+        policy = kb.DPPolicy(cube="row_wise", num_pes=1)
+        tensors = []
+        for rank in range(6):
+            tensors.append(torch.empty((16, 40), dtype=torch.float16, device=f"ahbm:{rank}", dp=policy))
+            tensors[-1].copy_(torch.from_numpy(np.full((16, 40), rank, np.float16)))
+        torch.collective(tensors, algorithm)
+        values = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
+        return {"values": values, **told(torch.engine)}
+
+
+def attention() -> dict[str, Any]:
+    """A step of decode attention on one PE's heads, and element-wise work around it."""
+    with kb.session(kb.load(), data=True) as torch:
+        a = torch.full((64, 256), 0.5, dtype=torch.float16, device="ahbm", dp=kb.DPPolicy(pe="row_wise"))
+        b = torch.full((256, 64), 0.25, dtype=torch.float16, device="ahbm")
+        out = torch.empty((64, 64), dtype=torch.float16, device="ahbm", dp=kb.DPPolicy(pe="row_wise"))
+
+        def kernel(a: Any, b: Any, out: Any, *, tl: Any) -> None:
+            row = tl.program_id(0) * 8
+            x = tl.load(a + row * 256, shape=(8, 256), dtype="f16")
+            y = tl.load(b, shape=(256, 64), dtype="f16")
+            s = tl.dot(x, y)
+            e = tl.exp(s - tl.max(s, axis=1, keep_dims=True))
+            tl.store(out + row * 64, (e / tl.sum(e, axis=1, keep_dims=True)).to(tl.float16))
+
+        torch.launch("softmax", kernel, a, b, out)
+        values = hashlib.sha256(out.numpy().tobytes()).hexdigest()
+        return {"values": values, **told(torch.engine)}
+
+
+WORKLOADS: dict[str, Callable[[], Any]] = {
+    **{f"traffic {seed}": lambda seed=seed: traffic(seed, trace=False) for seed in range(12)},
+    **{f"traced traffic {seed}": lambda seed=seed: traffic(seed, trace=True) for seed in range(12, 18)},
+    **{f"counters {seed}": lambda seed=seed: meanwhile(seed) for seed in range(4)},
+    **{
+        f"gemm {shape} {variant}": lambda shape=shape, variant=variant: told(run(gemm(*shape, variant), log="tile"))
+        for shape, variant in PRODUCTS
+    },
+    **{f"all-reduce {name}": lambda name=name: collective(name) for name in ALGORITHMS},
+    "softmax": attention,
+}
+
+
+def main() -> None:
+    """Print every workload's outcome."""
+    json.dump({"engine": ENGINE, **{name: work() for name, work in WORKLOADS.items()}}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
