@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
+
 if TYPE_CHECKING:
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,6 @@ from kernbench.analysis.result import Result
 from kernbench.errors import StateError
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
-from kernbench.runtime_api.direct import collective
-from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.launch import launch
 from kernbench.runtime_api.multiprocessing import Multiprocessing
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
     from kernbench.ccl.install import AlgorithmLike, CclLike
     from kernbench.ccl.plan import Plan
+    from kernbench.runtime_api.distributed import Distributed
     from kernbench.runtime_api.tensor import Tensor
 
 
@@ -101,11 +100,17 @@ class RuntimeContext(TypeNames, Creation):
         super().__init__(Host(engine, self.target_device))
         self.ahbm = Ahbm(self._host)
         self.accelerator = Accelerator(self._host)
-        self.distributed = Distributed(self._host)
         self.multiprocessing = Multiprocessing(self._host)
         self.checks = 0
         self._broken = False
         self._final: Result | None = None
+
+    @cached_property
+    def distributed(self) -> Distributed:
+        """`torch.distributed`, imported when first used."""
+        from kernbench.runtime_api.distributed import Distributed
+
+        return Distributed(self._host)
 
     def launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
         """Queue `kernel` on every PE of the current device that holds a part of a tensor argument.
@@ -161,6 +166,8 @@ class RuntimeContext(TypeNames, Creation):
         Plan
             The algorithm, and who takes part.
         """
+        from kernbench.runtime_api.direct import collective
+
         return collective(self._host, tensors, algorithm, config, name, n_slots, call)
 
     @property
@@ -213,6 +220,8 @@ class RuntimeContext(TypeNames, Creation):
 
         def __getattr__(self, name: str) -> Any:
             known = [n for n in dir(self) if not n.startswith("_")]
+            from difflib import get_close_matches
+
             near = get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
             raise AttributeError(f"torch, as simulated here, has no {name!r}; {hint}")

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import greenlet
@@ -17,7 +18,6 @@ import simpy
 from kernbench.dtypes import DType
 from kernbench.errors import AllocationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import Collectives
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import Layout, Piece
 from kernbench.runtime_api.memory import DeviceMemory, TensorHandle
@@ -27,6 +27,7 @@ from kernbench.runtime_api.stream import Stream
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.collective import Collectives
     from kernbench.runtime_api.work import Work
     from kernbench.sim_engine.engine import GraphEngine
 
@@ -82,7 +83,6 @@ class Host:
         self.n_devices: int = self.config.n_sips
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
-        self.collectives = Collectives(engine)
         self.requests = 0
         self.unwaited: dict[Work, tuple[str, int]] = {}
         self.is_open = True
@@ -94,6 +94,13 @@ class Host:
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._ranks: weakref.WeakKeyDictionary[greenlet.greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
+
+    @cached_property
+    def collectives(self) -> Collectives:
+        """Queues between PEs, installed so far; not imported before a collective is asked for."""
+        from kernbench.runtime_api.collective import Collectives
+
+        return Collectives(self.engine)
 
     # -- devices
 
@@ -189,6 +196,8 @@ class Host:
         return self.ranks
 
     def _ranks_ended(self) -> None:
+        if self.ranks is not None and self.ranks.errors:
+            self.unwaited.clear()  # who would have waited has been ended
         for tell in self.at_ranks_end:
             tell()
 
