@@ -4,6 +4,7 @@
 #   make docs         notebooks and reports as pages that need no net, into build/docs
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
+#   make oracle      random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make bench        the speed of the simulator itself, into benchmarks/README.md
 #   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
 #   make lock         write requirements.lock anew
@@ -16,7 +17,7 @@ PYTEST := $(PY) -m pytest
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: milestones lab docs test check bench sync lock clean
+.PHONY: milestones lab docs test check oracle bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it.
 $(READY): requirements.lock pyproject.toml
@@ -47,6 +48,9 @@ check: $(READY)
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
 	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
+
+oracle: $(READY)
+	$(PY) -m tests.oracle $(ORACLE)
 
 bench: $(READY)
 	$(PY) -m benchmarks

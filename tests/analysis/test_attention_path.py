@@ -28,12 +28,12 @@ SMALL = Setting("prefill", 4, pes=4, items=1, group=4, head_dim=32, tokens=24)
     ],
 )
 def test_the_path_is_whole(setting, log):
-    checked(run(MACHINE, setting, mode="exact", log=log).records)
+    checked(run(MACHINE, setting, log=log).records)
 
 
 def test_messages_are_on_the_path_where_they_cannot_be_hidden():
     """One token over 8 ranks: the merge comes after all work, so its messages are on the way to the end."""
-    result = run(MACHINE, Setting("decode", 8, group=4, head_dim=32, tokens=64), mode="exact")
+    result = run(MACHINE, Setting("decode", 8, group=4, head_dim=32, tokens=64))
     assert critical_path(result.records).because()["a message's arrival"] == 3  # log2(8) rounds, one after the other
 
 
@@ -44,7 +44,7 @@ DECODE = Setting("decode", 8, group=8, head_dim=128, tokens=1024)
 
 def makespan(setting, part, factor):
     value = getattr(MACHINE.config.cube.pe, part).clock_ghz
-    return run(MACHINE.with_({f"cube.pe.{part}.clock_ghz": value * factor}), setting, mode="exact").records.makespan_ps
+    return run(MACHINE.with_({f"cube.pe.{part}.clock_ghz": value * factor}), setting).records.makespan_ps
 
 
 @pytest.mark.parametrize(("setting", "most"), [(PREFILL, "vector"), (DECODE, "matrix")])
@@ -53,7 +53,7 @@ def test_limits_are_what_halving_and_doubling_say(setting, most):
 
     At double speed it saves half of its share at most, as another path takes over.
     """
-    records = run(MACHINE, setting, mode="exact", log="tile").records
+    records = run(MACHINE, setting, log="tile").records
     share, now = dict.fromkeys(ENGINES, 0), records.makespan_ps
     for (kind, _), ps in critical_path(records).parts().items():
         if kind in share:
@@ -70,11 +70,11 @@ def test_limits_are_what_halving_and_doubling_say(setting, most):
 
 def test_memory_sets_the_pace_of_a_long_decode():
     """Most of what a slice takes to read is on the path: at half its speed the step takes that much longer."""
-    parts = critical_path(run(MACHINE, DECODE, mode="exact", log="tile").records).parts()
+    parts = critical_path(run(MACHINE, DECODE, log="tile").records).parts()
     share = sum(ps for (kind, _), ps in parts.items() if kind == "memory")
     hbm = MACHINE.config.cube.hbm
     slower = MACHINE.with_({"cube.hbm.channel_bw_gbs": hbm.channel_bw_gbs / 2, "cube.hbm.bw_gbs": hbm.bw_gbs / 2})
-    times = [run(machine, DECODE, mode="exact").records.makespan_ps for machine in (MACHINE, slower)]
+    times = [run(machine, DECODE).records.makespan_ps for machine in (MACHINE, slower)]
     reading = 2 * DECODE.tokens * DECODE.head_dim * 2 / (hbm.channels * hbm.channel_bw_gbs) * 1000
     assert 0.75 * reading <= share <= 1.02 * reading
     assert share <= times[1] - times[0] <= 1.1 * share

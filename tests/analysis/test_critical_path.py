@@ -59,10 +59,9 @@ overrides = st.fixed_dictionaries(
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=12),
     st.sampled_from([1, 2, 8]),
     st.sampled_from(["tile", "operation"]),
-    st.sampled_from(["exact", "fast"]),
 )
-def test_any_program_on_any_pe(changes, steps, pes, log, mode):
-    engine = engine_of(changes, log=log, mode=mode)
+def test_any_program_on_any_pe(changes, steps, pes, log):
+    engine = engine_of(changes, log=log)
     for _ in range(2):
         launch(engine, program(steps), *((0, pe) for pe in range(pes)))
     checked(engine.records())
@@ -74,10 +73,9 @@ def test_any_program_on_any_pe(changes, steps, pes, log, mode):
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=8),
     st.sampled_from([0, 0, 1]),
     st.sampled_from(["tile", "operation"]),
-    st.sampled_from(["exact", "fast"]),
 )
-def test_two_launches_at_once_on_one_pe_or_two(steps, others, pe, log, mode):
-    engine = engine_of(log=log, mode=mode)
+def test_two_launches_at_once_on_one_pe_or_two(steps, others, pe, log):
+    engine = engine_of(log=log)
     sent = [engine.launch(0, [(0, at)], program(x), (), "kernel") for x, at in ((steps, 0), (others, pe))]
     for one in sent:
         engine.wait(one.done)
@@ -112,7 +110,7 @@ def test_every_pe_of_a_sip_reads_one_slice():
         x = torch.empty(256, 4096, dtype="f16", device="ahbm", dp=everywhere)
         torch.launch("one slice", kernel, x)
 
-    path = checked(run_program(MACHINE, program_, mode="exact").records)
+    path = checked(run_program(MACHINE, program_).records)
     assert path.parts()["memory", "sip0.cube0.hbm_ctrl.pe0"] >= 128 * 4096 * 2 / 256 * 1000
 
 
@@ -153,9 +151,8 @@ PLACES = ((0, 0, 0), (0, 1, 0), (0, 0, 5), (0, 5, 3))
     ),
     st.integers(1, 3),
     st.sampled_from(["tcm", "sram", "hbm"]),
-    st.sampled_from(["exact", "fast"]),
 )
-def test_messages_between_pes(exchange, n_slots, kind, mode):
+def test_messages_between_pes(exchange, n_slots, kind):
     pairs = [((PLACES[i], f"to{j}"), (PLACES[j], f"to{i}")) for i in range(4) for j in range(i + 1, 4)]
 
     def program_of(me):
@@ -171,5 +168,5 @@ def test_messages_between_pes(exchange, n_slots, kind, mode):
         return run_it
 
     programs = {place: program_of(i) for i, place in enumerate(PLACES)}
-    engine = run_queues(programs, pairs, mode=mode, n_slots=n_slots, kind=kind, slot_bytes=1024)
+    engine = run_queues(programs, pairs, n_slots=n_slots, kind=kind, slot_bytes=1024)
     checked(engine.records())

@@ -28,9 +28,9 @@ def machine(sips, w=1, h=1):
     return resolve_topology("preset:default", {**small, "system.sips.count": sips, **square})
 
 
-def run(sips, algorithm, tensors, dp=None, cubes=(1, 1), out=None, data=True, mode="exact", **call):
+def run(sips, algorithm, tensors, dp=None, cubes=(1, 1), out=None, data=True, **call):
     """Return what the collective makes of one array a device (or of `out`), and its result."""
-    with session(machine(sips, *cubes), data=data, mode=mode) as torch:
+    with session(machine(sips, *cubes), data=data) as torch:
         placed = [dict(device=f"ahbm:{rank}", **({"dp": dp} if dp else {})) for rank in range(sips)]
         given = [torch.empty(x.shape, dtype=NAMES[x.dtype], **where) for x, where in zip(tensors, placed, strict=True)]
         for tensor, x in zip(given, tensors, strict=True):
@@ -103,7 +103,7 @@ def test_both_axes_at_a_time_gain_where_links_are_the_limit(link_gbs, gain):
     nbytes, times = 128 << 10, []
     for name in ("torus_2d", "double_torus"):
         algorithm = built(name, name, n_slots=16)
-        with session(there, mode="fast", log="off") as torch:
+        with session(there, log="off") as torch:
             tensors = [torch.empty(nbytes // 2, dtype=torch.float16, device=f"ahbm:{rank}") for rank in range(16)]
             for _ in range(2):  # the first installs queues
                 before = torch.engine.now_ns
@@ -122,5 +122,5 @@ def test_long_vectors_need_little_room(name):
     """12 MiB on each device do not fit into TCM; the algorithms hold pieces of them only."""
     x = [np.zeros(6 << 20, np.float16)] * 3
     algorithm = built(name, OVER_RANKS[name], n_slots=2, slot_size=64 << 10)
-    _, result = run(3, algorithm, x, data=False, mode="fast", chunk_bytes=128 << 10)
+    _, result = run(3, algorithm, x, data=False, chunk_bytes=128 << 10)
     assert result.records.makespan_ps > 0

@@ -54,7 +54,7 @@ def test_the_notebook_runs(lab, monkeypatch):
     space = {}
     exec(compile(script, "first_steps.py", "exec"), space)
     assert space["torch"].result.latency_ns > 0
-    assert json.loads(space["torch"].result.to_json())["certified"] is True
+    assert json.loads(space["torch"].result.to_json())["complete"] is True
 
 
 def test_nothing_is_overwritten(lab, capsys):

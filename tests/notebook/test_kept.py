@@ -100,7 +100,6 @@ def test_the_button_says_whether_it_simulates():
     [
         lambda x: x.set("m", 96),
         lambda x: x.set_option("data", False),
-        lambda x: x.set_option("mode", "exact"),
         lambda x: x.set_option("log", "operation"),
         lambda x: x.form.set("cube.hbm.channel_bw_gbs", "16"),
     ],

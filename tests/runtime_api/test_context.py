@@ -120,12 +120,6 @@ def test_device_of_a_session():
         session(small(), device="sip:2")
 
 
-def test_auto_is_exact_in_a_session_too():
-    with session(small(), mode="auto") as torch:
-        torch.zeros(4, device="ahbm").fill_(1)
-        assert torch.result.records.mode == "exact"
-
-
 def test_log_level_reaches_the_engine():
     def rows(log):
         with session(small(), log=log) as torch:

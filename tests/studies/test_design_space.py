@@ -75,7 +75,6 @@ def test_tables(rows):
     assert all("must be <= 16" in row["error"] for row in invalid)
     assert len(design_space.frame(rows, "decode grid")) == 4
     assert {row["machine"] for row in rows} == {TWO.hash}
-    assert all(row["certified"] for row in rows if row["status"] == "ok")
 
 
 def test_what_is_written_is_read_and_drawn_again(rows, tmp_path):
@@ -93,17 +92,14 @@ def test_sentences_are_of_the_rows(rows, tmp_path):
     assert "Of 4 machines for a layer of Llama-3 70B in decode" in said
     assert "points cannot be, the first since sip.cube_mesh = 9 x 9 = 81 cubes must be <= 16" in said
     assert "change first: UCIe bandwidth up" in said
-    assert (
-        "a layer of Llama-3 70B in decode at a context of 128 is that of the simulation flit by flit; over 3 orders"
-        in said
-    )
+    assert "Over 3 orders of simultaneous arrivals the latency of a layer of Llama-3 70B in decode at a context" in said
     text = design_space_report.write_findings([said], rows, tmp_path).read_text()
     assert TWO.hash[:12] in text
 
 
 def made(workload, factors, ties):
     """Return rows by hand: latencies of `factors` (name, direction: ns) and of other orders."""
-    same = {"status": "ok", "certified": True, "area_mm2": 10.0}
+    same = {"status": "ok", "area_mm2": 10.0}
     rows = [
         same | {"table": f"{workload} factors", "factor": name, "direction": way, "latency_ns": ns}
         for (name, way), ns in factors.items()
@@ -126,23 +122,6 @@ def test_what_moves_less_than_the_order_of_ties_has_no_effect():
         assert set(table.loc[table["effect"] == "none", "factor"]) == none
         assert table["effect"].tolist() == [""] * (3 - len(none)) + ["none"] * len(none)
     assert design_space.chance(made("gpt2", factors, [995.0, 1040.0]), "gpt2") == pytest.approx(100 * (1040 / 995 - 1))
-
-
-def test_what_mode_fast_may_be_off_is_chance_too():
-    rows = made("gpt2", {("base", ""): 1000.0, ("a", "up"): 985.0}, [1000.0])
-    off = [rows[0] | {"table": "gpt2 modes", "latency_ns": ns} for ns in (1000.0, 1020.0)]
-    assert design_space_report.first(rows, "gpt2")["effect"].tolist() == [""]
-    assert design_space_report.first(rows + off, "gpt2")["effect"].tolist() == ["none"]
-    assert design_space.mode_pct(rows + off, "gpt2") == pytest.approx(2)
-
-
-def test_mode_fast_is_compared_with_exact_on_the_smallest_machine():
-    found = design_space.sweep(
-        TWO, meshes=[[1, 1]], ucie_gbs=[64], hbm_scale={"gpt2": [1]}, topologies=[],
-        parameters={"gpt2": {"layer_list": "gpt2 QKTV", "mode": "fast"}}, factors=["matrix rate"], ties=1,
-    )  # fmt: skip
-    modes = [row for row in found if row["table"] == "gpt2 modes"]
-    assert [(row["mode"], row["cubes"]) for row in modes] == [("fast", 2), ("exact", 2)]
 
 
 def test_unknown_factors_are_refused():

@@ -129,7 +129,7 @@ def test_scratch_is_never_exceeded(phase, group, head_dim):
     tokens = max(140, 5 * 64 // group + 6)
     long = replace(SMALL, phase=phase, ranks=2, pes=2, items=1, group=group, head_dim=head_dim, tokens=tokens)
     own = {"causal": True, "order": "zigzag"} if phase == "prefill" else {"q_tokens": 9}
-    assert study.run(MACHINE, replace(long, **own), mode="fast").records.commands
+    assert study.run(MACHINE, replace(long, **own)).records.commands
 
 
 def test_a_wrong_value_is_found(monkeypatch):

@@ -39,7 +39,7 @@ def test_bandwidths_by_hand():
 
 
 def test_counts_of_a_product_on_one_pe():
-    row = measured(product, SMALL, mode="exact")
+    row = measured(product, SMALL)
     # 2 x 2 x 1 tiles of 32 x 64 x 32; operands read once for each tile of the result, 2 B an element.
     assert row["macs_f16"] == 4 * 32 * 64 * 32
     fetched, stored = 4 * (32 * 64 + 64 * 32) * 2, 64 * 32 * 2

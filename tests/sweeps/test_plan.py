@@ -114,10 +114,10 @@ def test_a_hypercube_is_the_same_for_the_same_seed():
     assert all(x % 64 == 0 and 64 <= x <= 4096 and isinstance(x, int) for (x,) in first)
 
 
-def test_a_program_has_its_parameters_and_the_mode_of_the_engine():
-    assert len(make_plan(SMALL, "gemm", {"mode": ["auto", "fast"], "k": [64]})) == 2
-    with pytest.raises(ConfigError, match=r"known: m, k, n, .*, mode, log, data, tie_seed"):
-        make_plan(SMALL, "gemm", {"q": [1]})
+def test_a_program_has_its_parameters_and_those_of_the_engine():
+    assert len(make_plan(SMALL, "gemm", {"log": ["off", "tile"], "k": [64]})) == 2
+    with pytest.raises(ConfigError, match=r"known: m, k, n, .*, log, data, tie_seed"):
+        make_plan(SMALL, "gemm", {"mode": ["exact"]})
 
 
 def test_what_is_left_out_is_the_point_that_its_own_value_gives():
@@ -131,7 +131,6 @@ def test_what_is_left_out_is_the_point_that_its_own_value_gives():
         "n": 512,
         "staging": "ref_ref",
         "dtype": "f16",
-        "mode": "auto",
         "log": "operation",
         "data": False,
     }

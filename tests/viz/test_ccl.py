@@ -13,7 +13,7 @@ HASH = "0123456789abcdef"
 def row(**changes):
     made = {
         "contribution": "rank", "algorithm": "ring", "sip_topology": "ring_1d", "n_sips": 4, "bytes_per_pe": 1024,
-        "latency_ns": 200.0, "bound_ns": 100.0, "closed_form_ns": 180.0, "certified": True, "busbw_gbs": 5.0,
+        "latency_ns": 200.0, "bound_ns": 100.0, "closed_form_ns": 180.0, "busbw_gbs": 5.0,
         "buffer_kind": "tcm", "root_cube": 0, "n_slots": 4, "slot_size": 4096, "what": "nothing", "bytes_per_sip": 1024,
     }  # fmt: skip
     return made | changes
@@ -29,9 +29,6 @@ def test_a_panel_for_each_number_and_shape_of_sips():
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.axison]
     assert titles == ["2 SIPs, ring_1d", "16 SIPs, ring_1d", "16 SIPs, torus_2d"]
     assert "machine 0123456789ab" in figure._supxlabel.get_text()
-    assert "not certified" not in figure._supxlabel.get_text()
-    loose = ccl.latency_by_size([row(certified=False)], machine=HASH)
-    assert "not certified" in loose._supxlabel.get_text()
 
 
 def test_a_crossover_lies_where_the_lines_meet():
@@ -70,14 +67,6 @@ def test_limits_are_drawn_as_growth():
     rows = [row(what=what, latency_ns=t) for what, t in (("nothing", 100.0), ("slots", 150.0), ("HBM", 100.0))]
     bars = ccl_slices.limits(rows, machine=HASH).axes[0].patches
     assert [bar.get_height() for bar in bars] == pytest.approx([0.5, 0.0])
-
-
-def test_what_was_not_simulated_is_an_open_mark():
-    rows = [row(what="a"), row(what="b", latency_ns=None, closed_form_ns=5e6, bytes_per_sip=1 << 20)]
-    axes = ccl_slices.lists(rows, machine=HASH).axes[0]
-    filled, empty = axes.lines
-    assert filled.get_ydata().tolist() == [0.2]
-    assert (empty.get_ydata().tolist(), empty.get_markerfacecolor()) == ([5000.0], "white")
 
 
 def test_scaling_and_slots_draw_bounds():
