@@ -6,6 +6,7 @@ writes JSON and CSV, draws the charts and writes the page.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 PAGE = "README.md"
 MOST_FINDINGS = 7
+ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
 
 
@@ -146,6 +148,11 @@ class Study:
         """Return what the study keeps of one run of `program`."""
         raise NotImplementedError
 
+    def fields(self) -> dict[str, inspect.Parameter]:
+        """Return the fields of a point by name: the keywords of `simulate`, or of `program` if that is what it runs."""
+        overridden = type(self).simulate is not Study.simulate
+        return dict(list(inspect.signature(self.simulate if overridden else self.program).parameters.items())[1:])
+
     def work(self, machine: Machine, **point: Any) -> float:
         """Return how long a point takes compared with others; the longest ones are started first."""
         return 0.0
@@ -254,13 +261,20 @@ class Study:
         base = resolve_topology(machine)
         given = self.complete(parameters)
         rows = self.read(folder) if rerender else self.run(base, folder=folder, workers=workers, **given)
-        report = Report(self, rows, base, given)
+        report = Report(self, rows, base, given, folder)
         report.write(folder)
         return report
 
     def read(self, folder: Path) -> list[Row]:
-        """Return the rows of a report."""
+        """Return the rows of a report, with their nested columns."""
+        import pandas as pd
+
         rows: list[Row] = read_results(folder / f"{self.name}.json")["rows"]
+        for path in sorted(folder.glob(f"{self.name}_*.csv")):
+            column = path.stem.removeprefix(f"{self.name}_")
+            for i, group in pd.read_csv(path).groupby(ROW):
+                items = group.drop(columns=ROW).to_dict("records")
+                rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
         return rows
 
 
@@ -282,12 +296,15 @@ class Report:
         The machine that the points start from.
     parameters
         All parameters of the study.
+    folder
+        Where it has been written.
     """
 
     study: Study
     rows: list[Row]
     machine: Machine
     parameters: Row
+    folder: Path | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -302,8 +319,22 @@ class Report:
         found = self.study.findings(self.rows)
         return sorted(found, key=lambda finding: -finding.weight)[:MOST_FINDINGS]
 
+    def figure(self, name: str) -> Any:
+        """Return a figure to show in a notebook cell, as it has been written.
+
+        Raises
+        ------
+        KernbenchError
+            If the study has no chart of that name.
+        """
+        from IPython.display import Image
+
+        self.chart(name)
+        assert self.folder is not None
+        return Image(self.folder / f"{name}.png", width=720)
+
     def chart(self, name: str) -> Any:
-        """Return a chart to show in a notebook cell: interactive, or a picture.
+        """Return a chart of the rows: Altair's, or a matplotlib figure.
 
         Raises
         ------
@@ -313,18 +344,28 @@ class Report:
         charts = {chart.name: chart for chart in self.study.charts}
         if name not in charts:
             raise KernbenchError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
-        return charts[name].show(self.rows, self.study.columns, self._note)
+        return charts[name].show(self.rows, self.study.columns, self.machine)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write `NAME.json`, `NAME.csv`, figures and the page; return their paths, the page first."""
+        """Write the report and return its paths, the page first.
+
+        `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column, and each chart its own files.
+        """
+        import pandas as pd
+
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
-        written = [write_results(folder / f"{name}.json", self.rows, parameters=self.parameters)]
-        self.table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
-        written.append(folder / f"{name}.csv")
+        flat = [plain(row) for row in self.rows]
+        written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
+        for stem, rows in {
+            name: flat,
+            **{f"{name}_{column}": rows for column, rows in nested(self.rows).items()},
+        }.items():
+            written.append(folder / f"{stem}.csv")
+            pd.DataFrame(rows).to_csv(written[-1], index=False, lineterminator="\n")
         drawn: dict[str, Chart] = {}
         for chart in study.charts:
-            paths = chart.save(self.rows, study.columns, folder, self._note)
+            paths = chart.save(self.rows, study.columns, self.machine, folder)
             if paths:
                 drawn[chart.name] = chart
                 written += paths
@@ -369,6 +410,22 @@ class Report:
     def __repr__(self) -> str:
         head = f"{self.study.title}: {len(self.rows)} points, {self._note}"
         return "\n".join([head, *(f"{i}. {finding.text}" for i, finding in enumerate(self.findings, 1))])
+
+
+def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
+    """Return the nested columns of rows, each as a table whose column `row` counts the rows from 0.
+
+    >>> nested([{"busy": {"a": 1}}, {"hops": [{"t": 2}]}])
+    {'busy': [{'row': 0, 'key': 'a', 'value': 1}], 'hops': [{'row': 1, 't': 2}]}
+    """
+    found: dict[str, list[Row]] = {}
+    for i, row in enumerate(rows):
+        for column, value in row.items():
+            if isinstance(value, dict):
+                found.setdefault(column, []).extend({ROW: i, "key": k, "value": v} for k, v in value.items())
+            elif isinstance(value, list):
+                found.setdefault(column, []).extend({ROW: i, **item} for item in value)
+    return found
 
 
 def plain(row: Mapping[str, Any]) -> Row:

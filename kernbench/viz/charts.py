@@ -15,9 +15,9 @@ from kernbench.errors import KernbenchError
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
-    import altair as alt
     import pandas as pd
-    from matplotlib.figure import Figure
+
+    from kernbench.topology.builder import Machine
 
 Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
@@ -47,6 +47,7 @@ class Column:
         return f"{self.description} [{self.unit}]" if self.unit else self.description
 
 
+Draw = Callable[[Sequence[Row], Mapping[str, Column], "Machine"], Any]
 _NONE = Column("")
 
 
@@ -59,8 +60,8 @@ class Chart:
     name
         Stem of the file names.
     draw
-        Returns the picture of some rows: `lines(...)`, `bars(...)`, `shares(...)`, `points(...)` or `heat(...)`, or a
-        function `(rows, columns) -> alt.Chart | matplotlib Figure` for a picture of its own.
+        Returns the picture of some rows: `lines(...)`, `bars(...)`, `parts(...)`, `points(...)` or `heat(...)`, or a
+        function `(rows, columns, machine) -> alt.Chart | matplotlib Figure` for another picture.
     title
         What the figure shows or finds; a function of the rows where it states a number.
     where
@@ -70,7 +71,7 @@ class Chart:
     """
 
     name: str
-    draw: Callable[[Sequence[Row], Mapping[str, Column]], alt.TopLevelMixin | Figure]
+    draw: Draw
     title: str | Callable[[Sequence[Row]], str]
     where: Callable[[Row], bool] = field(default=lambda row: True)
     caption: str = ""
@@ -84,32 +85,26 @@ class Chart:
         """Return the rows that the figure shows."""
         return [row for row in rows if self.where(row)]
 
-    def show(self, rows: Sequence[Row], columns: Mapping[str, Column], note: str = "") -> Any:
+    def show(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
         """Return the finished picture of the rows that it takes."""
         taken = self.taken(rows)
         if not taken:
             raise KernbenchError(f"{self.name}: no row to draw")
-        picture = self.draw(taken, columns)
+        picture = self.draw(taken, columns, machine)
         if hasattr(picture, "savefig"):
             return picture
-        count = f"n = {len(taken)}; {note}" if note else f"n = {len(taken)}"
+        count = f"n = {len(taken)}; machine {machine.hash[:12]}"
         return themed(picture, self.heading(rows), [part for part in (self.caption, count) if part])
 
-    def save(self, rows: Sequence[Row], columns: Mapping[str, Column], folder: Path, note: str = "") -> list[Path]:
-        """Write the figure as SVG, PNG and, where it is interactive, as JSON; return the paths, none without rows.
+    def save(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, folder: Path) -> list[Path]:
+        """Write the figure to `folder`; return the paths, none without rows.
 
-        Parameters
-        ----------
-        rows, columns
-            The study's table.
-        folder
-            Where to write `name.svg`, `name.png` and `name.vl.json`.
-        note
-            What is added under every figure, as the machine.
+        A chart is written as SVG, PNG and its specification for interactive pages (`NAME.vl.json`), another picture as
+        SVG and PNG.
         """
         if not self.taken(rows):
             return []
-        finished = self.show(rows, columns, note)
+        finished = self.show(rows, columns, machine)
         paths = [folder / f"{self.name}.svg", folder / f"{self.name}.png"]
         if hasattr(finished, "savefig"):
             from kernbench.viz.figure import save
@@ -124,7 +119,7 @@ class Chart:
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
     """Return a chart with its title, its caption and the look of all figures."""
-    import altair as alt
+    alt = _altair()
 
     heading = alt.TitleParams(
         title, subtitle=list(under), anchor="start", fontSize=14, subtitleFontSize=10, subtitleColor=palette.DARK_GREY,
@@ -150,15 +145,15 @@ def lines(
     log_y: bool = False,
     rule: float | None = None,
     rank: Callable[[Sequence[float]], float] = min,
-) -> Callable[[Sequence[Row], Mapping[str, Column]], Any]:
+) -> Draw:
     """Return a kind of chart: one line for each value of `by`, labelled at its end, in a panel for each of `panel`.
 
     A panel shows at most five lines: those whose `rank` of `y` is smallest; the caption of the chart says what the rest
     is. `rule` is a horizontal reference. Series differ by dash and shape too, so that they can be told apart in grey.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column]) -> Any:
-        import altair as alt
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
 
         data = _frame([row for row in rows if row.get(y) is not None])
         names = _ranked(data, by, y, panel, rank)
@@ -209,13 +204,11 @@ def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str) -> pd.
     return data
 
 
-def bars(
-    x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None
-) -> Callable[[Sequence[Row], Mapping[str, Column]], Any]:
+def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> Draw:
     """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column]) -> Any:
-        import altair as alt
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
 
         data = _frame(rows)
         order = list(dict.fromkeys(data[y]))
@@ -238,62 +231,71 @@ def bars(
     return draw
 
 
-def shares(
-    y: str, parts: Sequence[str], *, panel: str = "", colours: Mapping[str, str] | None = None
-) -> Callable[[Sequence[Row], Mapping[str, Column]], Any]:
-    """Return a kind of chart: for each `y` one bar from 0 to 100 %, cut into the columns `parts`."""
+def parts(
+    y: str,
+    names: Sequence[str],
+    *,
+    panel: str = "",
+    title: str = "",
+    colours: Mapping[str, str] | None = None,
+) -> Draw:
+    """Return a kind of chart: a bar for each `y`, cut into the columns `names`.
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column]) -> Any:
-        import altair as alt
+    Bars reach from 0 to 100 %, or with a `title` of the axis as far as the parts sum to.
+    """
+
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
 
         keep = [y, panel] if panel else [y]
         long = _frame(
             [
                 {name: row[name] for name in keep} | {"part": _title(columns, part), "value": row[part] or 0, "rank": i}
                 for row in rows
-                for i, part in enumerate(parts)
+                for i, part in enumerate(names)
             ]
         )
         total = long.groupby(keep)["value"].transform("sum")
         long["share"] = (long["value"] / total.where(total > 0, 1)).round(6)
-        names = [_title(columns, part) for part in parts]
-        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(parts)]
+        titles = [_title(columns, part) for part in names]
+        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
         base = alt.Chart().encode(
             y=alt.Y(y, type="nominal", title=None, sort=list(dict.fromkeys(long[y])), axis=alt.Axis(ticks=False)),
             order=alt.Order("rank:Q"),
         )
+        field, scale = ("value", alt.Undefined) if title else ("share", alt.Scale(domain=[0, 1]))
         bar = base.mark_bar(stroke="white", strokeWidth=0.7).encode(
             x=alt.X(
-                "share:Q",
+                f"{field}:Q",
                 stack="zero",
-                title="share of the time",
-                axis=alt.Axis(format="%"),
-                scale=alt.Scale(domain=[0, 1]),
+                title=title or "share of the time",
+                axis=alt.Undefined if title else alt.Axis(format="%"),
+                scale=scale,
             ),
-            color=alt.Color("part:N", title=None, sort=names, scale=alt.Scale(domain=names, range=used)),
-            tooltip=[alt.Tooltip(f"{y}:N"), alt.Tooltip("part:N"), alt.Tooltip("share:Q", format=".1%")],
+            color=alt.Color("part:N", title=None, sort=titles, scale=alt.Scale(domain=titles, range=used)),
+            tooltip=[
+                alt.Tooltip(f"{y}:N"),
+                alt.Tooltip("part:N"),
+                alt.Tooltip("value:Q", format=",.4~r"),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
         )
-        text = (
-            base.transform_filter("datum.share >= 0.06")
-            .mark_text(fontSize=10, color="white")
-            .encode(
-                x=alt.X("share:Q", stack="zero", bandPosition=0.5),
-                text=alt.Text("share:Q", format=".0%"),
-                detail="part:N",
-            )
+        inside = base.transform_filter("datum.share >= 0.06").mark_text(fontSize=10, color="white")
+        text = inside.encode(
+            x=alt.X("share:Q", stack="zero", bandPosition=0.5), text=alt.Text("share:Q", format=".0%"), detail="part:N"
         )
-        return _panels(alt.layer(bar, text, data=long), panel, columns, height=None)
+        return _panels(alt.layer(bar, *([] if title else [text]), data=long), panel, columns, height=None)
 
     return draw
 
 
 def points(
     x: str, y: str, *, by: str = "", label: str = "", panel: str = "", log_x: bool = False, log_y: bool = False
-) -> Callable[[Sequence[Row], Mapping[str, Column]], Any]:
+) -> Draw:
     """Return a kind of chart: a dot for each row, with the column `label` written beside it."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column]) -> Any:
-        import altair as alt
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
 
         data = _frame(rows)
         shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
@@ -316,13 +318,11 @@ def points(
     return draw
 
 
-def heat(
-    x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r"
-) -> Callable[[Sequence[Row], Mapping[str, Column]], Any]:
+def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> Draw:
     """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column]) -> Any:
-        import altair as alt
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
 
         data = _frame(rows)
         middle = float((data[value].max() + data[value].min()) / 2)
@@ -367,7 +367,7 @@ def _ranked(data: pd.DataFrame, by: str, y: str, panel: str, rank: Callable[[Seq
 
 
 def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:
-    import altair as alt
+    alt = _altair()
 
     names = list(dict.fromkeys(data[by]))
     scale = alt.Scale(domain=names, range=[palette.SERIES[i % len(palette.SERIES)] for i in range(len(names))])
@@ -376,7 +376,7 @@ def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:
 
 def _bytes_axis() -> Any:
     """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB."""
-    import altair as alt
+    alt = _altair()
 
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
     return alt.Axis(grid=False, values=[4**i for i in range(20)], labelExpr=words)
@@ -387,7 +387,7 @@ def _title(columns: Mapping[str, Column], name: str) -> str:
 
 
 def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int | None = _HEIGHT) -> Any:
-    import altair as alt
+    alt = _altair()
 
     sized = layered.properties(width=_WIDTH, **({"height": height} if height else {}))
     if not panel:
@@ -396,3 +396,10 @@ def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int
     return sized.properties(width=_WIDTH * 0.62).facet(
         facet=alt.Facet(panel, type="nominal", header=heading, sort=None), columns=3
     )
+
+
+def _altair() -> Any:
+    """Return altair, untyped: its signatures refuse keywords that are put together."""
+    import altair as alt
+
+    return alt
