@@ -4,9 +4,10 @@
 #   make docs         notebooks and reports as pages that need no net, into build/docs
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
-#   make oracle      random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
+#   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make bench        the speed of the simulator itself, into benchmarks/README.md
 #   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
+#   make core         compile what has changed of the simulator's core
 #   make lock         write requirements.lock anew
 
 PYTHON ?= python3
@@ -14,50 +15,56 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
+CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: milestones lab docs test check oracle bench sync lock clean
+.PHONY: core milestones lab docs test check oracle bench sync lock clean
 
-# uv installs in seconds what takes pip a minute; where it cannot be had, pip does it.
+# uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
+# core is built apart.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kernbench needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	-$(PY) -m pip install --quiet --disable-pip-version-check uv
-	$(VENV)/bin/uv pip install --quiet --python $(PY) -r requirements.lock -e . \
-	  || $(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
+	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(PY) -r requirements.lock -e . \
+	  || KERNBENCH_ENGINE=definition $(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
+	$(CORE)
 	@touch $@
 
-milestones: $(READY)
+core: $(READY)
+	@$(CORE)
+
+milestones: core
 	$(PY) -m kernbench milestone --all
 
-lab: $(READY)
+lab: core
 	$(PY) -m kernbench lab
 
-docs: $(READY)
+docs: core
 	$(PY) -m kernbench.notebook.site build/docs
 
 # One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
-test: $(READY)
+test: core
 	$(PYTEST) -n logical --dist loadfile tests kernbench \
 	  --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks milestones
 
-check: $(READY)
+check: core
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
 	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
 
-oracle: $(READY)
+oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
 
-bench: $(READY)
+bench: core
 	$(PY) -m benchmarks
 
 # The .py is the source: touched, it is the newer half, which gives the cells. Outputs that survive that may be stale, so
 # every notebook is run.
-sync: $(READY)
+sync: core
 	touch $(SOURCES)
 	$(PY) -m jupytext --quiet --sync --set-kernel python3 $(SOURCES)
 	$(PY) -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
@@ -68,4 +75,5 @@ lock: $(READY)
 	  --extra notebook --extra web --extra test --extra cluster pyproject.toml -o requirements.lock
 
 clean:
+	find kernbench -name '*.so' -delete -o -name '*.pyd' -delete -o -name '*.built' -delete
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

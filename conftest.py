@@ -1,7 +1,26 @@
-"""What pytest leaves alone.
+"""What pytest leaves alone, and which engine the tests run.
 
 The paired .py of a notebook runs as its notebook and is never imported; the notebooks of full reports are copies run
 with other parameters, which have nothing to be compared with.
 """
 
+from __future__ import annotations
+
+import warnings
+
+from kernbench import build
+
 collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*"]
+
+# Without a core the tests run the definition. The header says so: a warning would be an error, and change notebooks.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    ENGINE = build.engine()
+
+# pytest imports a file as what it is: next to the compiled module, its source would be a second module of that name.
+collect_ignore = [str(source) for source in build.modules().values() if ENGINE == build.CORE]
+
+
+def pytest_report_header() -> str:
+    """Return the engine that simulates."""
+    return f"kernbench engine: {ENGINE}"

@@ -13,21 +13,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
+
 if TYPE_CHECKING:
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.run import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
+    from kernbench.sim_engine.limits import Limits
     from kernbench.sweeps.sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
     read = Result.load
 
-__all__ = ["DPPolicy", "compare", "load", "read", "run", "session", "sweep"]
+__all__ = ["DPPolicy", "Limits", "compare", "load", "read", "run", "session", "sweep"]
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
+    "Limits": "kernbench.sim_engine.limits:Limits",
     "compare": "kernbench.analysis.compare:compare",
     "load": "kernbench.topology.builder:resolve_topology",
     "read": "kernbench.analysis.result:Result.load",

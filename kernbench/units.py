@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import lru_cache
 
 KIB = 1 << 10
@@ -63,5 +62,5 @@ class ServiceTimes(dict[int, int]):
 @lru_cache(maxsize=1024)
 def _rate(bw_gbs: float) -> tuple[int, int]:
     """Return whole numbers of picoseconds and of bytes: so many bytes in so many ps."""
-    bw = Fraction(bw_gbs)
-    return 1000 * bw.denominator, bw.numerator
+    nbytes, ns = bw_gbs.as_integer_ratio()
+    return 1000 * ns, nbytes

@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kernbench"
 NOTEBOOK_FOLDERS = ("notebooks", "milestones")
-_TEXT = {".py", ".ipynb", ".md", ".toml", ".yaml", ".yml", ".cfg", ".txt", ".lock", ".json", ".csv", ".svg", ""}
+_CODE = {".py", ".pyx", ".pxd"}
+_TEXT = _CODE | {".ipynb", ".md", ".toml", ".yaml", ".yml", ".cfg", ".txt", ".lock", ".json", ".csv", ".svg", ""}
 
 
 @cache

@@ -15,7 +15,7 @@ from tests.repo import PACKAGE, python_files, relative
 
 # Each may import those before it; those on one line may import each other, one way only.
 LAYERS = (
-    ("units", "errors", "dtypes", "config", "registry"),
+    ("build", "units", "errors", "dtypes", "config", "registry"),
     ("analysis",),
     ("topology", "policy"),
     ("sim_engine",),

@@ -6,9 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
-
-from kernbench.config.values import Bytes, Count, Model, expected
+from kernbench.config.values import After, Before, Bytes, Count, Model, described, expected
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, Registry
 
 AUTO = "auto"
@@ -50,53 +48,53 @@ def _root(value: object) -> object:
 
 BufferKind = Literal[BUFFER_KINDS]  # type: ignore[valid-type]
 Backpressure = Literal["credit"]
-Root = Annotated[Any, BeforeValidator(_root)]
+Root = Annotated[Any, Before(_root)]
 
 
 class _Sizes(Model):
     """What an entry may leave to the defaults, and those to the machine file."""
 
-    n_slots: Count | None = Field(None, description="Slots of a ring; else pe_ipcq.n_slots of the machine file")
-    slot_size: Bytes | None = Field(None, description="Each slot; else pe_ipcq.slot_bytes of the machine file")
-    ipcq_credit_size_bytes: Bytes | None = Field(
-        None, description="The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file"
+    n_slots: Count | None = described("Slots of a ring; else pe_ipcq.n_slots of the machine file", default=None)
+    slot_size: Bytes | None = described("Each slot; else pe_ipcq.slot_bytes of the machine file", default=None)
+    ipcq_credit_size_bytes: Bytes | None = described(
+        "The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file", default=None
     )
-    world_size: Count | None = Field(None, description="Participants; else as many as the machine, or the group, has")
+    world_size: Count | None = described("Participants; else as many as the machine, or the group, has", default=None)
 
 
 class CclDefaults(_Sizes):
     """What an algorithm uses unless it says otherwise."""
 
-    algorithm: str = Field(description="The algorithm to take: a name, or auto")
-    buffer_kind: BufferKind = Field(description="Where a receiver's ring lies")
-    backpressure: Backpressure = Field(description="How a sender knows that a slot is free")
-    vc_chunk_size: Bytes = Field(description="Between turns of bulk and queue traffic at a PE's source link")
-    n_elem: Count = Field(description="Elements of each participant, for benches")
-    root_cube: Root = Field(description="The cube that stands for its SIP: corner, centre, or its number")
+    algorithm: str = described("The algorithm to take: a name, or auto")
+    buffer_kind: BufferKind = described("Where a receiver's ring lies")
+    backpressure: Backpressure = described("How a sender knows that a slot is free")
+    vc_chunk_size: Bytes = described("Between turns of bulk and queue traffic at a PE's source link")
+    n_elem: Count = described("Elements of each participant, for benches")
+    root_cube: Root = described("The cube that stands for its SIP: corner, centre, or its number")
 
 
 class CclEntry(_Sizes):
     """One algorithm."""
 
-    module: Annotated[str, AfterValidator(_module)] = Field(description="Holds `kernel` and `kernel_args`")
-    collective: Literal[COLLECTIVES] = Field("all_reduce", description="What it does")  # type: ignore[valid-type]
-    contribution: Literal[CONTRIBUTIONS] = Field("rank", description="Whose data are one term of a sum")  # type: ignore[valid-type]
-    topology: Annotated[str, AfterValidator(_named(TOPOLOGIES))] = Field(description="Who talks to whom")
-    mapper: Annotated[str, AfterValidator(_named(MAPPERS))] = Field(description="Who takes part")
-    validator: Annotated[str, AfterValidator(_named(VALIDATORS))] = Field(description="What it asks of the shards")
-    buffer_kind: BufferKind | None = Field(None, description="Where a receiver's ring lies")
-    backpressure: Backpressure | None = Field(None, description="How a sender knows that a slot is free")
-    vc_chunk_size: Bytes | None = Field(None, description="Between turns of bulk and queue traffic")
-    n_elem: Count | None = Field(None, description="Elements of each participant, for benches")
-    root_cube: Root | None = Field(None, description="The cube that stands for its SIP")
-    options: dict[str, Any] = Field({}, description="Passed to the module's kernel_args")
+    module: Annotated[str, After(_module)] = described("Holds `kernel` and `kernel_args`")
+    collective: Literal[COLLECTIVES] = described("What it does", default="all_reduce")  # type: ignore[valid-type]
+    contribution: Literal[CONTRIBUTIONS] = described("Whose data are one term of a sum", default="rank")  # type: ignore[valid-type]
+    topology: Annotated[str, After(_named(TOPOLOGIES))] = described("Who talks to whom")
+    mapper: Annotated[str, After(_named(MAPPERS))] = described("Who takes part")
+    validator: Annotated[str, After(_named(VALIDATORS))] = described("What it asks of the shards")
+    buffer_kind: BufferKind | None = described("Where a receiver's ring lies", default=None)
+    backpressure: Backpressure | None = described("How a sender knows that a slot is free", default=None)
+    vc_chunk_size: Bytes | None = described("Between turns of bulk and queue traffic", default=None)
+    n_elem: Count | None = described("Elements of each participant, for benches", default=None)
+    root_cube: Root | None = described("The cube that stands for its SIP", default=None)
+    options: dict[str, Any] = described("Passed to the module's kernel_args", default_factory=dict)
 
 
 class CclConfig(Model):
     """The content of ccl.yaml."""
 
     defaults: CclDefaults
-    algorithms: dict[str, CclEntry] = Field(description="Entries by name")
+    algorithms: dict[str, CclEntry] = described("Entries by name")
 
     def setting(self, name: str, key: str) -> Any:
         """Return what `key` is for the algorithm `name`: its entry's value, else the default; None if unsaid."""

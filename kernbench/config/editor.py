@@ -16,7 +16,9 @@ def json_schema() -> dict[str, Any]:
 
     A file that names a `base` may leave any key out; another one may not.
     """
-    schema = MachineConfig.model_json_schema()
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(MachineConfig).json_schema()
     groups = schema.pop("$defs")
     groups["Machine"] = schema
     partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items() if "properties" in group}

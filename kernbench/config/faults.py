@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-
-from kernbench.config.values import EXPECTED, Unit
+from kernbench.config.values import EXPECTED, Model, Unit, keys
 from kernbench.registry import hint
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 Path = tuple[Any, ...]
 
@@ -43,28 +43,25 @@ def dotted(path: Path) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
-def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+def model_at(model: type[Model], path: Path) -> type[Model] | None:
     """Return the group of keys that stands at `path` below `model`, or None if there is none."""
     here: Any = model
     for part in path:
-        if get_origin(here) is dict:
-            here = get_args(here)[1]
-        else:
-            field = here.model_fields.get(part) if _is_group(here) else None
-            here = field.annotation if field else None
+        is_mapping = get_origin(here) is dict
+        here = get_args(here)[1] if is_mapping else keys(here).get(part) if _is_group(here) else None
     return here if _is_group(here) else None
 
 
 def _is_group(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, Model)
 
 
-def unknown(path: Path, group: type[BaseModel]) -> Fault:
+def unknown(path: Path, group: type[Model]) -> Fault:
     """Return the fault of a key that its group does not have."""
-    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), group.model_fields)}", (path,))
+    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), keys(group))}", (path,))
 
 
-def found(root: type[BaseModel], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
+def found(root: type[Model], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
     """Return one fault for each finding of `error` about the keys of `root`; `example` is a right configuration."""
     findings = error.errors()
     places = [finding["loc"] for finding in findings]
@@ -76,17 +73,17 @@ def found(root: type[BaseModel], error: ValidationError, example: Mapping[str, A
     ]
 
 
-def _text(root: type[BaseModel], finding: Any, example: Mapping[str, Any]) -> str:
+def _text(root: type[Model], finding: Any, example: Mapping[str, Any]) -> str:
     path, kind, context = finding["loc"], finding["type"], finding.get("ctx", {})
     parent = model_at(root, path[:-1])
-    if parent is not None and kind == "extra_forbidden":
+    if parent is not None and kind == "unexpected_keyword_argument":
         return unknown(path, parent).text
-    field = _field(root, path)
-    unit = _unit(field)
+    kind_of_value = _kind(root, path)
+    unit = _unit(kind_of_value)
     where = dotted(path)
     if kind == "missing":
         return f"{where} is missing; {_remedy(path, example)}{unit}"
-    where = f"{where} = {_shown(finding['input'], field)}"
+    where = f"{where} = {_shown(finding['input'], kind_of_value)}"
     if kind == "literal_error":
         known = [name.strip("' ") for name in context["expected"].replace(" or ", ",").split(",")]
         return (
@@ -94,7 +91,7 @@ def _text(root: type[BaseModel], finding: Any, example: Mapping[str, Any]) -> st
         )
     group = model_at(root, path)
     if group is not None:
-        return f"{where} must be a group of keys: {', '.join(group.model_fields)}"
+        return f"{where} must be a group of keys: {', '.join(keys(group))}"
     return f"{where} {_expectation(kind, context, finding['msg'])}{unit}"
 
 
@@ -123,25 +120,26 @@ def _remedy(path: Path, example: Mapping[str, Any]) -> str:
     return f"add it; the packaged default has {value}"
 
 
-def _field(root: type[BaseModel], path: Path) -> FieldInfo | None:
-    """Return the field that `path` leads to, or into."""
+def _kind(root: type[Model], path: Path) -> Any:
+    """Return the annotated type of the key that `path` leads to, or into; None if there is none."""
     names = path
     while names and isinstance(names[-1], int):
         names = names[:-1]
     parent = model_at(root, names[:-1])
-    return parent.model_fields.get(names[-1]) if parent is not None and names else None
+    return keys(parent).get(names[-1]) if parent is not None and names else None
 
 
-def _unit(field: FieldInfo | None) -> str:
-    """Return the unit of a field, or of what it holds when it holds something."""
-    marks = [*field.metadata, *(m for kind in get_args(field.annotation) for m in get_args(kind)[1:])] if field else []
+def _unit(kind: Any) -> str:
+    """Return the unit of a kind of value, or of what it holds when it holds something."""
+    value, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    marks += [mark for inner in get_args(value) for mark in get_args(inner)[1:]]
     return next((f" [{mark.name}]" for mark in marks if isinstance(mark, Unit)), "")
 
 
-def _shown(value: object, field: FieldInfo | None) -> str:
+def _shown(value: object, kind: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int) and field is not None and field.annotation is float:
+    if isinstance(value, int) and get_origin(kind) is Annotated and get_args(kind)[0] is float:
         value = float(value)
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
+from kernbench.config.accepted import accepted
 from kernbench.config.ccl import CclConfig
 from kernbench.config.ccl_rules import broken as broken_ccl
 from kernbench.config.ccl_rules import misfits
@@ -19,12 +19,13 @@ from kernbench.config.files import default_ccl_path, load_yaml, preset_path, pre
 from kernbench.config.parse import parse_yaml, problem
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
+from kernbench.config.values import Model, keys
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
 
 BASE = "base"
 
-_Config = TypeVar("_Config", bound=BaseModel)
+_Config = TypeVar("_Config", bound=Model)
 
 
 def read_machine(
@@ -195,20 +196,35 @@ class Draft:
         ConfigError
             With every fault, in the order of the file.
         """
+        config = accepted(model, self.content)
+        if config is not None:
+            wrong = list(rules(config))
+        else:
+            config, wrong = self._judged(model, example, rules)
+        if not (wrong or self.faults or self.complaints):
+            return config
+        raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
+
+    def _judged(
+        self,
+        model: type[_Config],
+        example: Callable[[], Mapping[str, Any]],
+        rules: Callable[[_Config], Iterable[Fault]],
+    ) -> tuple[_Config, list[Fault]]:
+        """Return the configuration and its faults; values that are wrong by themselves are the example's."""
+        from pydantic import TypeAdapter, ValidationError
+
+        validator = TypeAdapter(model)
         try:
-            config = model.model_validate(self.content)
+            config = validator.validate_python(self.content)
+            return config, list(rules(config))
         except ValidationError as error:
             right = example()
             wrong = found(model, error, right)
             # What is wrong by itself must not hide what is wrong between other keys.
-            mended = model.model_validate(_mended(self.content, wrong, right))
+            config = validator.validate_python(_mended(self.content, wrong, right))
             spoiled = [path for fault in wrong for path in fault.keys]
-            wrong += [fault for fault in rules(mended) if not fault.touches(spoiled)]
-        else:
-            wrong = list(rules(config))
-        if not (wrong or self.faults or self.complaints):
-            return config
-        raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
+            return config, wrong + [fault for fault in rules(config) if not fault.touches(spoiled)]
 
     def _line(self, fault: Fault) -> str:
         return f"{'override' if fault.touches(self.overridden) else self.name}: {fault.text}"
@@ -232,7 +248,7 @@ def _unknown_part(path: tuple[str, ...]) -> Fault | None:
         group = model_at(MachineConfig, path[:depth])
         if group is None:
             return Fault(f"{dotted(path)} is unknown; {dotted(path[:depth])} is a value, with no keys in it", (here,))
-        if part not in group.model_fields:
+        if part not in keys(group):
             return unknown(here, group)
     return None
 

@@ -5,38 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from kernbench.config.cost import Cost
 from kernbench.config.cube import Cpu, Cube, Transit
-from kernbench.config.values import Count, Gbs, Model, Ns, Version
+from kernbench.config.values import Count, Gbs, Model, Ns, Version, described
 
 
 class Sips(Model):
     """The SIPs of a system, and how they are joined."""
 
-    count: Count = Field(description="SIPs")
-    topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = Field(
-        description="Links between SIPs; mesh_2d is another name of torus_2d"
+    count: Count = described("SIPs")
+    topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = described(
+        "Links between SIPs; mesh_2d is another name of torus_2d"
     )
-    w: Count | None = Field(None, description="Columns of a two-dimensional topology whose count is no square")
-    h: Count | None = Field(None, description="Rows of a two-dimensional topology whose count is no square")
+    w: Count | None = described("Columns of a two-dimensional topology whose count is no square", default=None)
+    h: Count | None = described("Rows of a two-dimensional topology whose count is no square", default=None)
 
 
 class Wire(Model):
     """A link without a component of its own."""
 
-    bw_gbs: Gbs = Field(description="Each way")
-    latency_ns: Ns = Field(description="Each way")
+    bw_gbs: Gbs = described("Each way")
+    latency_ns: Ns = described("Each way")
 
 
 class HostLink(Model):
     """The link between host and switch."""
 
-    bw_gbs_per_sip: Gbs = Field(description="Each way, times the number of SIPs")
-    latency_ns: Ns = Field(description="Each way")
+    bw_gbs_per_sip: Gbs = described("Each way, times the number of SIPs")
+    latency_ns: Ns = described("Each way")
 
 
 class System(Model):
@@ -52,14 +50,14 @@ class System(Model):
 class CubeMesh(Model):
     """The cubes of a SIP."""
 
-    w: Count = Field(description="Cubes in a row")
-    h: Count = Field(description="Rows of cubes; row 0 is north")
+    w: Count = described("Cubes in a row")
+    h: Count = described("Rows of cubes; row 0 is north")
 
 
 class IoNoc(Transit):
     """The network of an IO chiplet."""
 
-    port_bw_gbs: Gbs = Field(description="Each port, each way")
+    port_bw_gbs: Gbs = described("Each port, each way")
 
 
 class Io(Model):
@@ -80,7 +78,7 @@ class Sip(Model):
 class MachineConfig(Model):
     """A machine as its file describes it, validated and frozen. `read_machine` makes it, and checks the rules too."""
 
-    schema_version: Version = Field(description="Form of the file")
+    schema_version: Version = described("Form of the file")
     system: System
     sip: Sip
     cube: Cube
@@ -111,10 +109,6 @@ class MachineConfig(Model):
     def n_pes(self) -> int:
         """PEs of the machine."""
         return self.n_sips * self.pes_per_sip
-
-    def to_spec(self) -> dict[str, Any]:
-        """Return the content as plain values, reading as the file does."""
-        return self.model_dump(mode="json", exclude_none=True)
 
     @cached_property
     def hash(self) -> str:

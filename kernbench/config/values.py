@@ -1,17 +1,20 @@
-"""The kinds of values in a configuration: each with its bounds, and with its unit where it has one."""
+"""The kinds of values in a configuration: each with its bounds, and with its unit where it has one.
+
+Groups of keys are frozen dataclasses and kinds of values are annotated types, so that a valid file is read without
+pydantic (`accepted`). Pydantic is imported to name the faults of an invalid one, and for the JSON schema.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal
-
-from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict
-from pydantic_core import PydanticCustomError
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_type_hints
 
 from kernbench.registry import COMPONENTS
+
+if TYPE_CHECKING:
+    from pydantic_core import PydanticCustomError
 
 # The type of errors whose message follows "key = value" as it stands.
 EXPECTED = "expected"
@@ -26,6 +29,8 @@ _FLOATS_HOLD = 10**300
 
 def expected(message: str) -> PydanticCustomError:
     """Return the error of a value; `message` follows "key = value" as it stands."""
+    from pydantic_core import PydanticCustomError
+
     return PydanticCustomError(EXPECTED, "{message}", {"message": message})
 
 
@@ -62,6 +67,45 @@ def _pair(form: str) -> Callable[[object], object]:
 
 
 @dataclass(frozen=True, slots=True)
+class Before:
+    """A function that checks or converts a value before its type is checked."""
+
+    function: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core.core_schema import no_info_before_validator_function
+
+        return no_info_before_validator_function(self.function, handler(source))
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A function that checks a value of the right type."""
+
+    function: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core.core_schema import no_info_after_validator_function
+
+        return no_info_after_validator_function(self.function, handler(source))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Limits of a number or of the length of a list, by pydantic's names."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    allow_inf_nan: bool | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        limits = {name: getattr(self, name) for name in self.__slots__}
+        return {**handler(source), **{name: limit for name, limit in limits.items() if limit is not None}}
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """The unit of a number, which messages and the JSON schema show."""
 
@@ -74,36 +118,71 @@ class Unit:
 
 
 # Bounds stand before the check of the type, or they would not reach the JSON schema.
-_FINITE = AllowInfNan(False)
-_MOST = Le(LARGEST)
-_NUMBER = BeforeValidator(_number)
-_POWER = AfterValidator(_power_of_two)
+_FINITE = Bound(allow_inf_nan=False)
+_MOST = Bound(le=LARGEST)
+_NUMBER = Before(_number)
+_POWER = After(_power_of_two)
+NOT_EMPTY = Bound(min_length=1)
 
-Ns = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER, Unit("ns")]
-NsPerMm = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER, Unit("ns/mm")]
-Gbs = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GB/s")]
-Ghz = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GHz")]
-Mm = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("mm")]
-Mib = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("MiB")]
-Gib = Annotated[float, _FINITE, Gt(0), _MOST, _NUMBER, Unit("GiB")]
-Proxy = Annotated[float, _FINITE, Ge(0), _MOST, _NUMBER]
-Share = Annotated[float, _FINITE, Gt(0), Le(1), _NUMBER]
-Kib = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("KiB")]
-Bytes = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("B")]
-BurstBytes = Annotated[int, Ge(1), _MOST, _POWER, _NUMBER, Unit("B")]
-Cycles = Annotated[int, Ge(1), _MOST, _NUMBER, Unit("cycles")]
-Count = Annotated[int, Ge(1), _MOST, _NUMBER]
-PowerOfTwo = Annotated[int, Ge(1), _MOST, _POWER, _NUMBER]
-Side = Annotated[int, Ge(1), Le(LONGEST_SIDE), _NUMBER]
-Index = Annotated[int, Ge(0), _MOST, _NUMBER]
+Ns = Annotated[float, _FINITE, Bound(ge=0), _MOST, _NUMBER, Unit("ns")]
+NsPerMm = Annotated[float, _FINITE, Bound(ge=0), _MOST, _NUMBER, Unit("ns/mm")]
+Gbs = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("GB/s")]
+Ghz = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("GHz")]
+Mm = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("mm")]
+Mib = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("MiB")]
+Gib = Annotated[float, _FINITE, Bound(gt=0), _MOST, _NUMBER, Unit("GiB")]
+Proxy = Annotated[float, _FINITE, Bound(ge=0), _MOST, _NUMBER]
+Share = Annotated[float, _FINITE, Bound(gt=0), Bound(le=1), _NUMBER]
+Kib = Annotated[int, Bound(ge=1), _MOST, _NUMBER, Unit("KiB")]
+Bytes = Annotated[int, Bound(ge=1), _MOST, _NUMBER, Unit("B")]
+BurstBytes = Annotated[int, Bound(ge=1), _MOST, _POWER, _NUMBER, Unit("B")]
+Cycles = Annotated[int, Bound(ge=1), _MOST, _NUMBER, Unit("cycles")]
+Count = Annotated[int, Bound(ge=1), _MOST, _NUMBER]
+PowerOfTwo = Annotated[int, Bound(ge=1), _MOST, _POWER, _NUMBER]
+Side = Annotated[int, Bound(ge=1), Bound(le=LONGEST_SIDE), _NUMBER]
+Index = Annotated[int, Bound(ge=0), _MOST, _NUMBER]
 Coordinate = Annotated[float, _FINITE, _NUMBER]
-Place = Annotated[tuple[Index, Index], BeforeValidator(_pair("[row, column]"))]
-Point = Annotated[tuple[Coordinate, Coordinate], BeforeValidator(_pair("[x, y]")), Unit("mm")]
+Place = Annotated[tuple[Index, Index], Before(_pair("[row, column]"))]
+Point = Annotated[tuple[Coordinate, Coordinate], Before(_pair("[x, y]")), Unit("mm")]
 Version = Annotated[Literal[1], _NUMBER]
-Impl = Annotated[str, AfterValidator(_component)]
+Impl = Annotated[str, After(_component)]
 
 
-class Model(BaseModel):
+def described(description: str, **default: Any) -> Any:
+    """Return the field of a key; with `default` or `default_factory` the key may be left out."""
+    return field(metadata={"description": description}, **default)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described,))
+@dataclass(frozen=True, kw_only=True)
+class Model:
     """A group of keys; any other key is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def to_spec(self) -> dict[str, Any]:
+        """Return the content as plain values, reading as the file does."""
+        return {name: _plain(value) for name in keys(type(self)) if (value := getattr(self, name)) is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return value.to_spec()
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+_KEYS: dict[type[Model], dict[str, Any]] = {}
+
+
+def keys(group: type[Model]) -> dict[str, Any]:
+    """Return the keys of a group, each with its annotated type."""
+    found = _KEYS.get(group)
+    if found is None:
+        kinds = get_type_hints(group, include_extras=True)
+        found = _KEYS[group] = {f.name: kinds[f.name] for f in fields(group)}
+    return found

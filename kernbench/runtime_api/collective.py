@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ class Collectives:
         return self._planned(tuner, decision.candidates[-1], sips, places)
 
     def _tuner(self, config: CclConfig) -> Tuner:
-        key = config.model_dump_json()
+        key = json.dumps(config.to_spec())
         if key not in self._tuners:
             known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
             self._tuners[key] = Tuner(self._engine.machine, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis.result import Result
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
-from kernbench.runtime_api.direct import collective
-from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.launch import launch
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.names import TypeNames
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Expired, Guard, Limits
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from kernbench.ccl.install import AlgorithmLike, CclLike
     from kernbench.ccl.plan import Plan
+    from kernbench.runtime_api.distributed import Distributed
     from kernbench.runtime_api.tensor import Tensor
 
 
@@ -46,6 +46,8 @@ class RuntimeContext(TypeNames, Creation):
         What the run is called in its result.
     spec : mapping, optional
         The machine as its file reads; default: the engine's.
+    limits : Limits or mapping, optional
+        How much the run may take.
 
     Attributes
     ----------
@@ -67,6 +69,7 @@ class RuntimeContext(TypeNames, Creation):
         target_device: DeviceSelector | str | None = None,
         correlation_id: str = "run",
         spec: Mapping[str, Any] | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
     ) -> None:
         self.engine = engine
         self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
@@ -75,11 +78,18 @@ class RuntimeContext(TypeNames, Creation):
         super().__init__(Host(engine, self.target_device))
         self.ahbm = Ahbm(self._host)
         self.accelerator = Accelerator(self._host)
-        self.distributed = Distributed(self._host)
         self.multiprocessing = Multiprocessing(self._host)
         self.checks = 0
+        self._guard = Guard(engine, Limits.of(limits), self._ranks)
         self._broken = False
         self._final: Result | None = None
+
+    @cached_property
+    def distributed(self) -> Distributed:
+        """`torch.distributed`, imported when first used."""
+        from kernbench.runtime_api.distributed import Distributed
+
+        return Distributed(self._host)
 
     def launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
         """Queue `kernel` on every PE of the current device that holds a part of a tensor argument.
@@ -135,6 +145,8 @@ class RuntimeContext(TypeNames, Creation):
         Plan
             The algorithm, and who takes part.
         """
+        from kernbench.runtime_api.direct import collective
+
         return collective(self._host, tensors, algorithm, config, name, n_slots, call)
 
     @property
@@ -153,7 +165,12 @@ class RuntimeContext(TypeNames, Creation):
             records = replace(records, complete=False)
         return Result(records, self.correlation_id)
 
+    def _ranks(self) -> list[str]:
+        ranks = self._host.ranks
+        return [] if ranks is None else [rank.place for rank in ranks.ranks if not rank.has_ended]
+
     def __enter__(self) -> Self:
+        self._guard.start()
         return self
 
     def __exit__(
@@ -163,15 +180,23 @@ class RuntimeContext(TypeNames, Creation):
             if error is None and self.engine.failure is None:
                 self.multiprocessing.finish()
                 self._host.synchronize()
+        except Expired as expired:
+            error = expired
         finally:
+            self._guard.stop()
             self._broken = error is not None
             self._final = self._summary()
             self._host.close()
+        late = self._guard.told(error)
+        if late is not None:
+            raise late from None
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             known = [n for n in dir(self) if not n.startswith("_")]
+            from difflib import get_close_matches
+
             near = get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
             raise AttributeError(f"torch, as simulated here, has no {name!r}; {hint}")
@@ -186,6 +211,7 @@ def session(
     data: bool = False,
     log: str = "operation",
     device: DeviceSelector | str | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> RuntimeContext:
     """Return the torch-like namespace of a fresh machine, for a with-block.
 
@@ -200,6 +226,17 @@ def session(
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
+    limits : Limits or mapping, optional
+        How many events, how much simulated time and how much host time the session may take:
+        `kb.Limits(events=10**7, simulated_ns=1e9, host_s=60)`, or a mapping with these names. Without them it has no
+        limit.
+
+    Raises
+    ------
+    ConfigError
+        If the machine is wrong, or a limit is not a number > 0.
+    LimitError
+        Later, from what was running when a limit was passed; the message names the line of the kernel or rank.
 
     Examples
     --------
@@ -209,4 +246,4 @@ def session(
     np.float16(16.0)
     """
     engine = GraphEngine(resolve_topology(machine), data, log=log)
-    return RuntimeContext(engine, device)
+    return RuntimeContext(engine, device, limits=limits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -253,6 +252,8 @@ class DeviceTensor(Tensor):
 
     def _repr_html_(self) -> str:
         """Show what it is and which PE holds which part; values would cost a read."""
+        from html import escape
+
         rows = "".join(
             f"<tr><td>cube{s.cube}.pe{s.pe}</td><td>[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]</td>"
             f"<td>{s.nbytes:,} B</td></tr>"
@@ -261,7 +262,7 @@ class DeviceTensor(Tensor):
         more = len(self.shards) - 16
         rest = f"<tr><td colspan=3>... and {more} more</td></tr>" if more > 0 else ""
         return (
-            f"<table><caption>{html.escape(repr(self))}</caption>"
+            f"<table><caption>{escape(repr(self))}</caption>"
             f"<tr><th>PE</th><th>part</th><th>bytes</th></tr>{rows}{rest}</table>"
         )
 

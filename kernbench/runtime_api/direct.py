@@ -120,8 +120,8 @@ def _planned(
         return plan(replace(found, **own), host.config, sips, places)
     first, known = tensors[0], load_ccl_config(config, host.config)
     if own:
-        entries = {name: entry.model_copy(update=own) for name, entry in known.algorithms.items()}
-        known = known.model_copy(update={"algorithms": entries})
+        entries = {name: replace(entry, **own) for name, entry in known.algorithms.items()}
+        known = replace(known, algorithms=entries)
     n_elem = max(_shard(first, *target)[1] for target in first.pes)
     return host.collectives.chosen(known, "all_reduce", n_elem, first.dtype.itemsize, sips, first.pes)
 

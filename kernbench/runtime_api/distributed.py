@@ -9,11 +9,21 @@ from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.exchange import Route, rows_between
 from kernbench.runtime_api.lists import Lists
 from kernbench.runtime_api.messaging import GroupLike
-from kernbench.runtime_api.names import DistributedNames
-from kernbench.runtime_api.process_group import ProcessGroup
+from kernbench.runtime_api.p2p import P2POp
+from kernbench.runtime_api.process_group import GroupMember, ProcessGroup
 from kernbench.runtime_api.reduce_op import ReduceOp
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.work import Call, Work
+
+
+class DistributedNames:
+    """The classes of `torch.distributed`."""
+
+    GroupMember = GroupMember
+    P2POp = P2POp
+    ProcessGroup = ProcessGroup
+    ReduceOp = ReduceOp
+    Work = Work
 
 
 class Distributed(DistributedNames, Lists):

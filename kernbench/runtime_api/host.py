@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import greenlet
@@ -17,7 +18,6 @@ import simpy
 from kernbench.dtypes import DType
 from kernbench.errors import AllocationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import Collectives
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import Layout, Piece
 from kernbench.runtime_api.memory import DeviceMemory, TensorHandle
@@ -27,6 +27,7 @@ from kernbench.runtime_api.stream import Stream
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.collective import Collectives
     from kernbench.sim_engine.engine import GraphEngine
 
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
@@ -77,7 +78,6 @@ class Host:
         self.n_devices: int = self.config.n_sips
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
-        self.collectives = Collectives(engine)
         self.requests = 0
         self.is_open = True
         self.ranks: Ranks | None = None
@@ -87,6 +87,13 @@ class Host:
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._ranks: weakref.WeakKeyDictionary[greenlet.greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
+
+    @cached_property
+    def collectives(self) -> Collectives:
+        """Queues between PEs, installed so far; not imported before a collective is asked for."""
+        from kernbench.runtime_api.collective import Collectives
+
+        return Collectives(self.engine)
 
     # -- devices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench import dtypes
-from kernbench.runtime_api import p2p, process_group, reduce_op, tensor, types, work
+from kernbench.runtime_api import tensor, types
 
 
 class TypeNames:
@@ -26,13 +26,3 @@ class TypeNames:
     int32 = int = dtypes.int32
     int64 = long = dtypes.int64
     bool = dtypes.bool_
-
-
-class DistributedNames:
-    """The classes of `torch.distributed`."""
-
-    GroupMember = process_group.GroupMember
-    P2POp = p2p.P2POp
-    ProcessGroup = process_group.ProcessGroup
-    ReduceOp = reduce_op.ReduceOp
-    Work = work.Work

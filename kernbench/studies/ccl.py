@@ -141,7 +141,7 @@ def sweep(
     for i, case in enumerate(cases):
         there, own_one = case.machine(base), mine.get(case.algorithm)
         entries = {} if own_one else {case.algorithm: ccl.algorithms[case.algorithm]}
-        part = CclConfig(defaults=ccl.defaults, algorithms=entries).model_dump(mode="json", exclude_none=True)
+        part = CclConfig(defaults=ccl.defaults, algorithms=entries).to_spec()
         try:
             ready = _made(there, own_one, case) if own_one else _ready(there, part, case)
             if own_one:

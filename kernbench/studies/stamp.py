@@ -31,7 +31,7 @@ def made_of(notebook: Path, values: Mapping[str, Any], machine: Machine) -> str 
     if not only_ours(machine):
         return None
     cells = [cell["source"] for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]]
-    costs = machine.config.cost.model_dump(mode="json")
+    costs = machine.config.cost.to_spec()
     drawn_by = [version(name) for name in _DRAWN_BY]
     parts = [cells, values, machine.hash, costs, code_version(), drawn_by]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

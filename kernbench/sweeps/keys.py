@@ -82,7 +82,7 @@ def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]
 
 def sweep_key(study: str, version: str, machine: Machine, parameters: Mapping[str, Any]) -> str:
     """Return the key of a sweep's point: with the machine's costs, which its hash leaves out but a study may read."""
-    costs = machine.config.cost.model_dump(mode="json")
+    costs = machine.config.cost.to_spec()
     return key_of(study, version, machine.hash, {"parameters": parameters, "cost": costs})
 
 

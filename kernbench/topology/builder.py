@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernbench import config as configs
 from kernbench.config import MachineConfig
 from kernbench.topology.blocks import Blocks
 from kernbench.topology.graph import Graph
-from kernbench.topology.views import Views
+
+if TYPE_CHECKING:
+    from kernbench.topology.views import Views
 
 Overrides = Mapping[str, object] | Sequence[str]
 PRESET = "preset:"
@@ -58,6 +60,8 @@ class Machine:
     @cached_property
     def views(self) -> Views:
         """Geometry of the four views, for drawing."""
+        from kernbench.topology.views import Views
+
         return Views(self.graph)
 
     def with_(self, overrides: Overrides) -> Machine:

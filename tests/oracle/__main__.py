@@ -38,7 +38,7 @@ def read_case(path: Path) -> Case:
     """Return the case in a file that holds what a run printed."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     rows = [{key: row[key] for key in Transaction._fields} for row in content["transactions"]]
-    return Case(content["machine"], [Transaction(**row) for row in rows])
+    return Case(content["machine"], [Transaction(**row) for row in rows], content["turn_bytes"])
 
 
 if __name__ == "__main__":

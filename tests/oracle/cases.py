@@ -20,7 +20,10 @@ _EVEN_GBS = (64.0, 128.0, 256.0, 256.0, 512.0)
 
 
 class Transaction(NamedTuple):
-    """A message, read or write; `wait_ps` counts from the end of transaction number `after`, or from the start."""
+    """A message ("send", "queue"), read or write.
+
+    `wait_ps` counts from the end of transaction number `after`, or from the start.
+    """
 
     kind: str
     src: str
@@ -32,10 +35,14 @@ class Transaction(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A machine, as changes to the default one, and what happens on it."""
+    """A machine, as changes to the default one, and what happens on it.
+
+    With `turn_bytes`, messages from a PE_DMA take turns with those of queues.
+    """
 
     overrides: dict[str, Value]
     transactions: list[Transaction]
+    turn_bytes: int | None = None
 
     def machine(self) -> Machine:
         """Return the machine."""
@@ -46,7 +53,9 @@ def random_case(seed: object, transactions: int) -> Case:
     """Return a machine and `transactions` on it; the same for the same arguments."""
     rng = Random(f"oracle {seed}")
     overrides = _random_machine(rng)
-    return Case(overrides, _random_transactions(rng, resolve_topology("preset:default", overrides), transactions))
+    turn_bytes = rng.choice((None, None, None, 256, rng.choice((1, 300, 512, 1024))))
+    machine = resolve_topology("preset:default", overrides)
+    return Case(overrides, _random_transactions(rng, machine, transactions, turn_bytes is not None), turn_bytes)
 
 
 def _random_machine(rng: Random) -> dict[str, Value]:
@@ -119,7 +128,7 @@ def _any_machine(rng: Random, *, even: bool) -> dict[str, Value]:
     }
 
 
-def _random_transactions(rng: Random, machine: Machine, count: int) -> list[Transaction]:
+def _random_transactions(rng: Random, machine: Machine, count: int, turns: bool) -> list[Transaction]:
     """Return `count` transactions; on some machines from few sources to few ends at few instants, so that they meet."""
     nodes = list(machine.graph.nodes())
     sources = [node.id for node in nodes if node.kind in ("pe_dma", "pe_cpu", "host", "io_cpu", "m_cpu")]
@@ -133,10 +142,11 @@ def _random_transactions(rng: Random, machine: Machine, count: int) -> list[Tran
     made: list[Transaction] = []
     while len(made) < count:
         kind, src = rng.choice(kinds), rng.choice(sources)
-        dst = rng.choice(parts if kind == "send" else memories)
-        if dst == src:
-            kind, dst = "read", rng.choice(memories)
-        nbytes = max(0 if kind == "send" else 1, _random_size(rng, burst_bytes))
+        if turns and src.endswith("pe_dma"):
+            kind = rng.choice(("send", "queue"))
+        message = kind in ("send", "queue")
+        dst = rng.choice([part for part in parts if part != src] or memories if message else memories)
+        nbytes = max(0 if message else 1, _random_size(rng, burst_bytes))
         offset = rng.choice((0, rng.randrange(1 << 14), rng.randrange(8) * burst_bytes, rng.randrange(8) * 256))
         after = rng.randrange(len(made)) if made and rng.random() < chained else None
         made.append(Transaction(kind, src, dst, offset, nbytes, rng.randrange(instants) * step_ps, after))

@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import yaml
 
+from kernbench.sim_engine.backend import Arbiter
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_traffic import Engine, Simulator
+from kernbench.studies import validation_traffic
 from kernbench.topology.builder import Machine
 from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.simulator import Oracle
 
-Make = Callable[[Machine], Simulator]
 Ends = list[int]
+Done = Callable[[], None]
+
+
+class Simulator(validation_traffic.Simulator, Protocol):
+    """Whatever moves messages on a machine."""
+
+    def queue(self, src: str, dst: str, nbytes: int, done: Done) -> None:
+        """Send a message of a queue now."""
+
+
+Make = Callable[[Machine, int | None], Simulator]
+
+
+class Engine(validation_traffic.Engine):
+    """The engine; with `turn_bytes`, messages of queues take turns with the others at each PE_DMA."""
+
+    def __init__(self, machine: Machine, turn_bytes: int | None = None) -> None:
+        super().__init__(GraphEngine(machine, log="off"))
+        self._turn_bytes = turn_bytes
+        self._arbiters: dict[str, Arbiter] = {}
+
+    def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
+        """Send a message now."""
+        if self._turn_bytes is None or not src.endswith("pe_dma"):
+            super().send(src, dst, nbytes, done)
+        else:
+            self._take_turns(0, src, dst, nbytes, done)
+
+    def queue(self, src: str, dst: str, nbytes: int, done: Done) -> None:
+        """Send a message of a queue now."""
+        self._take_turns(1, src, dst, nbytes, done)
+
+    def _take_turns(self, line: int, src: str, dst: str, nbytes: int, done: Done) -> None:
+        fabric = self.engine.fabric
+        route = fabric.route(src, dst)
+        if src not in self._arbiters:
+            self._arbiters[src] = Arbiter(fabric.core, route.links[0], self._turn_bytes)
+        self._arbiters[src].send(line, route, nbytes, route.key(), lambda _: done(), None)
 
 
 class Difference(NamedTuple):
@@ -30,12 +68,11 @@ class Difference(NamedTuple):
             {**transaction._asdict(), "oracle_ps": expected, "engine_ps": found}
             for transaction, expected, found in zip(self.case.transactions, self.oracle, ends, strict=True)
         ]
-        return yaml.safe_dump({"machine": self.case.overrides, "transactions": rows}, sort_keys=False, width=200)
-
-
-def engine(machine: Machine) -> Simulator:
-    """Return the engine on `machine`."""
-    return Engine(GraphEngine(machine, log="off"))
+        return yaml.safe_dump(
+            {"machine": self.case.overrides, "turn_bytes": self.case.turn_bytes, "transactions": rows},
+            sort_keys=False,
+            width=200,
+        )
 
 
 def play(sim: Simulator, transactions: Sequence[Transaction]) -> Ends:
@@ -57,6 +94,8 @@ def play(sim: Simulator, transactions: Sequence[Transaction]) -> Ends:
         kind, src, dst, offset, nbytes, *_ = transactions[i]
         if kind == "send":
             sim.send(src, dst, nbytes, ended)
+        elif kind == "queue":
+            sim.queue(src, dst, nbytes, ended)
         elif kind == "read":
             sim.read(src, dst, offset, nbytes, ended)
         else:
@@ -67,27 +106,27 @@ def play(sim: Simulator, transactions: Sequence[Transaction]) -> Ends:
     return ends
 
 
-def difference(case: Case, make: Make = engine) -> Difference | None:
+def difference(case: Case, make: Make = Engine) -> Difference | None:
     """Return how the oracle and the engine that `make` returns differ on `case`, if they do."""
     machine = case.machine()
-    expected = play(Oracle(machine), case.transactions)
+    expected = play(Oracle(machine, case.turn_bytes), case.transactions)
     found: Ends | Exception
     try:
-        found = play(make(machine), case.transactions)
+        found = play(make(machine, case.turn_bytes), case.transactions)
     except Exception as fault:  # noqa: BLE001 - a crash is a difference, too
         found = fault
     return None if found == expected else Difference(case, expected, found)
 
 
 def differences(
-    seeds: Sequence[object], transactions: int, make: Make = engine
+    seeds: Sequence[object], transactions: int, make: Make = Engine
 ) -> Iterator[tuple[object, Difference | None]]:
     """Yield the random case of each seed, and how it differs."""
     for seed in seeds:
         yield seed, difference(random_case(seed, transactions), make)
 
 
-def minimized(found: Difference, make: Make = engine) -> Difference:
+def minimized(found: Difference, make: Make = Engine) -> Difference:
     """Return a difference on fewer transactions, which are simpler, and on a machine closer to the default."""
     best = found
 

@@ -1,4 +1,4 @@
-"""Network and memory as sections 3 and 4 of docs/model.md state them: one event for each flit on each link.
+"""Network and memory as docs/model.md states them (sections 3 and 4, M8.6): one event for each flit on each link.
 
 Slow and plain on purpose. It shares with the product the machine's configuration and graph, and nothing else.
 """
@@ -6,6 +6,7 @@ Slow and plain on purpose. It shares with the product the machine's configuratio
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -17,6 +18,7 @@ from tests.oracle.routes import Routes
 FLIT_BYTES = 256
 ACK_BYTES = 16
 READ, WRITE = "read", "write"
+BULK, QUEUE = 0, 1
 
 Done = Callable[[], None]
 
@@ -92,11 +94,40 @@ class Message:
         self.landed = landed
 
 
-class Oracle:
-    """A machine's links and memories; times in ps."""
+class Turns:
+    """What waits at the link of a PE_DMA: loads and stores, and what queues send (M8.6)."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, flits: int) -> None:
+        self.flits = flits
+        self.lines: tuple[deque[tuple[Message, int]], ...] = (deque(), deque())
+        self.last = QUEUE  # irrelevant: the first to ask finds the other line empty
+        self.busy = False
+
+    def waiting(self) -> bool:
+        """Return whether a message waits."""
+        return any(self.lines)
+
+    def next(self) -> tuple[Message, range]:
+        """Return the message whose turn it is, and its flits in that turn."""
+        both = all(self.lines)
+        self.last = 1 - self.last if both else BULK if self.lines[BULK] else QUEUE
+        message, first = self.lines[self.last].popleft()
+        end = min(first + self.flits, len(message.flits) + 1)
+        if end <= len(message.flits):
+            self.lines[self.last].appendleft((message, end))
+        return message, range(first, end)
+
+
+class Oracle:
+    """A machine's links and memories; times in ps.
+
+    With `turn_bytes`, what queues send from a PE takes turns with the other messages of its PE_DMA (M8.6).
+    """
+
+    def __init__(self, machine: Machine, turn_bytes: int | None = None) -> None:
         self.now = 0
+        self._turn_flits = None if turn_bytes is None else max(1, turn_bytes // FLIT_BYTES)
+        self._turns: dict[str, Turns] = {}
         self._machine = machine
         self._routes = Routes(machine)
         self._links: dict[tuple[str, str], Link] = {}
@@ -118,9 +149,35 @@ class Oracle:
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         """Send a message now."""
+        self._send(BULK, src, dst, nbytes, done)
+
+    def queue(self, src: str, dst: str, nbytes: int, done: Done) -> None:
+        """Send a message of a queue now."""
+        self._send(QUEUE, src, dst, nbytes, done)
+
+    def _send(self, line: int, src: str, dst: str, nbytes: int, done: Done) -> None:
         links, _, asked = self._ask(src, dst)
         message = Message(links, nbytes, asked, lambda flit: done() if flit == len(message.flits) else None)
-        self._enter_all(message)
+        if self._turn_flits is None or not src.endswith("pe_dma"):
+            self._enter_all(message)
+        else:
+            turns = self._turns.setdefault(src, Turns(self._turn_flits))
+            turns.lines[line].append((message, 1))
+            if not turns.busy:
+                self._take_turns(src)
+
+    def _take_turns(self, src: str) -> None:
+        """Begin turns until one takes time; what asks in the picosecond in which that ends takes part in the next."""
+        turns = self._turns[src]
+        while turns.waiting():
+            message, flits = turns.next()
+            for flit in flits:
+                self._arrive(message, flit, 0)
+            if (end := message.links[0].free_ps) > self.now:
+                turns.busy = True
+                heapq.heappush(self._heap, (end, self.turn_key(*message.asked), self._take_turns, (src,)))
+                return
+        turns.busy = False
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now: a command of 0 bytes, the memory, the data (M4.7)."""
@@ -199,6 +256,10 @@ class Oracle:
     @staticmethod
     def entry_key(message: Message, flit: int) -> tuple[int, ...]:
         return 1, *message.asked, flit
+
+    @staticmethod
+    def turn_key(node: int, request: int) -> tuple[int, ...]:
+        return 1, node, request, 0
 
     @staticmethod
     def arrival_key(link: Link) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from tests.oracle.__main__ import main, read_case
 from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.compare import Difference, difference, differences, minimized, play
 from tests.oracle.routes import Routes
-from tests.oracle.simulator import READ, Link, Message, Oracle, Slice
+from tests.oracle.simulator import READ, Link, Message, Oracle, Slice, Turns
 from tests.repo import ROOT
 
 MACHINES, TRANSACTIONS, GROUPS = 200, 50, 10
@@ -159,13 +159,15 @@ VARIATIONS = {
     "M4.5 first write turns": (Slice, "__init__", _first_write_turns),
     "M4.5 access occupies": (Slice, "serve", _access_occupies),
     "M4.7 acknowledgement of 17 B": (Message, "__init__", _longer_acknowledgement),
+    "M8.6 turns of one flit more": (Turns, "__init__", lambda init: lambda turns, flits: init(turns, flits + 1)),
+    "M8.6 turn before what asks": (Oracle, "turn_key", _with_key(lambda *_: (-1,))),
 }
 
 
 @cache
 def _case_and_ends(seed):
     case = random_case(seed, TRANSACTIONS)
-    return case, play(Oracle(case.machine()), case.transactions)
+    return case, play(Oracle(case.machine(), case.turn_bytes), case.transactions)
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
@@ -175,7 +177,7 @@ def test_random_cases_tell_rules_apart(name, monkeypatch):
         case, expected = _case_and_ends(seed)
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, change(getattr(owner, method)))
-            if play(Oracle(case.machine()), case.transactions) != expected:
+            if play(Oracle(case.machine(), case.turn_bytes), case.transactions) != expected:
                 return
     pytest.fail("no time changes")
 
@@ -200,7 +202,7 @@ def test_a_difference_is_found_and_made_small():
 
 
 def test_a_crash_is_a_difference():
-    def crashing(_):
+    def crashing(*_):
         raise ZeroDivisionError
 
     assert "ZeroDivisionError" in str(difference(Case({}, [Transaction("send", PE0, "host", 0, 1, 0)]), crashing))

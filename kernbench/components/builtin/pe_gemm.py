@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from kernbench.config import PeGemmConfig
 from kernbench.dtypes import DType
 from kernbench.errors import KernelError
@@ -36,5 +34,6 @@ class PeGemm:
     def tile_ps(self, dtype: DType) -> int:
         """Return the time of one tile [ps]: tile MACs / (MACs per cycle x clock), rounded up."""
         m, k, n = self.tile
-        rate = Fraction(self.macs_per_cycle(dtype)) * Fraction(self.config.clock_ghz)
-        return -(-m * k * n * 1000 * rate.denominator // rate.numerator)
+        macs, cycles = self.macs_per_cycle(dtype).as_integer_ratio()
+        ticks, ns = self.config.clock_ghz.as_integer_ratio()
+        return -(-m * k * n * 1000 * cycles * ns // (macs * ticks))

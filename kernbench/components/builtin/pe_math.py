@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
 
 from kernbench.components.command import VectorOp
 from kernbench.config import PeMathConfig
@@ -14,8 +13,8 @@ class PeMath:
 
     def __init__(self, config: PeMathConfig) -> None:
         self.config = config
-        clock = Fraction(config.clock_ghz)
-        self._cycles, self._ps = clock.numerator, 1000 * clock.denominator
+        self._cycles, ns = config.clock_ghz.as_integer_ratio()
+        self._ps = 1000 * ns
 
     def lanes(self, itemsize: int) -> int:
         """Return the lanes for values of `itemsize` bytes: up to 2, 4, and half of the latter for 8."""
