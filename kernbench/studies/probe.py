@@ -74,9 +74,9 @@ class ProbeStudy(Study):
     name, title = "probe", "The machine's links and memories"
     method = (
         "Each transfer is one transaction of the network, as a DMA engine sends it; all transfers of a case start at "
-        "the same instant on an idle machine. Commands of a PE and its limit of outstanding requests are left out, so that "
-        "only links and memory show. The closed form is that of an idle machine. Fair streams are the same bytes as "
-        "streams that share every link by max-min fairness and have no latency."
+        "the same instant on an idle machine. Commands of a PE and its limit of outstanding requests are left out, so "
+        "that only links and memory show. The closed form is that of an idle machine. Fair streams are the same bytes "
+        "as streams that share every link by max-min fairness and have no latency."
     )
     parameters: ClassVar = {
         "cases": Parameter([], "names of cases; all that the machine has the components for by default"),

@@ -180,7 +180,7 @@ def lines(
             base.mark_point(filled=True, size=40, opacity=1)
             .encode(shape=alt.Shape(by, legend=None), tooltip=shown)
             .add_params(chosen),
-            base.transform_filter("isValid(datum._label)")
+            base.transform_filter("datum._label != ''")
             .mark_text(align="left", dx=8, fontSize=11)
             .encode(y=alt.Y("_label_y", type="quantitative"), text="_label:N"),
         ]
@@ -193,7 +193,7 @@ def lines(
 
 def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str) -> pd.DataFrame:
     """Return the rows with a label at the end of each line, moved apart where labels would overlap."""
-    data = data.sort_values(x, kind="stable").assign(_label=None, _label_y=float("nan"))
+    data = data.sort_values(x, kind="stable").assign(_label="", _label_y=lambda rows: rows[y])
     ends = data.groupby([by, panel] if panel else [by], sort=False).tail(1)
     span = max(float(data[y].max() - min(0, data[y].min())), 1e-12)  # axes begin at zero
     for _, group in ends.groupby(panel) if panel else [("", ends)]:
@@ -337,7 +337,7 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
             y=alt.Y(y, type="ordinal", title=_title(columns, y), sort=list(dict.fromkeys(data[y]))),
         )
         cell = base.mark_rect(stroke="white").encode(
-            color=alt.Color(value, type="quantitative", title=_title(columns, value), scale=alt.Scale(scheme="blues")),
+            color=alt.Color(value, type="quantitative", legend=None, scale=alt.Scale(scheme="blues")),
             tooltip=[alt.Tooltip(n, title=_title(columns, n)) for n in (x, y, value)],
         )
         text = base.mark_text(fontSize=10).encode(
