@@ -56,7 +56,7 @@ def test_a_point_may_change_the_machine():
 
 
 def test_finished_points_survive_a_failure(tmp_path):
-    with pytest.raises(KernbenchError, match="copies: a point failed: unlucky"):
+    with pytest.raises(KernbenchError, match="copies: a point failed: KernbenchError: unlucky"):
         Copies().run("preset:small", folder=tmp_path, sizes=[512, 26])
     RAN.clear()
     Copies().run("preset:small", folder=tmp_path, sizes=[512, 1024])
