@@ -124,7 +124,8 @@ class Explorer:
         """Return the cost of a run, if that can be computed, and what this machine cannot run, by parameter."""
         point = (self.work, dict(self.values), self.options.data, self.form.machine.hash)
         if self._foreseen[0] != point:
-            cost, wrong = None, {}
+            cost: float | None = None
+            wrong: dict[str, str] = {}
             try:
                 if self.work.cost is not None:
                     cost = self.work.cost(self.form.machine, self.options.data, **self.values)
