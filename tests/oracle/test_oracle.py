@@ -184,7 +184,8 @@ VARIATIONS = {
     "M4.5 access occupies": (Slice, "serve", _access_occupies),
     "M4.7 acknowledgement of 17 B": (Message, "__init__", _longer_acknowledgement),
     "M8.6 turns of one flit more": (Turns, "__init__", lambda init: lambda turns, flits: init(turns, flits + 1)),
-    "M8.6 turn before what asks": (Oracle, "turn_key", _with_key(lambda *_: (-1,))),
+    "M8.6 turn before what asks": (Oracle, "turn_key", _with_key(lambda _, *key: (-1, *key))),
+    "M8.6 turn before what arrivals ask": (Oracle, "turn_key", _with_key(lambda _, *key: (1, *key, 0))),
 }
 
 
