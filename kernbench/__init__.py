@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from kernbench.benches.run import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
+    from kernbench.sim_engine.limits import Limits
     from kernbench.sweeps.sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
     read = Result.load
 
-__all__ = ["DPPolicy", "compare", "load", "read", "run", "session", "sweep"]
+__all__ = ["DPPolicy", "Limits", "compare", "load", "read", "run", "session", "sweep"]
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
+    "Limits": "kernbench.sim_engine.limits:Limits",
     "compare": "kernbench.analysis.compare:compare",
     "load": "kernbench.topology.builder:resolve_topology",
     "read": "kernbench.analysis.result:Result.load",

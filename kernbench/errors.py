@@ -12,6 +12,7 @@ KernbenchError
 |   +-- IpcqInvalidDirection ValueError      a queue that the program does not have
 +-- DeadlockError            RuntimeError    no program and no rank can continue; every waiter is named
 |   +-- IpcqDeadlock
++-- LimitError               TimeoutError    a run took more events, simulated time or host time than it may
 +-- CollectiveMismatchError  RuntimeError    ranks disagree about a collective call
 +-- VerificationError        AssertionError  a bench's values differ from numpy's
 """
@@ -69,6 +70,10 @@ class DeadlockError(KernbenchError, RuntimeError):
 
 class IpcqDeadlock(DeadlockError):
     """A receive that nobody serves; the message adds the state of each ring."""
+
+
+class LimitError(KernbenchError, TimeoutError):
+    """A run took more events, simulated time or host time than its limits allow; the message names what ran."""
 
 
 class CollectiveMismatchError(KernbenchError, RuntimeError):

@@ -10,6 +10,7 @@ from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.limits import Limits
 from kernbench.topology.builder import Machine
 
 
@@ -20,6 +21,7 @@ def run(
     data: bool = False,
     log: str = "operation",
     device: DeviceSelector | str | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
     """Run a bench and return what came of it.
 
@@ -35,6 +37,8 @@ def run(
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`.
     """
     return run_bench(
         topology=machine,
@@ -42,4 +46,5 @@ def run(
         device=device,
         data=data,
         log=log,
+        limits=limits,
     )

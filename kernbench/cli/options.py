@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kernbench.errors import ConfigError
+
 if TYPE_CHECKING:
+    from kernbench.sim_engine.limits import Limits
     from kernbench.topology.builder import Machine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,6 +30,14 @@ set_option = click.option(
     help="Change a value of the machine file, e.g. --set sip.cube_mesh.w=2. May be repeated.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+limit_option = click.option(
+    "--limit",
+    "session_limits",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="End a session that takes more: events=N, simulated_ns=NS or host_s=SECONDS. May be repeated.",
+)
 
 
 def machine_options(command: Command) -> Command:
@@ -53,6 +64,20 @@ def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
     from kernbench.topology.builder import resolve_topology
 
     return resolve_topology(source, overrides)
+
+
+def read_limits(texts: Sequence[str]) -> Limits:
+    """Return what --limit says; what is wrong with it is a ConfigError."""
+    from kernbench.sim_engine.limits import Limits
+
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            pairs[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"--limit {text}: must be NAME=VALUE with a number, as in host_s=60") from None
+    return Limits.of(pairs)
 
 
 def echo_json(value: Any) -> None:

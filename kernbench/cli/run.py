@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from kernbench.cli.options import NewFile, echo_json, json_option, load_machine, machine_options
+from kernbench.cli.options import (
+    NewFile,
+    echo_json,
+    json_option,
+    limit_option,
+    load_machine,
+    machine_options,
+    read_limits,
+)
 
 
 @click.command(short_help="Run a bench on a machine; print latency and where the time went.")
@@ -28,6 +36,7 @@ from kernbench.cli.options import NewFile, echo_json, json_option, load_machine,
 @click.option(
     "--algorithm", metavar="NAME", help="For benches of collectives: an entry of ccl.yaml, or pkg.mod:algorithm."
 )
+@limit_option
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
 @click.option("--save", metavar="FILE", type=NewFile(), help="Keep the result, for kernbench compare.")
 @click.option(
@@ -45,6 +54,7 @@ def run(
     verify_data: bool,
     log: str,
     algorithm: str | None,
+    session_limits: tuple[str, ...],
     as_why: bool,
     save: Path | None,
     trace: Path | None,
@@ -72,10 +82,13 @@ def run(
             "CCL_ALGORITHM says so: @bench(..., takes_algorithm=True))",
             param_hint="--algorithm",
         )
+    limits = read_limits(session_limits)
     # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, env_set("CCL_ALGORITHM", algorithm):
-        outcome = run_bench(topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log)
+        outcome = run_bench(
+            topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log, limits=limits
+        )
     if save:
         outcome.result.save(save)
     if trace:

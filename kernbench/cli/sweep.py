@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kernbench.cli.options import limit_option, read_limits
+
 if TYPE_CHECKING:
     from kernbench.sweeps.plan import Plan
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--scheduler", metavar="ADDRESS", help="Run on a Dask cluster instead, e.g. tcp://host:8786.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="End a point that takes longer, and say so.")
 @click.option("--memory-limit", type=int, metavar="MIB", help="End a point that needs more memory, and say so.")
+@limit_option
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep rows in the shared cache.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and which points cannot be; run nothing.")
 def sweep(
@@ -32,6 +35,7 @@ def sweep(
     scheduler: str | None,
     time_limit: float | None,
     memory_limit: int | None,
+    session_limits: tuple[str, ...],
     no_cache: bool,
     dry_run: bool,
 ) -> int:
@@ -50,7 +54,7 @@ def sweep(
     where: area_mm2 < 2000 and pes <= 64
     """  # noqa: D301 - \b keeps click from wrapping the example
     from kernbench.errors import ConfigError, KernbenchError
-    from kernbench.sweeps.outcome import Limits
+    from kernbench.sweeps.outcome import PointLimits
     from kernbench.sweeps.plan_file import read_plan
     from kernbench.sweeps.sweep import run_plan
 
@@ -65,7 +69,7 @@ def sweep(
         return 0
     out = folder or Path(plan_file.stem)
     own = read.limits
-    limits = Limits(time_limit or own.seconds, memory_limit or own.mib)
+    limits = PointLimits(time_limit or own.seconds, memory_limit or own.mib, read_limits(session_limits) or own.session)
     try:
         done = run_plan(read.plan, folder=out, workers=workers, scheduler=scheduler, limits=limits, cache=not no_cache)
     except KeyboardInterrupt as error:

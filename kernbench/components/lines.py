@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from types import CodeType, FrameType
 
-_LANGUAGE = ("kernbench.triton_emu.", "kernbench.components.")
+# What is between a kernel and the machine.
+_LANGUAGE = ("kernbench.triton_emu.", "kernbench.components.", "kernbench.sim_engine.")
 
 Line = tuple[CodeType, int]
 

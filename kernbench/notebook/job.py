@@ -14,16 +14,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kernbench.analysis.result import Result
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, LimitError
 from kernbench.notebook.frames import Frame, live_frame
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import NONE, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.observer import Observer
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 _EVERY_S = 0.1
+_CANCEL_S = 0.3  # after it the program is interrupted wherever it is
 _COST = 10  # a frame is due again after this many times what the last one took
 
 
@@ -123,6 +125,8 @@ class Job:
         Called in the job's thread, with a Frame some times a second, and in the end with the Outcome.
     before : callable
         Called first, in the job's thread: an Outcome that there is already, or None.
+    limits : Limits
+        Of the run, and of each session that the program opens.
     """
 
     machine: Machine
@@ -132,16 +136,21 @@ class Job:
     on_frame: Callable[[Frame], None]
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
+    limits: Limits = NONE
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _over: threading.Event = field(default_factory=threading.Event, init=False)
+    _watchdog: Watchdog | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin."""
         threading.Thread(target=self._to_the_end, name="kernbench run", daemon=True).start()
 
     def cancel(self) -> None:
-        """Ask the run to end; it does so within a fraction of a second."""
-        self._stop.set()
+        """Ask the run to end; it does so within a second, even in a loop that never ends."""
+        if not self._stop.is_set():
+            self._stop.set()
+            if self._watchdog is not None:
+                self._watchdog.start(_CANCEL_S)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; return whether it has come."""
@@ -165,20 +174,24 @@ class Job:
         gc.collect(2 if seconds > 1 else 1)
 
     def _outcome(self) -> Outcome:
+        watchdog = self._watchdog = Watchdog(lambda _: LimitError("cancelled"))
         try:
-            return self.before() or self._run()
-        except Cancelled:
+            try:
+                return self.before() or self._run()
+            finally:
+                watchdog.close()
+        except (Cancelled, Expired):
             return Outcome(cancelled=True)
-        except KernbenchError as error:
-            return Outcome(error=str(error))
         except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
-            return Outcome(error=_told(error))
+            if self._stop.is_set():
+                return Outcome(cancelled=True)
+            return Outcome(error=str(error) if isinstance(error, KernbenchError) else _told(error))
 
     def _run(self) -> Outcome:
         watch, options = Watch(self.on_frame, self._stop), self.options
         watch.check()
         engine = GraphEngine(self.machine, options.data, log=options.log, observers=[watch])
-        with RuntimeContext(engine, correlation_id=self.name) as torch:
+        with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
         watch.check()
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)

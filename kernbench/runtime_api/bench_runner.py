@@ -13,6 +13,7 @@ from kernbench.errors import KernbenchError, VerificationError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Limits, limited
 from kernbench.topology.builder import Machine, resolve_topology
 
 OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
@@ -68,6 +69,7 @@ def run_bench(
     engine_factory: Callable[[Machine], GraphEngine] | None = None,
     data: bool = False,
     log: str = "operation",
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
     """Run `bench_fn(torch)` and say what came of it.
 
@@ -86,6 +88,8 @@ def run_bench(
         Whether values are moved and computed, so that benches check their numbers.
     log : str
         Level of the op log.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`; those that it opens besides, too.
 
     Raises
     ------
@@ -96,10 +100,11 @@ def run_bench(
     selector = resolve_device(device, machine.config.n_sips)
     engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, log=log)
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
-    torch = RuntimeContext(engine, selector, correlation_id=name)
+    limits = Limits.of(limits)
+    torch = RuntimeContext(engine, selector, correlation_id=name, limits=limits)
     error: KernbenchError | None = None
     try:
-        with torch:
+        with limited(limits), torch:
             bench_fn(torch)
     except KernbenchError as caught:
         error = caught

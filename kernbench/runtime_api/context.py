@@ -18,6 +18,7 @@ from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.names import TypeNames
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Expired, Guard, Limits
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class RuntimeContext(TypeNames, Creation):
         What the run is called in its result.
     spec : mapping, optional
         The machine as its file reads; default: the engine's.
+    limits : Limits or mapping, optional
+        How much the run may take.
 
     Attributes
     ----------
@@ -66,6 +69,7 @@ class RuntimeContext(TypeNames, Creation):
         target_device: DeviceSelector | str | None = None,
         correlation_id: str = "run",
         spec: Mapping[str, Any] | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
     ) -> None:
         self.engine = engine
         self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
@@ -76,6 +80,7 @@ class RuntimeContext(TypeNames, Creation):
         self.accelerator = Accelerator(self._host)
         self.multiprocessing = Multiprocessing(self._host)
         self.checks = 0
+        self._guard = Guard(engine, Limits.of(limits), self._ranks)
         self._broken = False
         self._final: Result | None = None
 
@@ -160,7 +165,12 @@ class RuntimeContext(TypeNames, Creation):
             records = replace(records, complete=False)
         return Result(records, self.correlation_id)
 
+    def _ranks(self) -> list[str]:
+        ranks = self._host.ranks
+        return [] if ranks is None else [rank.place for rank in ranks.ranks if not rank.has_ended]
+
     def __enter__(self) -> Self:
+        self._guard.start()
         return self
 
     def __exit__(
@@ -170,10 +180,16 @@ class RuntimeContext(TypeNames, Creation):
             if error is None and self.engine.failure is None:
                 self.multiprocessing.finish()
                 self._host.synchronize()
+        except Expired as expired:
+            error = expired
         finally:
+            self._guard.stop()
             self._broken = error is not None
             self._final = self._summary()
             self._host.close()
+        late = self._guard.told(error)
+        if late is not None:
+            raise late from None
 
     if not TYPE_CHECKING:
 
@@ -195,6 +211,7 @@ def session(
     data: bool = False,
     log: str = "operation",
     device: DeviceSelector | str | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
 ) -> RuntimeContext:
     """Return the torch-like namespace of a fresh machine, for a with-block.
 
@@ -209,6 +226,17 @@ def session(
         What the result can tell: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
+    limits : Limits or mapping, optional
+        How many events, how much simulated time and how much host time the session may take:
+        `kb.Limits(events=10**7, simulated_ns=1e9, host_s=60)`, or a mapping with these names. Without them it has no
+        limit.
+
+    Raises
+    ------
+    ConfigError
+        If the machine is wrong, or a limit is not a number > 0.
+    LimitError
+        Later, from what was running when a limit was passed; the message names the line of the kernel or rank.
 
     Examples
     --------
@@ -218,4 +246,4 @@ def session(
     np.float16(16.0)
     """
     engine = GraphEngine(resolve_topology(machine), data, log=log)
-    return RuntimeContext(engine, device)
+    return RuntimeContext(engine, device, limits=limits)

@@ -14,6 +14,7 @@ import simpy
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.errors import DeadlockError, KernbenchError
+from kernbench.sim_engine.limits import Expired, place_in, place_of
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
@@ -45,6 +46,8 @@ class Rank:
             self._program()
         except SystemExit as exit_:
             self.error = exit_ if exit_.code else None
+        except Expired as expired:
+            self.error = expired.error(f"rank {self.index} at {place_of(expired.__traceback__)}")
         except GreenletExit as exit_:
             if not self.is_stopped:
                 self.error = exit_
@@ -77,6 +80,11 @@ class Rank:
             self.greenlet.parent = getcurrent()
             self.greenlet.throw(told or GreenletExit())
             self.error = self.error or told
+
+    @property
+    def place(self) -> str:
+        """Where in the user's program it waits."""
+        return f"rank {self.index} at {place_in(self.greenlet.gr_frame)}"
 
     def describe(self) -> str:
         """Return what it waits for and since when."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -22,22 +21,12 @@ from kernbench.sim_engine.install import QueueInstall, QueueSpec
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.observer import Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.process import running
 from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
 _SLICE = 4096
-_COLLECT_EVERY = 500_000
-
-
-def _collect_rarely() -> None:
-    """Let the cycle collector look rarely from now on: a run makes millions of tuples and hardly a cycle.
-
-    For good, since setting it back would have it look through all that the run has made.
-    """
-    first, *others = gc.get_threshold()
-    if 0 < first < _COLLECT_EVERY:
-        gc.set_threshold(_COLLECT_EVERY, *others)
 
 
 class GraphEngine:
@@ -263,15 +252,16 @@ class GraphEngine:
     def _slices(self, event: simpy.Event | None) -> Iterator[None]:
         if event is not None and event.processed:
             return
-        _collect_rarely()
         more = True
-        while more:
-            more = self._guarded(lambda: self.env.core.drain(_SLICE, event))
-            self._guarded(self._pulse)
-            if more:
-                yield
+        with running():
+            while more:
+                more = self._guarded(lambda: self.env.core.drain(_SLICE, event))
+                self._guarded(self.pulse)
+                if more:
+                    yield
 
-    def _pulse(self) -> None:
+    def pulse(self) -> None:
+        """Let observers look at the run; a kernel that issues commands without waiting calls this, too."""
         for observer in self.observers:
             observer.pulse(self)
 

@@ -18,7 +18,7 @@ from typing import IO
 
 from kernbench.errors import KernbenchError
 from kernbench.sweeps.keys import Row
-from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Limits, Outcome, attempt
+from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Outcome, PointLimits, attempt
 
 _HEAD = struct.Struct(">Q")
 _MAIN = "from kernbench.sweeps.child import serve; serve()"
@@ -33,11 +33,11 @@ class Child:
     ----------
     fn : callable or bytes
         From a point to a row, or what `packed` made of that.
-    limits : Limits
+    limits : PointLimits
         Of each point.
     """
 
-    def __init__(self, fn: Callable[[Row], Row] | bytes, limits: Limits) -> None:
+    def __init__(self, fn: Callable[[Row], Row] | bytes, limits: PointLimits) -> None:
         self._fn = fn if isinstance(fn, bytes) else packed(fn)
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
@@ -108,7 +108,7 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
-            _send(self._process.stdin, pickle.dumps((self._fn, self._limits.mib)))
+            _send(self._process.stdin, pickle.dumps((self._fn, self._limits)))
             # Imports take their time, which is no point's.
             _receive(self._process.stdout)
         return self._process
@@ -170,17 +170,17 @@ def serve() -> None:
     head = _receive(points)
     if head is None:
         return
-    fn_bytes, mib = pickle.loads(head)  # noqa: S301 - from our own parent
-    if mib is not None:
+    fn_bytes, limits = pickle.loads(head)  # noqa: S301 - from our own parent
+    if limits.mib is not None:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (mib << 20, mib << 20))
+        resource.setrlimit(resource.RLIMIT_DATA, (limits.mib << 20, limits.mib << 20))
     fn = unpacked(fn_bytes)
     inbox: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(points, inbox), daemon=True).start()
     _send(answers, b"ready")
     while True:
-        _send(answers, pickle.dumps(attempt(fn, pickle.loads(inbox.get()))))  # noqa: S301 - as above
+        _send(answers, pickle.dumps(attempt(fn, pickle.loads(inbox.get()), limits.session)))  # noqa: S301 - as above
 
 
 def _listen(points: IO[bytes], inbox: SimpleQueue[bytes]) -> None:

@@ -13,7 +13,7 @@ from kernbench.errors import ConfigError, KernbenchError
 from kernbench.sweeps import checks
 from kernbench.sweeps.child import Child, packed, unpacked
 from kernbench.sweeps.keys import Row, code_version, own_module
-from kernbench.sweeps.outcome import DIED, ERROR, Limits, Outcome, attempt
+from kernbench.sweeps.outcome import DIED, ERROR, Outcome, PointLimits, attempt
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -23,7 +23,7 @@ Points = Mapping[str, Row]
 Outcomes = Iterator[tuple[str, Outcome]]
 
 
-def check_limits(limits: Limits) -> None:
+def check_limits(limits: PointLimits) -> None:
     """Refuse limits that cannot be held.
 
     Raises
@@ -41,13 +41,13 @@ def check_limits(limits: Limits) -> None:
         raise KernbenchError("a memory limit needs Linux, which holds a process to it; leave it out")
 
 
-def here(fn: PointFn, points: Points) -> Outcomes:
+def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
     """Yield the outcome of each point, run in this process."""
     for key, point in points.items():
-        yield key, attempt(fn, point)
+        yield key, attempt(fn, point, limits.session)
 
 
-def processes(fn: PointFn, points: Points, workers: int, limits: Limits) -> Outcomes:
+def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) -> Outcomes:
     """Yield the outcomes of points as they end, run in `workers` processes of this machine.
 
     A process that dies is replaced, and its point run once more: somebody else may have been after the memory.
@@ -74,7 +74,7 @@ def processes(fn: PointFn, points: Points, workers: int, limits: Limits) -> Outc
             child.close()
 
 
-def cluster(fn: PointFn, points: Points, client: Client, limits: Limits) -> Outcomes:
+def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) -> Outcomes:
     """Yield the outcomes of points as they end, run by the workers of a Dask cluster.
 
     A worker that is lost is the scheduler's to replace: its points run elsewhere.
@@ -107,25 +107,25 @@ class Task:
     ----------
     fn : bytes
         From a point to a row, packed: with the file of a study of the user's own, which workers do not have.
-    limits : Limits
+    limits : PointLimits
         Of each point; with them a worker runs points in a process of its own for each of its threads.
     version : str
         Of the code that the results are to come from: workers may join late.
     """
 
-    def __init__(self, fn: bytes, limits: Limits, version: str) -> None:
+    def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
         self._own = threading.local()
 
-    def __reduce__(self) -> tuple[type[Task], tuple[bytes, Limits, str]]:
+    def __reduce__(self) -> tuple[type[Task], tuple[bytes, PointLimits, str]]:
         return Task, (self.fn, self.limits, self.version)
 
     def run(self, point: Row) -> Outcome:
         """Return what becomes of a point."""
         if code_version() != self.version:
             return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
-        if not self.limits:
-            return attempt(self._study, point)
+        if not self.limits.need_process:
+            return attempt(self._study, point, self.limits.session)
         if not hasattr(self._own, "child"):
             self._own.child = Child(self.fn, self.limits)
         outcome: Outcome = self._own.child.run(point)

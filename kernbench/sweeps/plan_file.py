@@ -9,13 +9,14 @@ from typing import Any
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
+from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps.engines import check_limits
-from kernbench.sweeps.outcome import Limits
+from kernbench.sweeps.outcome import PointLimits
 from kernbench.sweeps.plan import Plan, make_plan
 from kernbench.topology.builder import PRESET
 
 _PLAN = ("machine", "study", "axes", "parameters", "points", "where", "samples", "seed")
-_LIMITS = ("time_limit_s", "memory_limit_mib")
+_LIMITS = ("time_limit_s", "memory_limit_mib", "limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class PlanFile:
     """A plan, and the limits of its points."""
 
     plan: Plan
-    limits: Limits
+    limits: PointLimits
 
 
 def read_plan(path: str | Path) -> PlanFile:
@@ -54,6 +55,7 @@ def read_plan(path: str | Path) -> PlanFile:
         machine = str(path.parent / machine)
     rest = {key: content[key] for key in _PLAN[3:] if content.get(key) is not None}
     plan = make_plan(machine, content["study"], content.get("axes") or {}, **rest)
-    limits = Limits(*(content.get(key) for key in _LIMITS))
+    seconds, mib, session = (content.get(key) for key in _LIMITS)
+    limits = PointLimits(seconds, mib, Limits.of(session))
     check_limits(limits)
     return PlanFile(plan, limits)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.sweeps import engines
 from kernbench.sweeps.cache import Cache
 from kernbench.sweeps.keys import Row
-from kernbench.sweeps.outcome import ERROR, MEMORY, OK, TIME, Limits, Outcome
+from kernbench.sweeps.outcome import ERROR, MEMORY, OK, TIME, Outcome, PointLimits
 from kernbench.sweeps.store import Store
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(
     cache: Cache | None = None,
     workers: int = 1,
     client: Client | None = None,
-    limits: Limits | None = None,
+    limits: PointLimits | None = None,
     keep_failed: bool = True,
 ) -> Iterator[tuple[str, Outcome, bool]]:
     """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had.
@@ -66,12 +66,12 @@ def run(
         Processes; 1 stays in this one, unless there are limits.
     client : Client or None
         A Dask cluster to run on, in place of processes.
-    limits : Limits or None
+    limits : PointLimits or None
         Of each point.
     keep_failed : bool
         Whether points without a row are written to the folder, too; one that is not is run again next time.
     """
-    limits = limits or Limits()
+    limits = limits or PointLimits()
     engines.check_limits(limits)
     with ExitStack() as stack:
         store = stack.enter_context(Store(folder)) if folder is not None else None
@@ -94,25 +94,25 @@ def run(
 
 
 def _engine(
-    fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int, client: Client | None, limits: Limits
+    fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int, client: Client | None, limits: PointLimits
 ) -> engines.Outcomes:
     if not points:
         return iter(())
     if client is not None:
         return engines.cluster(fn, points, client, limits)
-    if limits or (workers > 1 and len(points) > 1):
+    if limits.need_process or (workers > 1 and len(points) > 1):
         return engines.processes(fn, points, workers, limits)
-    return engines.here(fn, points)
+    return engines.here(fn, points, limits)
 
 
-def _entry(key: str, outcome: Outcome, limits: Limits) -> dict[str, Any]:
+def _entry(key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
     if outcome.status == OK:
         return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6)}
     limit = {TIME: limits.seconds, MEMORY: limits.mib}.get(outcome.status)
     return {"key": key, **asdict(outcome), "limit": limit}
 
 
-def _kept(store: Store | None, job: Job, limits: Limits) -> dict[str, Outcome]:
+def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:
     """Return the outcomes of points that need not be run: rows, errors of the study, limits that are no higher now."""
     found: dict[str, Outcome] = {}
     for entry in store.entries() if store is not None else ():

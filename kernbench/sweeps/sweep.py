@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError
+from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps.cache import Cache, default_cache
 from kernbench.sweeps.checks import folder_of, whole
 from kernbench.sweeps.engines import check_limits
 from kernbench.sweeps.keys import Study
-from kernbench.sweeps.outcome import OK, Limits, Outcome
+from kernbench.sweeps.outcome import OK, Outcome, PointLimits
 from kernbench.sweeps.plan import Constraint, Plan, make_plan
 from kernbench.sweeps.progress import Progress, Watch
 from kernbench.sweeps.runner import run
@@ -38,6 +39,7 @@ def sweep(
     scheduler: str | Client | None = None,
     time_limit_s: float | None = None,
     memory_limit_mib: int | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
     cache: bool | Cache = True,
     progress: bool | Callable[[Progress], object] = True,
 ) -> Sweep:
@@ -69,6 +71,9 @@ def sweep(
         A Dask scheduler's address, or a Client, to run there in place of this machine's processes.
     time_limit_s, memory_limit_mib : float, int
         A point that takes more is ended, and the table says so.
+    limits : Limits or mapping
+        Of each session that a point opens, as for `kb.session`; a point over one of them is in the table as
+        "session limit", with the line that was running.
     cache : bool or Cache
         Whether rows of earlier runs are used and this one's are kept for later ones.
     progress : bool or callable
@@ -97,7 +102,7 @@ def sweep(
         folder=folder,
         workers=workers,
         scheduler=scheduler,
-        limits=Limits(time_limit_s, memory_limit_mib),
+        limits=PointLimits(time_limit_s, memory_limit_mib, Limits.of(limits)),
         cache=cache,
         progress=progress,
     )
@@ -112,7 +117,7 @@ def run_plan(
     folder: Path | None = None,
     workers: int | None = None,
     scheduler: str | Client | None = None,
-    limits: Limits | None = None,
+    limits: PointLimits | None = None,
     cache: bool | Cache = True,
     progress: bool | Callable[[Progress], object] = True,
 ) -> Sweep:
@@ -125,7 +130,7 @@ def run_plan(
         Where finished points are written at once, and found again.
     workers, scheduler
         As for `sweep`.
-    limits : Limits or None
+    limits : PointLimits or None
         Of each point.
     cache, progress
         As for `sweep`.
@@ -136,7 +141,7 @@ def run_plan(
         If one of these is wrong; nothing has been run then.
     """
     folder = folder_of(folder)
-    check_limits(limits or Limits())
+    check_limits(limits or PointLimits())
     if workers is not None:
         whole("workers", workers, 1)
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from kernbench.components.command import Backend, Stopped
 from kernbench.errors import KernbenchError, KernelError
+from kernbench.sim_engine.limits import Expired
 from kernbench.triton_emu.tl_context import TLContext
 
 PLAIN = "a kernel is a plain function, which tl.load, tl.wait and tl.recv suspend by themselves"
@@ -42,6 +43,8 @@ def run_program(
     ------
     KernelError
         If the kernel fails: with its file, line and program; the kernel's own error is the cause.
+    LimitError
+        If it is interrupted because the run has no host time left.
     """
     tl = TLContext(backend, program_id, num_programs, participant)
     try:
@@ -54,6 +57,8 @@ def run_program(
         raise type(error)(f"{_where(kernel, error.__traceback__, program_id, participant)}: {error}") from error
     except (KernbenchError, KeyboardInterrupt, Stopped):
         raise
+    except Expired as expired:
+        raise expired.error(_where(kernel, expired.__traceback__, program_id, participant)) from None
     except BaseException as error:
         text = f"{_where(kernel, error.__traceback__, program_id, participant)}: {type(error).__name__}: {error}"
         raise KernelError(text) from error

@@ -32,3 +32,10 @@ def wrong(torch):
     """Finds a wrong number."""
     copies(torch)
     raise VerificationError("element 3 is 4.0, expected 5.0")
+
+
+def endless(torch):
+    """Reads for ever."""
+    x = torch.zeros(4, device="ahbm")
+    while True:
+        x.cpu()

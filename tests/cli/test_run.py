@@ -120,6 +120,20 @@ def test_the_algorithm_of_a_collective(capsys, monkeypatch):
     assert "CCL_ALGORITHM" not in os.environ
 
 
+@pytest.mark.parametrize(("limit", "told"), [("events=5000", "5,000 events"), ("host_s=0.5", "0.5 s of host time")])
+def test_a_limit_ends_a_bench_and_names_its_line(capsys, limit, told):
+    assert run(*bench("endless"), "--limit", limit) == 1
+    _, err = capsys.readouterr()
+    assert f"limit of {told}" in err
+    assert "example_benches.py" in err
+
+
+@pytest.mark.parametrize("limit", ["events", "events=many", "event=3", "host_s=-1"])
+def test_a_limit_that_means_nothing_is_refused(capsys, limit):
+    assert run(*bench("copies"), "--limit", limit) == 2
+    assert limit.partition("=")[0] in capsys.readouterr().err
+
+
 def test_a_bench_goes_by_its_number_in_the_list(capsys):
     assert main(["list", "benches"]) == 0
     listed = capsys.readouterr().out

@@ -28,3 +28,14 @@ def endless(torch, *, nbytes: int = 4096):
     while True:
         torch.ones(64, 64, dtype=torch.float16, device="ahbm").numpy()
         started.set()
+
+
+def spins(torch):
+    """Launch a kernel that never returns to the engine."""
+
+    def kernel(x, *, tl):
+        started.set()
+        while True:
+            pass
+
+    torch.launch("spins", kernel, torch.zeros(4, device="ahbm"))

@@ -22,7 +22,7 @@ LONG_S = 60  # what no wait here comes near to
 
 @pytest.fixture
 def explorer():
-    explorer = Explorer("preset:small", [programs.copies, programs.endless])
+    explorer = Explorer("preset:small", [programs.copies, programs.endless, programs.spins])
     yield explorer
     explorer.cancel()
     assert explorer.wait(LONG_S)
@@ -40,9 +40,9 @@ def small_gemm(explorer):
         explorer.set(name, 64)
 
 
-def begin_endless(explorer):
+def begin_endless(explorer, name="endless"):
     programs.started.clear()
-    explorer.choose("endless")
+    explorer.choose(name)
     assert explorer.run()
     assert programs.started.wait(LONG_S)
 
@@ -98,8 +98,9 @@ def test_frames_tell_of_a_run_under_way(explorer):
     assert late.exclusive_ns["host"] > 0
 
 
-def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer):
-    begin_endless(explorer)
+@pytest.mark.parametrize("name", ["endless", "spins"])
+def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer, name):
+    begin_endless(explorer, name)
     assert explorer.cancel()
     assert explorer.state.status in (STOPPING, CANCELLED)
     assert explorer.wait(LONG_S)

@@ -67,3 +67,14 @@ def endless(machine, *, x: int, notes: str):
 def calls(notes) -> list[int]:
     """Return the points that were run, sorted."""
     return sorted(int(p.name.partition("-")[0]) for p in Path(notes).iterdir())
+
+
+def sessions(machine, *, x: int):
+    """Open a session that reads x times; without an end at x = 0."""
+    import kernbench as kb
+
+    with kb.session(machine) as torch:
+        tensor = torch.zeros(4, device="ahbm")
+        while x == 0 or torch.requests < x:
+            tensor.numpy()
+    return {"y": torch.engine.now_ns}

@@ -124,3 +124,14 @@ def test_parquet_where_pyarrow_is(tmp_path):
     read = pd.read_parquet(tmp_path / "table.parquet")
     assert read["y"].tolist()[0] == got["y"].tolist()[0] == 1
     assert read["error"].tolist() == got["error"].tolist()
+
+
+@pytest.mark.parametrize("fixed", [{"workers": 1}, {"workers": 2}, {"workers": 1, "time_limit_s": 60}])
+def test_a_session_over_its_limits_is_recorded_and_tried_again(tmp_path, fixed):
+    fixed |= {"folder": tmp_path / "sweep"}
+    got = table(studies.sessions, {"x": [1, 0, 2]}, limits={"events": 5000}, **fixed)
+    assert list(got["status"]) == ["ok", "session limit", "ok"]
+    assert "limit of 5,000 events" in got["error"][1]
+    assert "studies.py" in got["error"][1]
+    got = table(studies.sessions, {"x": [1, 0, 2]}, limits={"events": 6000}, **fixed)
+    assert "limit of 6,000 events" in got["error"][1]

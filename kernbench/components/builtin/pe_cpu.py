@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import Any
 
@@ -12,12 +13,14 @@ from kernbench.components.jobs import Job
 from kernbench.components.lines import kernel_frame
 from kernbench.components.pe import Pe
 from kernbench.components.pipeline import Stage
-from kernbench.errors import KernbenchError, KernelError
+from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.registry import COMPONENTS, RUNNERS
 from kernbench.sim_engine.broadcast import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
+
+_PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
 
 
 class PeCpu:
@@ -79,7 +82,7 @@ class Program:
         self.data = self.engine.data
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
-        self.unfinished = 0
+        self.unfinished = self.commands = 0
         self.ended = False
         self.waits_for: Value | Command | None = None
         self.short = False
@@ -122,6 +125,9 @@ class Program:
         self.issued += self.cpu.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
+        self.commands += 1
+        if not self.commands % _PULSE_EVERY:
+            self.engine.pulse()
 
     def _place(self, output: Value, job: Job) -> None:
         tcm = self.pe.tcm
@@ -206,12 +212,12 @@ class Program:
 
     def stands(self) -> str:
         """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
-        frame = kernel_frame(self._greenlet.gr_frame)
+        frame = kernel_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
 
 def _located(error: Exception, pe: Pe) -> KernbenchError:
     """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
-    kind = type(error) if isinstance(error, KernelError) else KernelError
+    kind = type(error) if isinstance(error, (KernelError, LimitError)) else KernelError
     return kind(f"{pe.name}: {str(error).replace(f'{pe.name}: ', '')}")

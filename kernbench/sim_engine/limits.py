@@ -1,0 +1,293 @@
+"""Limits of a run on events, simulated time and host time, and the watchdog that holds Python code to the last."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import ConfigError, LimitError
+from kernbench.registry import hint
+from kernbench.sim_engine.observer import Observer
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+_GRACE_S = 0.25  # the engine looks at the limit itself every few thousand events
+# A loop may catch the exception: it is raised again, ever sooner, until it is noticed; then cleaning up has some time.
+_FIRST_S, _SHORTEST_S, _CLEAN_UP_S = 0.1, 0.001, 1.0
+_MOST_PROGRAMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a run may take; `None` is no limit.
+
+    Parameters
+    ----------
+    events : int or None
+        Events that the engine processes, and commands of the kernels that run. Their number depends on the engine,
+        so leave a margin.
+    simulated_ns : float or None
+        Simulated time [ns].
+    host_s : float or None
+        Time on the host [s], from the start of the with-block of the session. It also ends Python code that never
+        returns to the engine, such as `while True: pass` in a kernel or a rank. A call into C is not interrupted.
+
+    Raises
+    ------
+    ConfigError
+        If a limit is not a number > 0.
+
+    Examples
+    --------
+    >>> Limits(host_s=60)
+    Limits(events=None, simulated_ns=None, host_s=60)
+    """
+
+    events: int | None = None
+    simulated_ns: float | None = None
+    host_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self._given().items():
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ConfigError(f"limits.{name} = {value!r} must be a number > 0; leave it out for no limit")
+
+    def _given(self) -> dict[str, float]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._given())
+
+    @classmethod
+    def of(cls, limits: Limits | Mapping[str, float] | None) -> Limits:
+        """Return `limits`, or those of a mapping with the same names.
+
+        Raises
+        ------
+        ConfigError
+            If a name is unknown or a value is not a number > 0.
+
+        Examples
+        --------
+        >>> Limits.of({"events": 1000})
+        Limits(events=1000, simulated_ns=None, host_s=None)
+        """
+        if isinstance(limits, Limits):
+            return limits
+        given: Any = {} if limits is None else limits
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"limits = {given!r} must be kb.Limits(...) or a mapping with the same names")
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"limits.{name} is unknown; {hint(name, known)}")
+        return cls(**given)
+
+    def within(self, other: Limits) -> Limits:
+        """Return the smaller of each limit."""
+        mine, others = self._given(), other._given()
+        least = {name: min(x for x in (mine.get(name), others.get(name)) if x is not None) for name in mine | others}
+        return Limits(**least)  # type: ignore[arg-type]
+
+
+NONE = Limits()
+_AROUND: ContextVar[Limits] = ContextVar("limits", default=NONE)
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Hold each session that this thread opens inside the with-block to `limits`, on top of its own."""
+    token = _AROUND.set(limits.within(_AROUND.get()))
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
+class Expired(BaseException):
+    """Raised by a watchdog in the thread that it watches; `except Exception` in a loop does not catch it."""
+
+    watchdog: Watchdog
+
+    def error(self, running: str) -> LimitError:
+        """Return what the user is told about it; `running` says what was interrupted."""
+        return self.watchdog.error(running)
+
+
+class Watchdog:
+    """Raises `Expired` in the thread that made it, also while that runs Python code that never returns.
+
+    Parameters
+    ----------
+    tell : callable
+        From what was running to the error.
+    """
+
+    def __init__(self, tell: Callable[[str], LimitError]) -> None:
+        self._tell = tell
+        self._thread_id = threading.get_ident()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._noticed = False
+        self._raised: type[Expired] | None = None
+
+    def start(self, after_s: float) -> None:
+        """Begin to watch; from any thread."""
+        threading.Thread(target=self._watch, args=(after_s,), name="kernbench watchdog", daemon=True).start()
+
+    def error(self, running: str) -> LimitError:
+        """Return the error, and leave the thread time to clean up."""
+        self._noticed = True
+        return self._tell(running)
+
+    def close(self) -> None:
+        """Stop, in the watched thread: from here on nothing is raised."""
+        while not self._is_quiet():
+            pass
+
+    def _is_quiet(self) -> bool:
+        try:
+            with self._lock:
+                self._closed.set()
+                if self._raised is not None:
+                    _raise_in(self._thread_id, None)
+        except Expired as late:
+            if late.watchdog is not self:
+                raise
+            return False
+        return True
+
+    def _watch(self, after_s: float) -> None:
+        if self._closed.wait(after_s):
+            return
+        self._raised = type("Expired", (Expired,), {"watchdog": self})
+        again_s = _FIRST_S
+        while True:
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                _raise_in(self._thread_id, self._raised)
+            if self._closed.wait(_CLEAN_UP_S if self._noticed else again_s):
+                return
+            again_s = max(_SHORTEST_S, 0.8 * again_s)
+
+
+def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
+    """Let a thread raise `kind` at its next bytecode that looks for it; None takes that back."""
+    value = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
+
+
+class Guard(Observer):
+    """Holds one session to its limits.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        Observed from now on.
+    limits : Limits
+        Of the session; those of `limited` apply as well.
+    ranks : callable
+        Returns a line for each rank that is not over: where in the user's program it is.
+    """
+
+    def __init__(self, engine: GraphEngine, limits: Limits, ranks: Callable[[], Sequence[str]]) -> None:
+        self.limits = limits.within(_AROUND.get())
+        self._engine, self._ranks = engine, ranks
+        self._start = time.monotonic()
+        self._watchdog: Watchdog | None = None
+        if self.limits:
+            engine.observers.append(self)
+
+    def start(self) -> None:
+        """Begin to count host time, in the thread of the session."""
+        self._start = time.monotonic()
+        if self.limits.host_s is not None:
+            self._watchdog = Watchdog(lambda running: self._host_time([running]))
+            self._watchdog.start(self.limits.host_s + _GRACE_S)
+
+    def stop(self) -> None:
+        """End the watch."""
+        if self._watchdog is not None:
+            self._watchdog.close()
+
+    def pulse(self, engine: GraphEngine) -> None:
+        """Raise a LimitError if a limit is passed."""
+        limits = self.limits
+        # Programs issue commands ahead of the clock.
+        if limits.events is not None:
+            events = engine.env.events + sum(program.commands for program in engine.programs)
+            if events > limits.events:
+                raise self._error("events", f"{limits.events:,.12g} events", self._running())
+        if limits.simulated_ns is not None:
+            latest_ps = max([engine.env.now, *(program.issued for program in engine.programs)])
+            if latest_ps > limits.simulated_ns * 1000:
+                raise self._error("simulated_ns", f"{limits.simulated_ns:,.12g} ns of simulated time", self._running())
+        if limits.host_s is not None and time.monotonic() - self._start > limits.host_s:
+            raise self._host_time(self._running())
+
+    def told(self, error: BaseException | None) -> LimitError | None:
+        """Return what to raise in place of `error` if that is this session's `Expired`."""
+        if not isinstance(error, Expired) or error.watchdog is not self._watchdog:
+            return None
+        return error.error(place_of(error.__traceback__))
+
+    def _running(self) -> list[str]:
+        programs = list(self._engine.programs)
+        told = [program.stands() for program in programs[:_MOST_PROGRAMS]]
+        more = len(programs) - len(told)
+        told += [f"{more:,} more programs"] * (more > 0) + list(self._ranks())
+        return told or [place_in(sys._getframe())]
+
+    def _host_time(self, running: Sequence[str]) -> LimitError:
+        return self._error("host_s", f"{self.limits.host_s:,.12g} s of host time", running)
+
+    def _error(self, name: str, limit: str, running: Sequence[str]) -> LimitError:
+        engine = self._engine
+        lines = "".join(f"\n  {line}" for line in running)
+        return LimitError(
+            f"the run is over its limit of {limit} (limits.{name}), at {engine.now_ns:,.2f} ns after "
+            f"{engine.env.events:,} events; raise the limit, or look for a loop without an end in:{lines}"
+        )
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """Return file, line and function of the user's code that a traceback comes from; empty if there is none."""
+    place = ""
+    while trace is not None:
+        if not _is_ours(trace.tb_frame):
+            place = _place(trace.tb_frame, trace.tb_lineno)
+        trace = trace.tb_next
+    return place
+
+
+def place_in(frame: FrameType | None) -> str:
+    """Return file, line and function of the innermost frame of the user's code; empty if there is none."""
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    return "" if frame is None else _place(frame, frame.f_lineno)
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
+
+
+# What a program calls; kernels, studies and benches of the package are programs themselves.
+_MACHINERY = tuple(
+    f"kernbench.{name}." for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton_emu")
+)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith((*_MACHINERY, "simpy."))
