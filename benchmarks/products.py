@@ -15,37 +15,36 @@ from tests.reference.simulator import Reference
 
 def measure() -> Iterator[Row]:
     """Yield the study's 24 products in the engine, the study as a whole, and one product in both simulators."""
-    yield simulated("exact")
-    yield simulated("fast")
+    yield simulated()
     yield studied()
     yield against_stores()
 
 
-def simulated(mode: str) -> Row:
+def simulated() -> Row:
     """Return the study's products on the engine alone: values and every tile in the log, no host copies."""
     machine = one_pe.machine_of()
     points = [(shape, variant) for shape in gemm.SHAPES for variant in gemm.STAGINGS]
 
     def once() -> int:
         return sum(
-            one_pe.run(one_pe.gemm(*shape, variant), machine, data=True, log="tile", mode=mode).fabric.reservations
+            one_pe.run(one_pe.gemm(*shape, variant), machine, data=True, log="tile").fabric.core.reservations
             for shape, variant in points
         )
 
     seconds, reservations = best(once)
     return Row(
-        f"GEMM, {len(points)} points, values and tile log, {mode}: simulation",
+        f"GEMM, {len(points)} points, values and tile log: simulation",
         seconds,
         f"{reservations / seconds / 1e6:.2f} M reservations/s",
-        target="< 2 s" if mode == "exact" else "< 0.5 s",
+        target="< 2 s",
     )
 
 
 def studied() -> Row:
     """Return the study as it is run: host copies, maps on all PEs, numpy's product beside it, the tables."""
     machine = resolve_topology("preset:default")
-    seconds, rows = best(lambda: gemm.sweep(machine, gathers=("packed",), mode="exact"), 2)
-    return Row(f"GEMM, {len(rows)} points, exact: the whole study on one core", seconds)
+    seconds, rows = best(lambda: gemm.sweep(machine, gathers=("packed",)), 2)
+    return Row(f"GEMM, {len(rows)} points: the whole study on one core", seconds)
 
 
 def against_stores(size: int = 160) -> Row:
@@ -70,7 +69,7 @@ def against_stores(size: int = 160) -> Row:
     quick, got = best(engine)
     assert got == expected, "the rows must be equal for the ratio to mean anything"
     return Row(
-        f"product {size}^3, operands streamed, exact, launch included",
+        f"product {size}^3, operands streamed, launch included",
         quick,
         "",
         "a SimPy process per stage and link, Stores between",

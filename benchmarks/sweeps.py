@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.table import Row
+from benchmarks.table import Row, peak_mib
 from kernbench.sweeps.cache import Cache
 from kernbench.sweeps.plan import make_plan
 from kernbench.sweeps.sweep import run_plan
@@ -93,7 +92,7 @@ def growth() -> Iterator[Row]:
         axis = [size[0] if what == "SIPs" else pes for size, (pes, _, _) in zip(sizes, found, strict=True)]
         power = exponent(axis, [seconds for _, seconds, _ in found])
         yield Row(
-            f"64 x 64 x 64 on each of {most:,.0f} PEs ({sizes[-1][0]} SIPs), fast; peak memory {large:,.0f} MiB",
+            f"64 x 64 x 64 on each of {most:,.0f} PEs ({sizes[-1][0]} SIPs); peak memory {large:,.0f} MiB",
             slow,
             f"time as {what}^{power:.2f}, {(large - small) * 1024 / (most - few):,.0f} KiB a PE",
             f"the same on {few:,.0f} PEs",
@@ -127,7 +126,7 @@ def one_size(sips: int, w: int, h: int) -> None:
         "preset:default", {"system.sips.count": sips, "sip.cube_mesh.w": w, "sip.cube_mesh.h": h}
     )
     each = DPPolicy(cube="replicate", pe="replicate")
-    with RuntimeContext(GraphEngine(machine, mode="fast")) as torch:
+    with RuntimeContext(GraphEngine(machine)) as torch:
         operands = []
         for sip in range(sips):
             with torch.ahbm.device(sip):
@@ -140,8 +139,7 @@ def one_size(sips: int, w: int, h: int) -> None:
         for sip in range(sips):
             torch.ahbm.synchronize(sip)
         seconds = time.process_time() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(machine.config.n_pes, seconds, peak)
+    print(machine.config.n_pes, seconds, peak_mib())
 
 
 if __name__ == "__main__":

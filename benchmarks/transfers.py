@@ -79,7 +79,7 @@ def measure() -> Iterator[Row]:
         assert got == expected, "the end times must be equal for the ratio to mean anything"
         count = sum(map(len, todo))
         yield Row(
-            f"{count:,} {name} over a 4x4 mesh, exact",
+            f"{count:,} {name} over a 4x4 mesh",
             quick,
             f"{count / quick / 1000:.1f} k/s",
             REFERENCE,
@@ -96,7 +96,7 @@ def reservations(machine: Machine) -> Row:
     def once() -> int:
         engine = Engine(machine)
         run(engine, todo)
-        return engine.fabric.reservations
+        return engine.fabric.core.reservations
 
     seconds, count = best(once)
     bare = run_bare(count)

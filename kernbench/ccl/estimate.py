@@ -184,14 +184,11 @@ class Sent(NamedTuple):
     ----------
     queues : mapping of Hop to int
         Its queues, and how many of each kind.
-    share_gbs : float
-        What links give each of them while all are in use.
     messages, nbytes : int
         How many messages of how many bytes each of them carries.
     """
 
     queues: Mapping[Hop, int]
-    share_gbs: float
     messages: int
     nbytes: int
 
@@ -278,7 +275,7 @@ class Estimate:
             n = level.part.n if self.shape.cut and level.part.n else 1
             vector /= n
             messages = max(1, -int(-vector // chunk)) * (self.shape.turns(level.part.n) if level.part.n else 1)
-            yield Sent(level.queues, level.net.share_gbs, messages, min(chunk, max(1, -int(-vector // 1))))
+            yield Sent(level.queues, messages, min(chunk, max(1, -int(-vector // 1))))
 
     def _levels(self, of: Callable[[Plan], list[Part]]) -> list[Level]:
         parts = of(self._plan) if self._plan.world_size > 1 else []

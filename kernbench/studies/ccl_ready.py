@@ -10,13 +10,8 @@ from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.lane import Place, Target
 from kernbench.ccl.plan import plan
 from kernbench.topology.builder import Machine
-from kernbench.units import FLIT_BYTES
 
-# What takes about as long to simulate as the send of a message, or the receipt of a part of it: a tenth of a program,
-# with its launch and its queues; and so many flits on a link between those of others (alone they go by in trains). By
-# least squares over the cases of the report that take a quarter of a second to a minute.
-PROGRAM = 10
-FLITS = 400
+PROGRAM = 10  # a program, with its launch and its queues, takes about as long to simulate as so many sends
 
 
 class Ready:
@@ -47,28 +42,20 @@ class Ready:
         return _bounds(self.machine, tuple(self.plan.programs), self.plan.algorithm.contribution)
 
     def work(self, nbytes: int) -> int:
-        """Return about how much there is to simulate.
+        """Estimate how much there is to simulate, so that the longest case starts first.
 
         Notes
         -----
-        Messages sent, and parts of them received, count one each; a program counts `PROGRAM`; and `FLITS` flits on a
-        link that meet others there count one: of a queue that gets a k-th of a link's bandwidth, k - 1 of k do. An
-        algorithm without a form is taken to send two vectors from each program, part by part.
+        Messages sent, and parts of them received, count one each; a program counts `PROGRAM`. An algorithm without a
+        form is taken to send two vectors from each program, part by part.
         """
         slot = self.plan.algorithm.slot_size
         assert slot is not None
         programs = len(self.plan.programs)
         if not self.form.known:
             return programs * (PROGRAM + 4 * -(-nbytes // slot))
-        total = float(PROGRAM * programs)
-        for sent in self.form.sent(nbytes):
-            each = 1 + -(-sent.nbytes // slot)
-            meeting = sum(
-                n * len(hop.out) * max(0.0, 1 - sent.share_gbs / hop.bw_gbs) for hop, n in sent.queues.items()
-            )
-            flits = -(-sent.nbytes // FLIT_BYTES) * meeting
-            total += sent.messages * (sum(sent.queues.values()) * each + flits / FLITS)
-        return int(total)
+        sent = self.form.sent(nbytes)
+        return PROGRAM * programs + sum(x.messages * sum(x.queues.values()) * (1 + -(-x.nbytes // slot)) for x in sent)
 
 
 @lru_cache(maxsize=64)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+import kernbench as kb
 from kernbench.analysis.result import Result
 from kernbench.errors import KernelError
 from kernbench.policy.placement.dp import DPPolicy
@@ -118,6 +121,12 @@ def test_device_of_a_session():
         assert torch.zeros(2, device="ahbm").device.index == 1
     with pytest.raises(ValueError, match="sip:0 to sip:1"):
         session(small(), device="sip:2")
+
+
+@pytest.mark.parametrize("call", [session, RuntimeContext, partial(kb.run, "gemm-single-pe"), GraphEngine])
+def test_mode_is_an_unknown_argument(call):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mode'"):
+        call(small(), mode="exact")
 
 
 def test_log_level_reaches_the_engine():
