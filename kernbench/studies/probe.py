@@ -12,20 +12,14 @@ from kernbench.analysis.transfer import PARTS
 from kernbench.studies.explore import Choices
 from kernbench.studies.probe_cases import cases, select
 from kernbench.studies.probe_run import Probe, hops, probe, start
-<<<<<<< HEAD
-from kernbench.studies.results import read_results, write_results
-from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import FLIT_BYTES, KIB, MIB
-=======
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
-from kernbench.units import KIB, MIB
+from kernbench.units import FLIT_BYTES, KIB, MIB
 from kernbench.viz import charts as kinds
 from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
 from kernbench.viz.heatmap import link_heatmap
->>>>>>> main
 
 if TYPE_CHECKING:
     import pandas as pd
