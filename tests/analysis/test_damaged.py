@@ -110,7 +110,7 @@ def put(name, value):
 
 CHANGES = [
     *map(drop, ("start_ps", "kind", "link_nbytes", "schema_version", "components", "commands", "nodes", "launches")),
-    put("start_ps", np.zeros(3, np.int64)), put("kind", np.zeros(0, np.int16)), put("command", np.zeros((2, 2), np.int32)),
+    put("start_ps", np.zeros(3, np.int64)), put("kind", np.zeros(0, np.int16)), put("command", np.zeros((2, 2), "i4")),
     put("component", np.full(9, 99, np.int32)), put("components", []), put("kinds", ["x"]), put("kinds", 3),
     put("commands", [["a"]]), put("commands", {}), put("launches", [[1]]), put("makespan_ps", None), put("spec", 7),
     put("links", ["a"]), put("more", 1), put("nodes", 4),
