@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernbench.registry import STUDIES
+from kernbench.studies.study import Study
+
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
@@ -39,7 +42,11 @@ def explorations() -> dict[str, Callable[..., object]]:
     """Return the function of every study that can be explored, by the study's name."""
     import kernbench.studies as package
 
-    found = {}
+    found: dict[str, Callable[..., object]] = {}
+    for name in STUDIES.names:
+        study = STUDIES.resolve(name)
+        if isinstance(study, type) and issubclass(study, Study) and study.program is not Study.program:
+            found[name] = study().program
     for info in pkgutil.iter_modules(package.__path__):
         function = getattr(importlib.import_module(f"{package.__name__}.{info.name}"), FUNCTION, None)
         if callable(function):
