@@ -11,7 +11,8 @@ import numpy as np
 from kernbench.analysis.records import CommandInfo
 from kernbench.components.access import LoadJob, StoreJob
 from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Span, Store, Value, Vector
-from kernbench.components.jobs import Job, VectorJob
+from kernbench.components.jobs import Engines, Job, VectorJob
+from kernbench.components.order import AccessOrder
 from kernbench.components.pipeline import Pipeline
 from kernbench.components.queues import Slot
 from kernbench.registry import COMPONENTS
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_tcm import PeTcm
 
 
-class Pe:
+class Pe(Engines):
     """One processing element.
 
-    `touched` is the memory that commands under way read or write, which orders those that overlap; `placed` holds the
-    values that have a place, and whose they are.
+    `order` is that of the commands under way that touch memory, None before the first; `placed` holds the values that
+    have a place, and whose they are.
     """
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
         self.engine, self.place, self.mmu = engine, (sip, cube, pe), mmu
+        self.core, self.log, self.data = engine.env.core, engine.log, engine.data
         self.name = naming.pe(sip, cube, pe)
         self.config = config = engine.machine.config.cube.pe
         self.gather = engine.machine.config.cube.hbm.gather
@@ -55,7 +57,7 @@ class Pe:
         self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
-        self.touched: dict[Command, Sequence[Span]] = {}
+        self.order: AccessOrder | None = None
         self.placed: dict[Value, Program] = {}
         self._jobs: dict[type[Command], Callable[[Any, Program | None], Job]] = {
             Load: partial(LoadJob, self),
@@ -63,12 +65,14 @@ class Pe:
             Vector: partial(VectorJob, self),
             Dot: self.scheduler.job,
             Composite: self.scheduler.job,
-            Send: self.ipcq.message,
-            Recv: self.ipcq.receive,
         }
 
     def job(self, command: Command, program: Program | None = None) -> Job:
         """Return what its engines make of a command of `program` (None: nobody asks for its end)."""
+        if isinstance(command, Send):
+            return self.ipcq.message(command, program)
+        if isinstance(command, Recv):
+            return self.ipcq.receive(command, program)
         return self._jobs[type(command)](command, program)
 
     def add(self, job: Job, issued: int) -> None:
@@ -82,24 +86,17 @@ class Pe:
             job.after(value)
         if command.output is not None:
             command.output.pending += 1
-        if self.engine.log.operation:
+        if self.log.operation:
             self._log(job, issued, first)
         job.enter()
 
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
-        """Let overlapping accesses of a program happen in its order, unless both only read; return what comes first."""
-        first: list[Command] = []
-        command = job.command
-        for other, theirs in self.touched.items():
-            if not (command.writes or other.writes):
-                continue
-            for start, end, writes in theirs:
-                for my_start, my_end, i_write in mine:
-                    if my_start < end and start < my_end and (i_write or writes):
-                        job.after(other)
-                        first.append(other)
-                        break
-        self.touched[command] = mine
+        """Let conflicting accesses to memory happen in program order; return the commands that come first."""
+        if self.order is None:
+            self.order = AccessOrder()
+        first = self.order.add(job.command, mine)
+        for other in first:
+            job.after(other)
         return first
 
     def _log(self, job: Job, issued: int, first: list[Command]) -> None:
@@ -125,8 +122,8 @@ class Pe:
 
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`, and free what nobody needs any more."""
-        if self.touched:
-            self.touched.pop(command, None)
+        if self.order is not None:
+            self.order.remove(command)
         output = command.output
         if output is not None:
             output.pending -= 1
