@@ -47,6 +47,7 @@ class Blocks:
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
         self._templates: dict[frozenset[str], dict[str, list[Edge]]] = {}
+        self._cubes: dict[int, tuple[dict[str, int], dict[str, list[Edge]]]] = {}
 
     def trunk(self) -> tuple[list[Node], list[Edge]]:
         """Return host, switch and all IO chiplets, with the links that leave them."""
@@ -100,6 +101,20 @@ class Blocks:
 
     def out(self, sip: int, cube: int, local: str) -> tuple[Edge, ...]:
         """Return the links that leave the node `local` of a cube."""
+        beside, template = self._cubes.get(cube) or self._cube(cube)
+        prefix = naming.cube(sip, cube) + "."
+        src = prefix + local
+        edges = [Edge(src, prefix + e.dst, *e[2:]) for e in template[local]]
+        place = naming.parse(src)
+        if place.side is not None and place.conn is not None:
+            if (other := beside.get(place.side)) is not None:
+                edges.append(self._port_edge(src, naming.ucie(sip, other, OPPOSITE[place.side], place.conn)))
+            elif place.side == "w":
+                edges.append(self._port_edge(src, naming.io_ucie(sip, cube // self.w, place.conn)))
+        return tuple(edges)
+
+    def _cube(self, cube: int) -> tuple[dict[str, int], dict[str, list[Edge]]]:
+        """Return the cubes beside a cube, by side, and the links inside of it, by the node that they leave."""
         row, col = divmod(cube, self.w)
         beside = {
             side: (row + step_r) * self.w + col + step_c
@@ -112,19 +127,8 @@ class Blocks:
             template = self._templates[linked] = {node: [] for node in self._cube_nodes}
             for edge in self._local_edges(linked):
                 template[edge.src].append(edge)
-        prefix = naming.cube(sip, cube) + "."
-        edges = [Edge(prefix + e.src, prefix + e.dst, *e[2:]) for e in template[local]]
-        place = naming.parse(prefix + local)
-        if place.side in linked:
-            assert place.conn is not None
-            other = beside.get(place.side)
-            peer = (
-                naming.io_ucie(sip, row, place.conn)
-                if other is None
-                else naming.ucie(sip, other, OPPOSITE[place.side], place.conn)
-            )
-            edges.append(self._port_edge(prefix + local, peer))
-        return tuple(edges)
+        self._cubes[cube] = beside, template
+        return beside, template
 
     def _sip_index(self, sip: int) -> int:
         return 2 + sip * (self._io_nodes + self.cubes_per_sip * len(self._cube_nodes))
