@@ -9,6 +9,5 @@ from kernbench.sweeps.cache import OFF, VARIABLE
 
 if __name__ == "__main__":
     os.environ[VARIABLE] = OFF  # a study is to be run, not found
-    # Sweeps first: they read the peak of memory.
     parts = sweeps, transfers, products, attention, machines, collectives, start
     table.write(list(table.chain(*(part.measure for part in parts))))

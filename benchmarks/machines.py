@@ -23,8 +23,8 @@ BIG = (16, (512, 512, 64), "load_ref")
 def measure() -> Iterator[Row]:
     """Yield one SIP on 512^3; 16 SIPs on 512 x 512 x 64, and their memory; a layer."""
     yield everywhere(1, (512, 512, 512), "ref_ref", target="< 0.6 s")
-    big = everywhere(*BIG, target="< 6 s, < 300 MB")
-    yield replace(big, rate=f"{big.rate}, {peak_mb():.0f} MB, Python and all")
+    big = everywhere(*BIG, target="< 6 s, < 300 MiB")
+    yield replace(big, rate=f"{big.rate}, {peak():.0f} MiB, Python and all")
     yield layer()
 
 
@@ -58,13 +58,13 @@ def everywhere(sips: int, shape: tuple[int, int, int], staging: str, *, target: 
     )
 
 
-def peak_mb() -> float:
-    """Return the memory that a process needs at most to run the largest case, with operation-level records [MB]."""
+def peak() -> float:
+    """Return the memory that a process needs at most to run the largest case, with operation-level records [MiB]."""
     code = f"""
-import resource
 from benchmarks.machines import everywhere
+from benchmarks.table import peak_mib
 everywhere(*{BIG!r})
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(peak_mib())
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout)

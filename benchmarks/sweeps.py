@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.table import Row
+from benchmarks.table import Row, peak_mib
 from kernbench.sweeps.cache import Cache
 from kernbench.sweeps.plan import make_plan
 from kernbench.sweeps.sweep import run_plan
@@ -140,8 +139,7 @@ def one_size(sips: int, w: int, h: int) -> None:
         for sip in range(sips):
             torch.ahbm.synchronize(sip)
         seconds = time.process_time() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(machine.config.n_pes, seconds, peak)
+    print(machine.config.n_pes, seconds, peak_mib())
 
 
 if __name__ == "__main__":

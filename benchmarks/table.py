@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernbench.sim_engine.backend import ENGINE
+
 T = TypeVar("T")
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- begin table -->", "<!-- end table -->"
@@ -39,6 +41,14 @@ def best(fn: Callable[[], T], repeat: int = 3) -> tuple[float, T]:
     return min(seconds), value
 
 
+def peak_mib() -> float:
+    """Return the most memory that this process has used [MiB]: `ru_maxrss` of a child starts at its parent's peak."""
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise OSError("/proc/self/status has no VmHWM: the peak of memory is measured on Linux only")
+    return int(found[1]) / 1024
+
+
 def host() -> str:
     """Return what the numbers were measured on."""
     cpu = platform.processor() or platform.machine()
@@ -47,7 +57,9 @@ def host() -> str:
         found = re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))
         cpu = found[1] if found else cpu
     versions = {name: __import__(name).__version__ for name in ("simpy", "greenlet", "numpy")}
-    return f"{cpu}, CPython {platform.python_version()}, " + ", ".join(f"{k} {v}" for k, v in versions.items())
+    return f"{cpu}, engine {ENGINE}, CPython {platform.python_version()}, " + ", ".join(
+        f"{k} {v}" for k, v in versions.items()
+    )
 
 
 def markdown(rows: list[Row]) -> str:

@@ -103,7 +103,7 @@ STUDIES = Registry(
         "gemm": "kernbench.studies.gemm:explore",
         "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
         "llama3-70b-decode": "kernbench.studies.design_space_work:llama3_70b_decode",
-        "probe": "kernbench.studies.probe:explore",
+        "probe": "kernbench.studies.probe:ProbeStudy",
     },
 )
 _TOPOLOGIES = (

@@ -15,8 +15,8 @@
 # %% [markdown]
 # # Milestone: probing the machine's links and memories
 #
-# How long does a transfer take on each kind of way through the machine, what is that time made of, and what becomes of
-# it when many transfers meet?
+# How long does a transfer take on each kind of route through the machine, what is that time made of, and what changes
+# when many transfers meet?
 #
 # - **Single transfers**: the host writes and reads an HBM slice; a PE reads and writes its own slice, its neighbour's,
 #   one across the cube, in the next cube, in the farthest one, and in another SIP.
@@ -42,92 +42,49 @@ output: str = ""  # folder; empty: a temporary one
 from pathlib import Path
 from tempfile import mkdtemp
 
-from IPython.display import Image, Markdown, display
-
 import kernbench as kb
-from kernbench.studies import probe, probe_report
+from kernbench.studies.probe import ProbeStudy
 
 machine = kb.load(topology, overrides)
-folder = Path(output or mkdtemp())
-machine
-
-# %%
-if rerender:
-    rows = probe.read(folder)["rows"]
-else:
-    rows = probe.sweep(
-        machine,
-        names=cases,
-        sizes=sizes,
-        workers=workers,
-        folder=folder if output else None,
-    )
-    probe.write(rows, folder)
-figures = {path.name: path for path in probe_report.draw(rows, machine, folder)}
-
-
-def show(name):
-    if name in figures:
-        display(Image(figures[name]))
-
-
-print(f"{len(rows)} runs")
+report = ProbeStudy().report(
+    machine,
+    folder=Path(output or mkdtemp()),
+    workers=workers,
+    rerender=rerender,
+    cases=cases,
+    sizes=sizes,
+)
+report
 
 # %% [markdown]
 # ## Single transfers
 #
-# *Alone* is the closed form for an idle machine. *Of its path* compares bytes over time with the slowest link of the
-# way.
+# *Closed form, alone* is that of an idle machine. The parts sum to the time exactly: *wire* (propagation), *nodes*
+# (routers, ports, switches), *fill* (one flit's time on every link but the slowest), *serialization* (all bytes on the
+# slowest link), *memory* (what the channels add). A transfer alone never queues.
 
 # %%
-probe_report.table([row for row in rows if row["transfers"] == 1])
-
-# %% [markdown]
-# Its parts sum to the time exactly: *wire* (propagation), *nodes* (routers, ports, switches), *fill* (a flit's time on
-# every link but the slowest), *serialization* (all bytes on the slowest), *memory* (what the channels add). A transfer
-# alone never queues.
+tables = report.study.tables(report.rows)
+tables["Single transfers"]
 
 # %%
-show("probe_single_parts.png")
+report.figure("probe_single_parts")
 
 # %%
-show("probe_single_bandwidth.png")
+report.figure("probe_single_bandwidth")
 
 # %% [markdown]
 # ## Patterns
 #
-# *Of fair streams* compares the time of the whole pattern with that of the same bytes as streams that share every link
-# fairly (max-min) and have no latency.
+# *Fair streams* are the same bytes as streams that share every link by max-min fairness and have no latency.
 
 # %%
-probe_report.table([row for row in rows if row["transfers"] > 1])
+tables["Patterns"]
 
 # %%
-show("probe_pattern_bandwidth.png")
-
-# %% [markdown]
-# Alone, a transfer of a pattern would take what the left side shows; together, what the right side shows. The
-# difference is queueing.
-
-# %%
-show("probe_pattern_parts.png")
+report.figure("probe_pattern_bandwidth")
 
 # %% [markdown]
 # ## Where they meet
 #
-# The share of the time that each link was busy, on the machine's geometry.
-
-# %%
-for row in probe.largest_patterns(rows):
-    print(f"{row['case']:>18}: {row['hottest_link']} busy {row['hottest_share']:.1%}, {row['hottest_alike']} alike")
-    show(probe_report.heatmap_name(row["case"]))
-
-# %% [markdown]
-# ## Findings
-#
-# Each sentence is computed from the tables above.
-
-# %%
-found = probe_report.findings(rows)
-probe_report.write_findings(found, rows, folder)
-Markdown("\n".join(f"- {sentence}" for sentence in found))
+# The share of the time that each link was busy, on the machine's geometry: the figures `probe_links_*` of the report.

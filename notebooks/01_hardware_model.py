@@ -21,8 +21,7 @@
 # %%
 import kernbench as kb
 from kernbench.analysis.links import hottest, shares
-from kernbench.studies import probe_report
-from kernbench.studies.probe import row
+from kernbench.studies.probe import ProbeStudy, row
 from kernbench.studies.probe_cases import cases
 from kernbench.studies.probe_run import hops, probe
 from kernbench.viz.heatmap import link_heatmap
@@ -199,7 +198,8 @@ heat("to-other-sip-write")
 
 # %%
 print(f"{len(rows + grown + met + far)} runs")
-print("\n".join(probe_report.findings(grown)))
+for finding in ProbeStudy().findings(grown):
+    print(finding.text)
 
 # %% [markdown]
 # ## Where to go from here

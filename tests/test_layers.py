@@ -35,7 +35,7 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # The first layer that may import a library; the layers before it may not.
-LIBRARIES = {"matplotlib": "viz", "ipywidgets": "notebook", "torch": None}
+LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook", "torch": None}
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,8 @@ class Records:
         Moves over the fabric and the order of commands.
     complete : bool
         False for the part of an interrupted run.
+    engine : str
+        The engine that simulated, "core" or "definition"; both give the same records, so no digest contains it.
     """
 
     start_ps: np.ndarray
@@ -128,6 +130,7 @@ class Records:
     spec: Mapping[str, Any] = field(default_factory=dict)
     causes: Causes = field(default_factory=Causes, repr=False)
     complete: bool = True
+    engine: str = ""
 
     def __post_init__(self) -> None:
         for name, dtype in COLUMNS.items():
@@ -241,7 +244,8 @@ class Records:
             "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
             "commands": [_fields(c) for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
-            "machine": self.machine, "complete": self.complete, "spec": dict(self.spec), "nodes": self.causes.nodes,
+            "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
+            "nodes": self.causes.nodes,
         }  # fmt: skip
         arrays = {name: getattr(self, name) for name in COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}

@@ -133,6 +133,7 @@ class Result:
             "name": self.name,
             "machine": self.records.machine,
             "complete": self.records.complete,
+            "engine": self.records.engine,
             "latency_ns": self.latency_ns,
             "launches": [
                 {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from kernbench import build
 from kernbench.cli.cache import cache
 from kernbench.cli.compare import compare
 from kernbench.cli.lab import lab, web
@@ -24,9 +25,19 @@ from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 OK, FAILED, BAD_INPUT = 0, 1, 2
 
 
+def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        click.echo(f"kernbench {version('kernbench')}, engine {build.engine()}")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="On an error, show the Python traceback as well.")
-@click.version_option(package_name="kernbench", message="kernbench %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show version and engine."
+)
 def cli(debug: bool) -> None:
     """Simulate AI accelerators: change the machine or the kernel, and see what it does to latency, and why.
 

@@ -28,17 +28,18 @@ def probe(
     Without --case, every case with 4 KiB a transfer; with it, all sizes up to 1 MiB, and for a single transfer when
     its first and its last flit crossed each link. The milestone "probe" draws the figures.
     """
-    from kernbench.studies import probe as study
+    from kernbench.studies.probe import SIZES, ProbeStudy
     from kernbench.studies.probe_cases import select
+    from kernbench.studies.study import plain
 
     machine = load_machine(topology, overrides)
     chosen = select(machine, names)
     if listing:
         _list(chosen, as_json)
         return
-    rows = study.sweep(machine, names=names, sizes=study.SIZES if names else OVERVIEW)
+    rows = ProbeStudy().run(machine, cases=list(names), sizes=SIZES if names else list(OVERVIEW))
     if as_json:
-        echo_json(rows if names else study.table(rows))
+        echo_json(rows if names else [plain(row) for row in rows])
         return
     click.echo(repr(machine))
     _table(rows)
@@ -57,7 +58,7 @@ def _list(chosen: Sequence[Case], as_json: bool) -> None:
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
     from kernbench.analysis.transfer import PARTS
-    from kernbench.viz.probe import size_name
+    from kernbench.studies.probe import size_name
 
     width = max(len(row["case"]) for row in rows)
     heads = "".join(f"{part:>14}" for part in PARTS)
@@ -70,7 +71,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
-    from kernbench.viz.probe import size_name
+    from kernbench.studies.probe import size_name
 
     for case in chosen:
         mine = [row for row in rows if row["case"] == case.name]
@@ -87,7 +88,7 @@ def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _hops(row: dict[str, Any]) -> None:
-    from kernbench.viz.probe import size_name
+    from kernbench.studies.probe import size_name
 
     width = max(len(hop["link"]) for hop in row["hops"])
     click.echo(f"  {size_name(row['nbytes'])}, link by link [ns]:")

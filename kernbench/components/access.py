@@ -72,6 +72,7 @@ class AccessJob(Job):
 
     __slots__ = ("buffer", "left", "requests", "sent", "start_ps")
 
+    is_load: ClassVar[bool] = False
     kind: ClassVar[int]
     move: ClassVar[int]
 
@@ -81,6 +82,7 @@ class AccessJob(Job):
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
         self.buffer: np.ndarray | None = None
+        self.loaded = self.is_load
 
     @property
     @abstractmethod
@@ -130,7 +132,7 @@ class LoadJob(AccessJob):
 
     __slots__ = ()
 
-    loaded, kind, move = True, KIND["load"], READ
+    is_load, kind, move = True, KIND["load"], READ
 
     @property
     def channel(self) -> Channel:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=True
 """What a kernel asks of its PE: values in TCM, and the commands that read and make them.
 
 The kernel language builds commands; `PE_CPU` gives them times (and, with data on, values).
@@ -72,7 +73,7 @@ class VectorOp:
     itemsize: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
@@ -96,7 +97,7 @@ class Command:
         return ()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Transfer(Command):
     """A command that reads the bytes of `runs`, or with `writes` writes them. Runs ascend by address."""
 
@@ -107,7 +108,7 @@ class Transfer(Command):
         return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs] if self.runs else ()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Load(Transfer):
     """Memory to TCM. `compute` gets the bytes of the runs, concatenated, as uint8.
 
@@ -118,7 +119,7 @@ class Load(Transfer):
     tiled: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Store(Transfer):
     """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated."""
 
@@ -126,21 +127,21 @@ class Store(Transfer):
     writes: ClassVar[bool] = True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Vector(Command):
     """Element-wise work or reductions on PE_MATH, values in TCM to a value in TCM."""
 
     work: tuple[VectorOp, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Dot(Command):
     """`output[m, n] = inputs[0][m, k] @ inputs[1][k, n] (+ inputs[2])`, all in TCM, tiled like a composite."""
 
     mkn: tuple[int, int, int] = (0, 0, 0)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Composite(Command):
     """A tiled operation planned by PE_SCHEDULER: op "gemm" (a @ b) or "math" (element-wise on a, and b).
 
@@ -162,12 +163,12 @@ class Composite(Command):
 
     def touches(self) -> Sequence[Span]:
         """Return the whole of each operand that is streamed, and of the result."""
-        operands = (self.a, self.b, *(operand for _, operand in self.extra))
+        operands = (self.a, self.b, *[operand for _, operand in self.extra])
         found = [(x.va, x.va + x.nbytes, False) for x in operands if isinstance(x, Ref)]
         return found if self.out is None else [*found, (self.out.va, self.out.va + self.out.nbytes, True)]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Send(Transfer):
     """A message to the PE behind `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
 
@@ -178,7 +179,7 @@ class Send(Transfer):
     nbytes: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Recv(Transfer):
     """The next message of `nbytes` from `direction` (None: the earliest arrival of any), into TCM or into `runs`.
 

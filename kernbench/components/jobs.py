@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.components.command import Command, Composite, Value, Vector
+from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.op_log import KIND
 
 if TYPE_CHECKING:
@@ -20,24 +20,48 @@ if TYPE_CHECKING:
 _COMPOSITE = KIND["composite"]
 
 
-class Job(ABC):
+class Engines:
+    """What a job knows of its PE."""
+
+    def completed(self, command: Command, t: int) -> None:
+        """Forget a command that is complete at `t`."""
+
+    def pump(self) -> None:
+        """Move everything that can move."""
+
+
+class Issuer(Callee):
+    """What a job knows of its program."""
+
+    def completed(self, t: int) -> None:
+        """Take note that one of its commands is complete at `t`."""
+
+    def _wake(self, t: int) -> None:
+        """Go on at `t`: what it waited for is complete."""
+
+
+class Job:
     """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete.
 
     What it makes has a place in TCM: as an operand if it is `loaded`, none of its own if it `stays` in its slot.
     """
 
-    __slots__ = ("command", "id", "pe", "program", "ready", "waiting")
-
-    loaded = stays = False
+    __slots__ = ("command", "id", "loaded", "pe", "program", "ready", "stays", "waiting")
 
     def __init__(self, pe: Pe, command: Command, program: Program | None) -> None:
-        self.pe, self.command, self.program = pe, command, program
+        self.begins(pe, command, program)
+
+    def begins(self, pe: Pe, command: Command, program: Program | None) -> None:
+        """Set what every job has; cheaper than a chain of constructors."""
+        self.pe, self.program = pe, program
+        self.command: Any = command
         self.ready = self.waiting = 0
         self.id = -1
+        self.loaded = self.stays = False
 
-    @abstractmethod
     def enter(self) -> None:
         """Queue for the engines, behind the commands before it."""
+        raise TypeError(f"{type(self).__name__} does not say how it queues")
 
     def go(self) -> None:
         """Go on: nothing that it depends on is missing any more."""
@@ -68,7 +92,7 @@ class Job(ABC):
         command = self.command
         output, waiters = command.output, command.waiters
         if output is not None:
-            if self.pe.engine.data:
+            if self.pe.data:
                 output.array = self.result()
             output.done_ps = t
             waiters += output.waiters
@@ -79,7 +103,10 @@ class Job(ABC):
         if self.program is not None:
             self.program.completed(t)
         for tell in waiters:
-            tell(t)
+            if isinstance(tell, Issuer):
+                tell._wake(t)
+            else:
+                tell(t)
 
 
 class VectorJob(Job):

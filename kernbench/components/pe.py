@@ -11,7 +11,7 @@ import numpy as np
 from kernbench.analysis.records import CommandInfo
 from kernbench.components.access import LoadJob, StoreJob
 from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Span, Store, Value, Vector
-from kernbench.components.jobs import Job, VectorJob
+from kernbench.components.jobs import Engines, Job, VectorJob
 from kernbench.components.pipeline import Pipeline
 from kernbench.components.queues import Slot
 from kernbench.registry import COMPONENTS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_tcm import PeTcm
 
 
-class Pe:
+class Pe(Engines):
     """One processing element.
 
     `touched` is the memory that commands under way read or write, which orders those that overlap; `placed` holds the
@@ -39,6 +39,7 @@ class Pe:
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
         self.engine, self.place, self.mmu = engine, (sip, cube, pe), mmu
+        self.core, self.log, self.data = engine.env.core, engine.log, engine.data
         self.name = naming.pe(sip, cube, pe)
         self.config = config = engine.machine.config.cube.pe
         self.gather = engine.machine.config.cube.hbm.gather
@@ -63,12 +64,14 @@ class Pe:
             Vector: partial(VectorJob, self),
             Dot: self.scheduler.job,
             Composite: self.scheduler.job,
-            Send: self.ipcq.message,
-            Recv: self.ipcq.receive,
         }
 
     def job(self, command: Command, program: Program | None = None) -> Job:
         """Return what its engines make of a command of `program` (None: nobody asks for its end)."""
+        if isinstance(command, Send):
+            return self.ipcq.message(command, program)
+        if isinstance(command, Recv):
+            return self.ipcq.receive(command, program)
         return self._jobs[type(command)](command, program)
 
     def add(self, job: Job, issued: int) -> None:
@@ -82,7 +85,7 @@ class Pe:
             job.after(value)
         if command.output is not None:
             command.output.pending += 1
-        if self.engine.log.operation:
+        if self.log.operation:
             self._log(job, issued, first)
         job.enter()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.pe import Pe
-    from kernbench.sim_engine.route import Route
 
 
 class Slot:
@@ -27,14 +25,18 @@ class Slot:
     """
 
     __slots__ = (
-        "arrived_ps", "credit", "free", "index", "key", "loaded", "message", "nbytes", "number", "pa", "queue",
-        "read_ps", "route", "sent_ps", "since_ps",
+        "arrived_ps", "back", "by", "credit", "credit_key", "credit_ps", "free", "index", "key", "loaded", "message",
+        "nbytes", "number", "pa", "queue", "read_ps", "route", "sent_ps", "since_ps",
     )  # fmt: skip
 
     def __init__(self, message: Message, index: int, number: int, pa: int, nbytes: int) -> None:
         self.message, self.index, self.number, self.pa, self.nbytes = message, index, number, pa, nbytes
-        self.queue: Queue
-        self.route: Route
+        # The ring that it is in, the way of its part and of its credit, and the slot whose release sent that.
+        self.queue: Any = None
+        self.route: Any = None
+        self.back: Any = None
+        self.by: Slot | None = None
+        self.credit_key = self.credit_ps = -1
         self.sent_ps = self.arrived_ps = self.since_ps = self.read_ps = self.credit = self.key = -1
         self.loaded = self.free = False
 
@@ -50,17 +52,23 @@ class Queue:
 
     __slots__ = (
         "arrived",
+        "credit_bytes",
         "credit_key",
         "credits",
         "held",
+        "in_tcm",
         "inbox",
         "leaving",
+        "n_slots",
         "name",
         "outbox",
         "owner",
         "peer",
+        "peer_pa",
         "released",
+        "ring_pa",
         "sent",
+        "slot_bytes",
         "spec",
         "taken",
         "wake_ps",
@@ -72,14 +80,16 @@ class Queue:
     def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
         self.owner, self.spec, self.name = owner, spec, spec.direction
         mine, theirs, fabric = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.fabric
+        self.n_slots, self.slot_bytes, self.in_tcm = spec.n_slots, spec.slot_bytes, spec.kind == "tcm"
+        self.peer_pa, self.ring_pa, self.credit_bytes = spec.peer_pa, spec.ring_pa, spec.credit_bytes
         self.peer: PeIpcq = owner.engine.part(naming.pe_cpu(*spec.peer)).pe.ipcq
         self.way, self.way_back = fabric.route(mine, theirs), fabric.back(fabric.route(theirs, mine))
         self.credits = spec.n_slots
         self.sent = self.arrived = self.released = self.taken = 0
-        self.outbox: deque[Message] = deque()
-        self.leaving: deque[Slot] = deque()
-        self.inbox: deque[Message] = deque()
-        self.held: deque[Slot] = deque()
+        self.outbox: list[Message] = []
+        self.leaving: list[Slot] = []
+        self.inbox: list[Message] = []
+        self.held: list[Slot] = []
         self.written: dict[int, Slot] = {}
         self.wake_ps = self.credit_key = -1
 
@@ -106,16 +116,14 @@ class Message(Job):
     what the command makes of `array`.
     """
 
-    command: Send
-
     __slots__ = (
         "array", "claimed", "data", "dtype", "landed", "left", "nbytes", "parts", "queue", "slots", "start_ps",
     )  # fmt: skip
 
     def __init__(self, pe: Pe, command: Send, program: Program | None, queue: Queue) -> None:
-        super().__init__(pe, command, program)
+        self.begins(pe, command, program)
         self.queue, self.nbytes = queue, command.nbytes
-        self.parts = -(-command.nbytes // queue.spec.slot_bytes)
+        self.parts = (command.nbytes + queue.slot_bytes - 1) // queue.slot_bytes
         self.left = self.landed = 0
         self.start_ps = -1
         self.array: np.ndarray | None = None
@@ -136,7 +144,7 @@ class Message(Job):
     def begin(self, t: int) -> None:
         """Take the value that is sent, at `t`."""
         self.start_ps = t
-        if not self.pe.engine.data:
+        if not self.pe.data:
             return
         if self.command.inputs:
             value = self.command.inputs[0]
@@ -158,31 +166,29 @@ class RecvJob(Job):
     `asked` parts of its message have been asked for, `left` have not been taken.
     """
 
-    __slots__ = ("asked", "left", "message", "queue", "queues", "stays")
-
-    loaded = True
-    command: Recv
+    __slots__ = ("asked", "left", "message", "queue", "queues", "receiver")
 
     def __init__(self, pe: Pe, command: Recv, program: Program | None, queues: tuple[Queue, ...]) -> None:
-        super().__init__(pe, command, program)
-        self.queues = queues
+        self.begins(pe, command, program)
+        self.queues, self.receiver = queues, pe.ipcq.receiver
         self.queue: Queue | None = None
         self.message: Message | None = None
         self.asked = self.left = 0
-        spec = queues[0].spec
+        self.loaded = True
+        first = queues[0]
         # A message of one slot in TCM is a tile where it lies.
-        self.stays = command.consume and spec.kind == "tcm" and command.nbytes <= spec.slot_bytes
+        self.stays = command.consume and first.in_tcm and command.nbytes <= first.slot_bytes
 
     def enter(self) -> None:
         """Queue behind the receives before it."""
-        receiver = self.pe.ipcq.receiver
+        receiver = self.receiver
         receiver.waiting.append(self)
         if not self.waiting:
             receiver.post(self)
 
     def go(self) -> None:
         """Look for a message."""
-        self.pe.ipcq.receiver.post(self)
+        self.receiver.post(self)
 
     def result(self) -> np.ndarray | None:
         """Return what the message carries, as the output has it."""

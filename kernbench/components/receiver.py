@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.components.access import requests
 from kernbench.components.command import Run
 from kernbench.components.queues import Queue, RecvJob, Slot
 from kernbench.errors import KernelError
 from kernbench.sim_engine.backend import QUEUE
+from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.topology import naming
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RECV = KIND["recv"]
 
 
-class Receiver:
+class Receiver(Callee):
     """The receives of one PE; `waiting` are those that have no message yet, in program order.
 
     `unclaimed` counts the messages that have no receive yet.
@@ -30,48 +30,60 @@ class Receiver:
     def __init__(self, ipcq: PeIpcq) -> None:
         pe = ipcq.pe
         self.ipcq, self.pe, self.engine = ipcq, pe, pe.engine
-        self.clock, self.log = pe.engine.env, pe.engine.log
+        self.core, self.log = pe.engine.env.core, pe.engine.log
         config = pe.config.pe_ipcq
         self.setup_ps = {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
-        self.waiting: deque[RecvJob] = deque()
+        self.waiting: list[RecvJob] = []
         self.unclaimed = 0
-        self._read_ps = pe.fetch_store.fetch_ps
+        self._ports = pe.fetch_store
         self._read_free = 0
         self._served: Queue | None = None
         self._looking = -1
 
     def post(self, job: RecvJob) -> None:
         """Let a receive, which depends on nothing any more, take its message as soon as it can."""
-        now = self.clock._now
+        now = self.core.now
         if job.ready > now:
-            self.clock.call_at(job.ready, self.look, job)
+            self.core.wake_at(job.ready, self, 0, job)
         else:
             self.look(job)
+
+    def woken(self, what: int, job: Any) -> None:
+        """Look for a message for a receive whose time has come."""
+        self.look(job)
 
     def look(self, _: object) -> None:
         """Match receives and messages; of one queue, in the order of the receives."""
         if not self.unclaimed:
             return
-        now = self.clock._now
+        now = self.core.now
+        if len(self.waiting) == 1:
+            job = self.waiting[0]
+            if len(job.queues) == 1:
+                first = job.queues[0]
+                if first.inbox and not job.waiting and job.ready <= now:
+                    self._claim(job, first)
+                return
         passed: set[Queue] = set()
         for job in tuple(self.waiting):
             queues, able = job.queues, not job.waiting and job.ready <= now
+            first = queues[0]
             if len(queues) > 1:
-                if able and passed.isdisjoint(queues) and any(q.inbox for q in queues) and self._looking != now:
+                if able and passed.isdisjoint(queues) and [q for q in queues if q.inbox] and self._looking != now:
                     self._looking = now
-                    self.clock.call_last(now, self._look_at_any, None)
+                    self.core.call_last(now, self._look_at_any, None)
                 passed.update(queues)
-            elif able and queues[0].inbox and queues[0] not in passed:
-                self._claim(job, queues[0])
+            elif able and first.inbox and first not in passed:
+                self._claim(job, first)
                 if not self.unclaimed:
                     return
             else:
-                passed.add(queues[0])
+                passed.add(first)
 
     def _look_at_any(self, _: object) -> None:
         """Match receives from any direction, when all arrivals of this instant are known."""
         self._looking = -1
-        now = self.clock._now
+        now = self.core.now
         passed: set[Queue] = set()
         for job in list(self.waiting):
             queues = job.queues
@@ -101,7 +113,7 @@ class Receiver:
         job.queue, job.message, job.left = queue, message, message.parts
         command.came_from = queue.name
         if command.consume:
-            queue.inbox.popleft()
+            queue.inbox.pop(0)
             self.unclaimed -= 1
             queue.taken += message.parts
             message.claimed = job
@@ -111,22 +123,22 @@ class Receiver:
         """Read the parts that are in their slots and have not been asked for."""
         message, command = job.message, job.command
         assert message is not None
-        now = self.clock._now
+        now = self.core.now
         while job.asked < len(message.slots):
             slot = message.slots[job.asked]
             job.asked += 1
             slot.read_ps = now
-            if slot.queue.spec.kind != "tcm":
-                self.clock.call_at(now + self.setup_ps[slot.queue.spec.kind], self._read, (job, slot))
+            if not slot.queue.in_tcm:
+                self.core.call_at(now + self.setup_ps[slot.queue.spec.kind], self._read, (job, slot))
                 continue
             slot.read_ps = max(now, self._read_free)
-            end = self._read_free = slot.read_ps + self._read_ps(slot.nbytes)
+            end = self._read_free = slot.read_ps + self._ports.fetch_ps(slot.nbytes)
             if message.parts == 1 and command.consume and command.output is not None:
                 command.output.space = slot
                 self._log_read(job, slot, end)
                 self._received(job, end)
             else:
-                self.clock.call_at(end, self._copied, (job, slot))
+                self.core.call_at(end, self._copied, (job, slot))
 
     def _read(self, what: tuple[RecvJob, Slot]) -> None:
         """Read a slot in SRAM or HBM."""
@@ -161,12 +173,12 @@ class Receiver:
 
     def _done(self, job: RecvJob, slot: Slot) -> None:
         command = job.command
-        self._log_read(job, slot, self.clock._now)
+        self._log_read(job, slot, self.core.now)
         if command.consume:
-            self.ipcq.release(slot, self.clock._now)
+            self.ipcq.release(slot, self.core.now)
         job.left -= 1
         if not job.left:
-            self._received(job, self.clock._now)
+            self._received(job, self.core.now)
 
     def _received(self, job: RecvJob, end: int) -> None:
         assert job.queue is not None
@@ -177,7 +189,8 @@ class Receiver:
             self.log.after.append((job.id, job.message.id))
         job.finish(end)
         # Message, slots and jobs would keep each other alive.
-        if job.command.consume:
+        command = job.command
+        if command.consume:
             job.message.slots.clear()
         job.message = None
 

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 _EVERY_S = 0.1
-_CANCEL_S = 0.3  # after it the program is interrupted wherever it is
 _COST = 10  # a frame is due again after this many times what the last one took
-
-
-class Cancelled(Exception):  # noqa: N818 - no error: the user asked for it
-    """The run was ended by its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +81,14 @@ class Outcome:
 
 
 class Watch(Observer):
-    """Reports frames of a run some times a second, and ends it when told to."""
+    """Reports frames of a run some times a second."""
 
-    def __init__(self, report: Callable[[Frame], None], stop: threading.Event) -> None:
-        self._report, self._stop = report, stop
+    def __init__(self, report: Callable[[Frame], None]) -> None:
+        self._report = report
         self._due, self._before = 0.0, (time.perf_counter(), 0)
-
-    def check(self) -> None:
-        """Raise `Cancelled` if the run is to end."""
-        if self._stop.is_set():
-            raise Cancelled
 
     def pulse(self, engine: GraphEngine) -> None:
         """Report where the engine stands, if that is due."""
-        self.check()
         now = time.perf_counter()
         if now < self._due:
             return
@@ -138,6 +127,7 @@ class Job:
     before: Callable[[], Outcome | None] = lambda: None
     limits: Limits = NONE
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _over: threading.Event = field(default_factory=threading.Event, init=False)
     _watchdog: Watchdog | None = field(default=None, init=False)
 
@@ -146,11 +136,16 @@ class Job:
         threading.Thread(target=self._to_the_end, name="kernbench run", daemon=True).start()
 
     def cancel(self) -> None:
-        """Ask the run to end; it does so within a second, even in a loop that never ends."""
+        """End the run, whatever it does: at the next instruction of its Python code."""
         if not self._stop.is_set():
             self._stop.set()
             if self._watchdog is not None:
-                self._watchdog.start(_CANCEL_S)
+                self._watchdog.start(0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended; its results may still be looked at."""
+        return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; return whether it has come."""
@@ -166,6 +161,7 @@ class Job:
         begin = time.perf_counter()
         with _heard() as printed:
             outcome = self._outcome()
+        self._ended.set()
         seconds = time.perf_counter() - begin
         if not outcome.made:
             outcome = replace(outcome, printed=printed.text.getvalue(), seconds=seconds)
@@ -176,28 +172,36 @@ class Job:
     def _outcome(self) -> Outcome:
         watchdog = self._watchdog = Watchdog(lambda _: LimitError("cancelled"))
         try:
+            outcome = self._attempt()
+        except Expired:
+            outcome = Outcome(cancelled=True)
+        while True:
             try:
-                return self.before() or self._run()
-            finally:
                 watchdog.close()
-        except (Cancelled, Expired):
-            return Outcome(cancelled=True)
-        except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
+                break
+            except Expired:
+                continue
+        return Outcome(cancelled=True) if self._stop.is_set() else outcome
+
+    def _attempt(self) -> Outcome:
+        try:
             if self._stop.is_set():
                 return Outcome(cancelled=True)
-            return Outcome(error=str(error) if isinstance(error, KernbenchError) else _told(error))
+            return self.before() or self._run()
+        except KernbenchError as error:
+            return Outcome(error=str(error))
+        except BaseException as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
+            return Outcome(error=_told(error))
 
     def _run(self) -> Outcome:
-        watch, options = Watch(self.on_frame, self._stop), self.options
-        watch.check()
-        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[watch])
+        options = self.options
+        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[Watch(self.on_frame)])
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
-        watch.check()
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Return what an error says, and where in the user's program it was raised."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
     where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from kernbench.notebook.frames import Frame
 
 _BAR = "rgba(0,114,178,.35)"
+_COLOURS = {
+    "failed": palette.VERMILION, "outdated": palette.ORANGE, "done": palette.GREEN, "running": palette.BLUE,
+}  # fmt: skip
 
 
 def frame_html(frame: Frame | None, status: str, message: str = "", end_ns: float | None = None) -> str:
@@ -33,7 +36,7 @@ def frame_html(frame: Frame | None, status: str, message: str = "", end_ns: floa
 
 
 def _status(status: str, message: str) -> str:
-    colour = {"failed": palette.VERMILION, "done": palette.GREEN, "running": palette.BLUE}.get(status, palette.GREY)
+    colour = _COLOURS.get(status, palette.GREY)
     lines = escape(message).replace("\n", "<br>")
     return (
         f'<div class="kb-status" role="status" style="border-left:4px solid {colour};padding-left:8px">'

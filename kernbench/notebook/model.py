@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis.compare import Comparison, compare
+from kernbench.analysis.compare import Comparison, compare, machine_changes
 from kernbench.errors import ConfigError, KernbenchError
+from kernbench.notebook.estimate import HostSpeed, Point
 from kernbench.notebook.frames import Film, Frame
 from kernbench.notebook.job import Job, Options, Outcome
 from kernbench.notebook.kept import shared
 from kernbench.notebook.machine import MachineForm
 from kernbench.notebook.parameters import Value
-from kernbench.notebook.state import CANCELLED, DONE, FAILED, RUNNING, STOPPING, Entry, State
+from kernbench.notebook.state import CANCELLED, DONE, FAILED, OUTDATED, RUNNING, Entry, Finished, State
 from kernbench.notebook.works import works
 from kernbench.registry import hint
 
@@ -29,8 +32,9 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "data": (True, False),
     "log": ("tile", "operation", "off"),
 }
-AUTO_RUN_S = 0.5
+AUTO_RUN_S = 1.0
 KEPT_ROWS = 1_000_000
+_PARAMETER = re.compile(r"^(\w+) = ")
 
 
 class Explorer:
@@ -48,7 +52,7 @@ class Explorer:
     form : MachineForm
         The machine.
     work : Work
-        What runs, with `values`; `wrong` has the message of each parameter that is wrong.
+        What runs, with `values`.
     state : State
         The present run; replaced as a whole, from any thread.
     history : list of Entry
@@ -69,6 +73,7 @@ class Explorer:
         self.auto = True
         self.on_change: list[Callable[[], None]] = []
         self._job: Job | None = None
+        self._speed = HostSpeed()
         self._runs = 0
         self._again = False
         self._lock = threading.Lock()
@@ -88,7 +93,8 @@ class Explorer:
         if name not in self.works:
             raise ConfigError(f"{name!r} cannot be run; {hint(name, self.works)}")
         self.work = self.works[name]
-        self.wrong: dict[str, str] = {}
+        self._unread: dict[str, str] = {}
+        self._foreseen: tuple[object, float | None, dict[str, str]] = (None, None, {})
         self.values: dict[str, Value] = {}
         for parameter in self.work.parameters:
             options = parameter.options(self.form.machine)
@@ -96,15 +102,40 @@ class Explorer:
             self.values[parameter.name] = parameter.default if usual else options[0]
 
     def set(self, name: str, given: object) -> bool:
-        """Take the value of a parameter; return whether it means one. `wrong` says why not."""
+        """Take the value of a parameter; return whether it is a value. `wrong` says why not."""
         [parameter] = [x for x in self.work.parameters if x.name == name]
         try:
             self.values[name] = parameter.parse(given, self.form.machine)
         except ConfigError as error:
-            self.wrong[name] = str(error)
+            self._unread[name] = str(error)
             return False
-        self.wrong.pop(name, None)
+        self._unread.pop(name, None)
         return True
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The message for each parameter that is wrong, by itself or on this machine; under "" what concerns several.
+
+        Of a study all faults are known before it runs; of other programs, only texts that are no value.
+        """
+        return self._unread or self._foresee()[1]
+
+    def _foresee(self) -> tuple[float | None, dict[str, str]]:
+        """Return the cost of a run, if that can be computed, and what this machine cannot run, by parameter."""
+        point = (self.work, dict(self.values), self.options.data, self.form.machine.hash)
+        if self._foreseen[0] != point:
+            cost: float | None = None
+            wrong: dict[str, str] = {}
+            try:
+                if self.work.cost is not None:
+                    cost = self.work.cost(self.form.machine, self.options.data, **self.values)
+            except ConfigError as error:
+                for fault in error.faults:
+                    found = _PARAMETER.match(fault)
+                    place = found[1] if found and found[1] in self.values else ""
+                    wrong[place] = "; ".join(x for x in (wrong.get(place), fault) if x)
+            self._foreseen = (point, cost, wrong)
+        return self._foreseen[1:]
 
     def set_option(self, name: str, value: Any) -> None:
         """Set one of `OPTIONS`.
@@ -125,38 +156,56 @@ class Explorer:
         """What keeps a run from starting; empty where nothing does."""
         if self.state.busy:
             return "a run is under way"
+        if self._job is not None and not self._job.ended:
+            return "the cancelled run is ending"
         if self.form.wrong:
             return "the machine has wrong values"
         return "a parameter is wrong" if self.wrong else ""
 
     def estimate_s(self) -> float | None:
-        """Return how long a run would take [host s], from the last one of the same work; None where there is none.
+        """Return how long a run of what is chosen will take [host s]; None where nothing is known of that."""
+        return self._speed.seconds(self._point(), self._foresee()[0])
 
-        Notes
-        -----
-        Time is taken to grow with each whole number among the parameters, and with the PEs of the machine.
-        """
-        last = next((x for x in reversed(self.history) if x.work.name == self.work.name), None)
-        if last is None:
-            return None
-        ratio = self.form.machine.config.n_pes / last.machine.config.n_pes
-        for name, value in self.values.items():
-            before = last.values.get(name)
-            if type(value) is int and type(before) is int:
-                ratio *= value / before
-        return last.seconds * max(1.0, ratio)
+    def _point(self) -> Point:
+        return Point(self.work.name, tuple(self.values.items()), self.options, self.form.machine.config.n_pes)
 
     @property
     def runs_by_itself(self) -> bool:
-        """Whether a changed control is to start a run: nothing is in the way, and it would be short."""
+        """Whether a changed control is to start a run: there is an outdated result, and a new one would be quick."""
+        if not self.auto or not self.changes or self.obstacle:
+            return False
         estimate = self.estimate_s()
-        return self.auto and not self.obstacle and estimate is not None and estimate < AUTO_RUN_S
+        return estimate is not None and estimate < AUTO_RUN_S
 
     @property
-    def shown(self) -> bool:
-        """Whether what is to be seen is the result of what is chosen: a run of it would show the same."""
-        entry = self.state.entry
-        return self.state.status == DONE and entry is not None and self._chosen() == _chosen(entry)
+    def changes(self) -> list[str]:
+        """What is chosen now and was otherwise in the run that the tabs show; empty where a run would show the same."""
+        if self.state.finished is None:
+            return []
+        entry = self.state.finished.entry
+        before: dict[str, Any] = {"run": entry.work.name, **asdict(entry.options)}
+        now: dict[str, Any] = {"run": self.work.name, **asdict(self.options)}
+        if entry.work == self.work:
+            before, now = before | entry.values, now | self.values
+        found = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
+        machine = machine_changes(entry.machine.spec, self.form.machine.spec)
+        found += [f"{x.field} was {_said(x.before)}, is {_said(x.after)}" for x in machine]
+        return found + ["a value is wrong"] * bool(self.form.wrong or self.wrong)
+
+    @property
+    def current(self) -> bool:
+        """Whether the tabs show the result of what is chosen."""
+        return self.state.finished is not None and not self.changes
+
+    @property
+    def status(self) -> str:
+        """The status of the present run; "outdated" once it is done and something has been changed."""
+        return OUTDATED if self.state.status == DONE and self.changes else self.state.status
+
+    @property
+    def message(self) -> str:
+        """What to tell the user with the status."""
+        return "; ".join(self.changes) if self.status == OUTDATED else self.state.message
 
     # -- running
 
@@ -176,11 +225,17 @@ class Explorer:
             entry = Entry(
                 self._runs, self.work, values, form.machine, form.machine.source, tuple(form.overrides()), self.options
             )
-            before = (lambda: None) if again else self._found
+            before = (lambda: None) if again else partial(self._found, entry)
             self._job = Job(
-                entry.machine, self.work.program(values), entry.name, self.options, self._framed, self._ended, before
+                entry.machine,
+                self.work.program(values),
+                entry.name,
+                self.options,
+                partial(self._framed, entry),
+                partial(self._ended, entry, self._point(), self._foresee()[0]),
+                before,
             )
-            self.state = State(RUNNING, entry=entry)
+            self.state = State(RUNNING, entry=entry, finished=self.state.finished)
         self._changed()
         self._job.start()
         return True
@@ -192,12 +247,15 @@ class Explorer:
             self.run()
 
     def cancel(self) -> bool:
-        """Ask the run to end; return whether one is under way."""
+        """End the run; return whether one is under way.
+
+        What the run still does until its thread has noticed reaches no one, and no other run begins before.
+        """
         with self._lock:
-            if self._job is None or self.state.status != RUNNING:
+            if self._job is None or not self.state.busy:
                 return False
-            self.state = replace(self.state, status=STOPPING, message="stopping")
             self._job.cancel()
+            self.state = replace(self.state, status=CANCELLED, message="")
         self._changed()
         return True
 
@@ -205,58 +263,63 @@ class Explorer:
         """Wait until the run has ended; return whether it has."""
         return self._job is None or self._job.wait(timeout_s)
 
-    def _chosen(self) -> tuple[object, ...]:
-        return self.work, self.values, self.form.machine.config, self.options
-
-    def _found(self) -> Outcome | None:
-        """Return what the cache has of the present run; of a point of a sweep, whose log is not kept, tell the time."""
-        assert self.state.entry is not None
-        place = shared(self.state.entry)
+    def _found(self, entry: Entry) -> Outcome | None:
+        """Return what the cache has of a run; of a point of a sweep, whose log is not kept, tell the time."""
+        place = shared(entry)
         found = place.find() if place is not None else None
         if isinstance(found, dict):
             message = f"in the cache: {found['run_ns']:,.1f} ns; its log is not there, so it is simulated for that"
-            with self._lock:
-                self.state = replace(self.state, message=message)
-            self._changed()
+            self._replace(entry, message=message)
             return None
         return found
 
-    def _framed(self, frame: Frame) -> None:
-        with self._lock:
-            self.state = replace(self.state, frame=frame)
-        self._changed()
+    def _framed(self, entry: Entry, frame: Frame) -> None:
+        self._replace(entry, frame=frame)
 
-    def _ended(self, outcome: Outcome) -> None:
-        state = self.state
-        assert state.entry is not None
-        if outcome.result is None:
-            status, message = (CANCELLED, "cancelled") if outcome.cancelled else (FAILED, outcome.error)
-            with self._lock:
-                self.state = replace(state, status=status, message=message, outcome=outcome)
-            self._changed()
-            return
-        film, found = Film(outcome.result.records), outcome.made > 0
-        entry = replace(state.entry, latency_ns=outcome.result.latency_ns, seconds=outcome.seconds, found=found)
-        done = State(DONE, _origin(outcome), film.frame(film.end_ps), entry, outcome, film)
+    def _replace(self, entry: Entry, **fields: Any) -> bool:
+        """Change the state of a run that is under way; return False, and do nothing, where it is not any more."""
         with self._lock:
-            self.history.append(entry)
-            self._keep(entry, outcome.result)
-            self.state = done
+            if self.state.entry is not entry or not self.state.busy:
+                return False
+            self.state = replace(self.state, **fields)
         self._changed()
-        place = None if found else shared(entry)
-        if place is not None:
-            place.keep(outcome)
+        return True
+
+    def _ended(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
+        if outcome.result is None:
+            if not self._replace(entry, status=FAILED, message=outcome.error):
+                self._changed()  # cancelled before: now another run may begin
+        else:
+            self._done(entry, point, cost_us, outcome)
+        if self._again:
+            self.touched()
+
+    def _done(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
+        result = outcome.result
+        assert result is not None
+        entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
+        film = Film(result.records)
+        finished = Finished(entry_done, outcome, film)
+        if not entry_done.found:
+            self._speed.note(point, cost_us, outcome.seconds)
+            place = shared(entry_done)
+            if place is not None:
+                place.keep(outcome)  # first, so that what is shown as done survives whatever comes
+        with self._lock:
+            if self.state.entry is not entry or not self.state.busy:
+                return
+            self.history.append(entry_done)
+            self._keep(entry_done, result)
+            done = self.state = State(DONE, _origin(outcome), film.frame(film.end_ps), entry_done, finished)
+        self._changed()
         try:
-            why: Why | str = outcome.result.why()
+            why: Why | str = result.why()
         except KernbenchError as error:
             why = str(error)
         with self._lock:
-            if self.state is not done:  # another run has begun
-                return
-            self.state = replace(done, why=why)
+            if self.state is done:
+                self.state = replace(done, finished=replace(finished, why=why))
         self._changed()
-        if self._again:
-            self.touched()
 
     def _changed(self) -> None:
         for listener in self.on_change:
@@ -267,7 +330,7 @@ class Explorer:
     @property
     def result(self) -> Result | None:
         """The last run that ended well."""
-        return self._results.get(self.history[-1].number) if self.history else None
+        return self.state.finished.result if self.state.finished else None
 
     def result_of(self, entry: Entry) -> Result:
         """Return the result of a run of the history.
@@ -335,8 +398,8 @@ class Explorer:
                 del self._results[number]
 
 
-def _chosen(entry: Entry) -> tuple[object, ...]:
-    return entry.work, entry.values, entry.machine.config, entry.options
+def _said(value: Any) -> str:
+    return "absent" if value is None else str(value)
 
 
 def _origin(outcome: Outcome) -> str:

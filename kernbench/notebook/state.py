@@ -1,4 +1,4 @@
-"""A run of the explorer: what was asked for, and how it stands. Plain values, replaced as a whole."""
+"""A run of the explorer: what was asked for, and what came of it. Plain values, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
     from kernbench.notebook.frames import Film, Frame
     from kernbench.notebook.job import Options, Outcome
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from kernbench.notebook.works import Work
     from kernbench.topology.builder import Machine
 
-IDLE, RUNNING, STOPPING, DONE, FAILED, CANCELLED = "idle", "running", "stopping", "done", "failed", "cancelled"
+IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
+OUTDATED = "outdated"
 REPLAY_S = 2.0
 
 
@@ -63,42 +65,62 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that ended well.
+
+    Attributes
+    ----------
+    entry : Entry
+    outcome : Outcome
+        With a result.
+    film : Film
+        Its log, for the replay.
+    why : Why or str or None
+        Its critical path, or why there is none; None while that is being computed.
+    """
+
+    entry: Entry
+    outcome: Outcome
+    film: Film
+    why: Why | str | None = None
+
+    @property
+    def result(self) -> Result:
+        """What the run came to."""
+        assert self.outcome.result is not None
+        return self.outcome.result
+
+    @property
+    def replays(self) -> bool:
+        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
+        return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
+
+
+@dataclass(frozen=True, slots=True)
 class State:
-    """What is to be seen of the present run.
+    """The present run, and the finished one that the tabs show.
 
     Attributes
     ----------
     status : str
-        "idle", "running", "stopping", "done", "failed" or "cancelled".
+        Of the present run: "idle", "running", "done", "failed" or "cancelled".
     message : str
-        What to tell the user beside it.
+        What to tell the user with it.
     frame : Frame or None
-        Where the run stands, or ended.
+        Where the present run is, or ended.
     entry : Entry or None
-        The run.
-    outcome : Outcome or None
-        What came of it.
-    film : Film or None
-        Its log, to be looked at again.
-    why : Why or str or None
-        Its critical path, or why there is none; None while that is being looked for.
+        The present run.
+    finished : Finished or None
+        The last run that ended well; it stays while another one runs, fails or is cancelled.
     """
 
     status: str = IDLE
     message: str = ""
     frame: Frame | None = None
     entry: Entry | None = None
-    outcome: Outcome | None = None
-    film: Film | None = None
-    why: Why | str | None = None
+    finished: Finished | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a run is under way."""
-        return self.status in (RUNNING, STOPPING)
-
-    @property
-    def replays(self) -> bool:
-        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
-        outcome = self.outcome
-        return self.status == DONE and outcome is not None and (outcome.made > 0 or outcome.seconds < REPLAY_S)
+        return self.status == RUNNING

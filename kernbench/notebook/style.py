@@ -22,6 +22,7 @@ _CSS = f"""<style>
 .kb-explorer .kb-unit {{ opacity: .75; font-size: 85%; white-space: nowrap }}
 .kb-explorer .kb-told {{ border-left: 3px solid {palette.GREEN}; padding-left: 6px; margin: 2px 0 4px }}
 .kb-explorer .kb-told.kb-bad {{ border-color: {palette.VERMILION} }}
+.kb-explorer .kb-outdated {{ border-left: 3px solid {palette.ORANGE}; padding-left: 6px }}
 .kb-explorer table {{ border-collapse: collapse; margin: 6px 0; font-size: 90% }}
 .kb-explorer td, .kb-explorer th {{ padding: 1px 8px 1px 0; text-align: left }}
 .kb-explorer table.kb-table tr {{ border-bottom: 1px solid rgba(128,128,128,.25) }}

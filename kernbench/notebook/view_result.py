@@ -22,6 +22,7 @@ from kernbench.notebook.words import why_html
 if TYPE_CHECKING:
     from kernbench.notebook.frames import Film
     from kernbench.notebook.model import Explorer
+    from kernbench.notebook.state import Finished
 
 WHOLE = "the whole run"
 
@@ -41,6 +42,8 @@ class ResultPanel:
         self._drawn: dict[str, object] = {}
         self._film: Film | None = None
         self.timeline, self.history = TimelineTab(explorer), HistoryTab(explorer)
+        self.subject = widgets.HTML()
+        self.subject.add_class("kb-subject")
         self.html = {name: widgets.HTML(NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
@@ -55,13 +58,13 @@ class ResultPanel:
         self.file.add_class("kb-file")
         parts: dict[str, widgets.Widget] = {
             "Machine": machine,
-            "Why": widgets.VBox([row("of", self.of), self.html["Why"]]),
-            "Stages": self.html["Stages"],
-            "Timeline": self.timeline.root,
-            "Links": self.html["Links"],
-            "Roofline": self.html["Roofline"],
+            "Why": self._of_a_run(row("of", self.of), self.html["Why"]),
+            "Stages": self._of_a_run(self.html["Stages"]),
+            "Timeline": self._of_a_run(self.timeline.root),
+            "Links": self._of_a_run(self.html["Links"]),
+            "Roofline": self._of_a_run(self.html["Roofline"]),
             "Compare": self.history.root,
-            "Export": widgets.VBox([row("file", self.what, self.prepare), self.file]),
+            "Export": self._of_a_run(row("file", self.what, self.prepare), self.file),
         }
         self._names = list(parts)
         self.root = widgets.Tab(list(parts.values()), titles=self._names, selected_index=0)
@@ -69,14 +72,20 @@ class ResultPanel:
         self.root.observe(lambda _: self._draw(), "selected_index")
         self._draw()
 
+    def _of_a_run(self, *parts: widgets.Widget) -> widgets.VBox:
+        """Return a tab about one run, which it names."""
+        return widgets.VBox([self.subject, *parts])
+
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
-        film = self._explorer.state.film
-        if film is not None and "Why" not in self._drawn:
+        finished = self._explorer.state.finished
+        self.subject.value = _subject(self._explorer)
+        if finished is not None and "Why" not in self._drawn:
             self.root.selected_index = self._names.index("Why")
-        if film is not None and film is not self._film:
-            self._film = film
-            self.of.options = (WHOLE, *calls(film.records.launches))
+        if finished is not None and finished.film is not self._film:
+            self._film = finished.film
+            self.of.options = (WHOLE, *calls(finished.film.records.launches))
+            self.file.value = ""
         self.history.refresh()
         self._draw()
 
@@ -87,12 +96,14 @@ class ResultPanel:
     def _draw(self) -> None:
         """Draw the tab that is looked at, unless it is drawn already."""
         name = self._names[self.root.selected_index or 0]
-        state = self._explorer.state
-        seen = (state.film, state.why, self.of.value) if name == "Why" else state.film
-        draw: Callable[[], str] | None = {
+        finished = self._explorer.state.finished
+        if finished is None:
+            return
+        seen = (finished.film, finished.why, self.of.value) if name == "Why" else finished.film
+        draw: Callable[[Finished], str] | None = {
             "Why": self._why, "Stages": self._stages, "Links": self._links, "Roofline": self._roofline
         }.get(name)  # fmt: skip
-        if state.film is None or self._drawn.get(name) == seen:
+        if self._drawn.get(name) == seen:
             return
         self._drawn[name] = seen
         if name == "Timeline":
@@ -100,17 +111,15 @@ class ResultPanel:
         elif draw is not None:
             self.html[name].value = "<p>drawing ...</p>"
             try:
-                self.html[name].value = draw()
+                self.html[name].value = draw(finished)
             except (KernbenchError, ValueError) as error:
                 self.html[name].value = told(str(error), wrong=True)
 
-    def _why(self) -> str:
-        why, outcome = self._explorer.state.why, self._explorer.state.outcome
-        assert outcome is not None
+    def _why(self, finished: Finished) -> str:
+        why, outcome = finished.why, finished.outcome
         checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
         if isinstance(why, Why) and self.of.value != WHOLE:
-            assert outcome.result is not None
-            why = outcome.result.why(self.of.value)
+            why = finished.result.why(self.of.value)
         if why is None:
             found = "<p>looking for the critical path ...</p>"
         else:
@@ -118,39 +127,49 @@ class ResultPanel:
         printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
         return "".join([told(checked) if outcome.checks else "", found, _shown(outcome.shown), printed])
 
-    def _stages(self) -> str:
-        result = self._explorer.result
-        assert result is not None
-        return result._repr_html_()
+    def _stages(self, finished: Finished) -> str:
+        return finished.result._repr_html_()
 
-    def _links(self) -> str:
+    def _links(self, finished: Finished) -> str:
         from kernbench.notebook.heat import heat_svg  # matplotlib's colours, which take a while to import
 
-        result, entry = self._explorer.result, self._explorer.state.entry
-        assert result is not None
-        assert entry is not None
-        return heat_svg(result.records, entry.machine)
+        return heat_svg(finished.result.records, finished.entry.machine)
 
-    def _roofline(self) -> str:
-        result, entry = self._explorer.result, self._explorer.state.entry
-        assert result is not None
-        assert entry is not None
+    def _roofline(self, finished: Finished) -> str:
+        result, entry = finished.result, finished.entry
         png = b64encode(png_of(roofline_figure(entry, result))).decode()
         line = utilization_line(entry, result)
         return f'<p>{line}</p><img alt="roofline" style="max-width:100%" src="data:image/png;base64,{png}">'
 
     def _export(self) -> None:
-        result = self._explorer.result
-        if result is None:
+        finished = self._explorer.state.finished
+        if finished is None:
             self.file.value = told("nothing has run yet: press Run first", wrong=True)
             return
         try:
-            made = export(self.what.value, self._explorer.history[-1], result)
+            made = export(self.what.value, finished.entry, finished.result)
         except KernbenchError as error:
             self.file.value = told(str(error), wrong=True)
             return
         text = f"<pre>{escape(made.content.decode())}</pre>" if made.name.endswith((".py", ".yaml")) else ""
         self.file.value = f"{download(*made)} ({len(made.content):,} B){text}"
+
+
+def _subject(explorer: Explorer) -> str:
+    """Return which run a tab shows, and whether it is not the one that the form or the status is about."""
+    state = explorer.state
+    if state.finished is None:
+        return ""
+    entry = state.finished.entry
+    machine = ", ".join([entry.source, *entry.overrides])
+    what = f"<b>Run {entry.number}</b>: {escape(entry.title)} on {escape(machine)}, {entry.latency_ns:,.1f} ns"
+    if state.entry is not None and state.entry.number != entry.number:
+        said = f"run {state.entry.number} is {state.status}: {state.entry.title}"
+    elif explorer.changes:
+        said = f"outdated: {'; '.join(explorer.changes)}"
+    else:
+        return f"<div>{what}</div>"
+    return f'<div class="kb-outdated">{what}<br>{escape(said)}</div>'
 
 
 def _shown(value: Any) -> str:

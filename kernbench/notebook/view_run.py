@@ -8,7 +8,7 @@ import ipywidgets as widgets
 
 from kernbench.notebook.live import frame_html
 from kernbench.notebook.model import Explorer
-from kernbench.notebook.state import RUNNING
+from kernbench.notebook.state import DONE
 from kernbench.notebook.style import button, row
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ class RunPanel:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._film: Film | None = None
-        self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.shown), "primary")
+        self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.current), "primary")
         self.run.add_class("kb-run")
         self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
         self.cancel.add_class("kb-cancel")
         self.auto = widgets.Checkbox(
             explorer.auto, description="run again by itself", indent=False, layout={"width": "auto"},
-            tooltip="after a change, when the run is estimated to take less than half a second",
+            tooltip="after a change, when the run is estimated to take less than a second",
         )  # fmt: skip
         self.auto.add_class("kb-auto")
         self.auto.observe(lambda change: setattr(explorer, "auto", change["new"]), "value")
@@ -64,34 +64,44 @@ class RunPanel:
         self.run.disabled = bool(explorer.obstacle)
         self.run.description, self.run.tooltip = (
             ("Run again", "Simulate this once more, whatever is in the cache")
-            if explorer.shown
+            if explorer.current
             else ("Run", "Simulate this work on this machine, or show it at once if it is in the cache")
         )
-        self.cancel.disabled = state.status != RUNNING
+        self.cancel.disabled = not state.busy
         estimate = explorer.estimate_s()
         self.note.value = (
             explorer.obstacle
             if not state.busy and explorer.obstacle
-            else f"takes about {estimate:.1f} s"
-            if estimate
+            else f"takes about {_rounded(estimate)}"
+            if estimate is not None
             else ""
         )
-        if state.film is not self._film:
-            self._film = state.film
-            if state.replays:
+        finished = state.finished
+        if finished is not None and finished.film is not self._film:
+            self._film = finished.film
+            if finished.replays:
                 self.play.value = self.at.value = 0
                 self.play.playing = True
             else:
                 self.play.playing = False
                 self.play.value = self.at.value = STEPS
-        self.replay.layout.display = "none" if state.film is None else "flex"
+        self.replay.layout.display = "flex" if state.status == DONE else "none"
         self._show()
 
     def _show(self) -> None:
-        state = self._explorer.state
-        if state.film is None:
-            self.frame.value = frame_html(state.frame, state.status, state.message)
+        state, status, message = self._explorer.state, self._explorer.status, self._explorer.message
+        if state.status != DONE or state.finished is None:
+            self.frame.value = frame_html(state.frame, status, message)
             return
-        end = state.film.end_ps
-        frame = state.film.frame(round(end * self.at.value / STEPS)) if self.at.value < STEPS else state.frame
-        self.frame.value = frame_html(frame, state.status, state.message, end / 1000)
+        film = state.finished.film
+        frame = film.frame(round(film.end_ps * self.at.value / STEPS)) if self.at.value < STEPS else state.frame
+        self.frame.value = frame_html(frame, status, message, film.end_ps / 1000)
+
+
+def _rounded(seconds: float) -> str:
+    """Return a time as well as an estimate knows it: one digit, no unit smaller than 0.1 s."""
+    if seconds < 1:
+        return f"{max(0.1, seconds):.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"

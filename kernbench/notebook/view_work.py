@@ -62,13 +62,19 @@ class WorkPanel:
         )
 
     def refresh(self) -> None:
-        """Show the choices of the machine as it is now."""
+        """Show the choices of the machine as it is now, and what is wrong on it."""
         for parameter in self._explorer.work.parameters:
             control = self.inputs[parameter.name]
             options = parameter.options(self._explorer.form.machine)
             if options and list(control.options) != options:
                 self._show()
                 return
+        self._mark()
+
+    def _mark(self) -> None:
+        wrong = self._explorer.wrong
+        for name, message in self._messages.items():
+            message.value = told(wrong.get(name, ""), wrong=True)
 
     def _choose(self, name: str) -> None:
         self._explorer.choose(name)
@@ -82,13 +88,15 @@ class WorkPanel:
     def _show(self) -> None:
         work = self._explorer.work
         self.title.value = f'<div class="kb-title">{escape(work.title)}</div>'
-        self.inputs, self._messages, rows = {}, {}, []
+        self.inputs, rows = {}, []
+        self._messages = {"": widgets.HTML()}
         for parameter in work.parameters:
             control, message = self._control(parameter), widgets.HTML()
             message.add_class("kb-wrong")
             self.inputs[parameter.name], self._messages[parameter.name] = control, message
             rows += [row(parameter.name, control, tip=parameter.says), message]
-        self.fields.children = rows
+        self.fields.children = [*rows, self._messages[""]]
+        self._mark()
 
     def _control(self, parameter: Parameter) -> widgets.Widget:
         value, options = self._explorer.values[parameter.name], parameter.options(self._explorer.form.machine)
@@ -111,5 +119,5 @@ class WorkPanel:
 
     def _set(self, name: str, given: object) -> None:
         self._explorer.set(name, given)
-        self._messages[name].value = told(self._explorer.wrong.get(name, ""), wrong=True)
+        self._mark()
         self._on_change()

@@ -31,6 +31,8 @@ class Work:
     parameters : tuple of Parameter
     source : tuple of str
         Import and expression that give `function` in a cell.
+    cost : callable, optional
+        `cost(machine, data, **values)`, see `kernbench.studies.explore`.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Work:
     function: Callable[..., object]
     parameters: tuple[Parameter, ...]
     source: tuple[str, str]
+    cost: Callable[..., float] | None = None
 
     def program(self, values: Mapping[str, Value]) -> Callable[[RuntimeContext], object]:
         """Return the program with its parameters filled in."""
@@ -53,10 +56,10 @@ def works(own: Iterable[Callable[..., object]] = ()) -> dict[str, Work]:
         Functions `f(torch, *, size=64, ...)`; a bench of the user's own is found by its decorator.
     """
     found = [_own(function) for function in own]
-    for name, function in explorations().items():
-        package, _, module = function.__module__.rpartition(".")
-        source = (f"from {package} import {module}", f"{module}.{function.__name__}")
-        found.append(_work(f"study {name}", function, source))
+    for name, study in explorations().items():
+        package, _, module = study.run.__module__.rpartition(".")
+        source = (f"from {package} import {module}", f"{module}.{study.run.__name__}")
+        found.append(_work(f"study {name}", study.run, source, study.cost))
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
@@ -72,6 +75,8 @@ def _own(function: Callable[..., object]) -> Work:
     return _work(name, function, ("" if home == "__main__" else f"from {home} import {name}", name))
 
 
-def _work(name: str, function: Callable[..., object], source: tuple[str, str]) -> Work:
+def _work(
+    name: str, function: Callable[..., object], source: tuple[str, str], cost: Callable[..., float] | None = None
+) -> Work:
     title = (inspect.getdoc(function) or name).partition("\n")[0]
-    return Work(name, title, function, tuple(parameters_of(function)), source)
+    return Work(name, title, function, tuple(parameters_of(function)), source, cost)

@@ -85,11 +85,11 @@ class Accelerator:
         self._host.synchronize(self._host.index(device))
 
     def memory_allocated(self, device_index: DeviceLike | None = None) -> int:
-        """Return the bytes that tensors hold on a device; copies of replicated parts count."""
+        """Return the bytes of the tensors that the program has on a device; copies of replicated parts count."""
         return self._host.memory.allocated[self._host.index(device_index)]
 
     def max_memory_allocated(self, device_index: DeviceLike | None = None) -> int:
-        """Return the most bytes that tensors held at a time, since the start or the last reset."""
+        """Return the most bytes that the program had in tensors at a time, since the start or the last reset."""
         return self._host.memory.peak[self._host.index(device_index)]
 
     def reset_peak_memory_stats(self, device_index: DeviceLike | None = None) -> None:

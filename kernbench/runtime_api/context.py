@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.result import Result
+from kernbench.errors import StateError
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
 from kernbench.runtime_api.host import Host
@@ -28,6 +31,29 @@ if TYPE_CHECKING:
     from kernbench.ccl.plan import Plan
     from kernbench.runtime_api.distributed import Distributed
     from kernbench.runtime_api.tensor import Tensor
+
+
+class _Open(threading.local):
+    """The sessions that a thread has open, the innermost last."""
+
+    def __init__(self) -> None:
+        self.sessions: list[RuntimeContext] = []
+
+
+_open = _Open()
+
+
+def current_session() -> RuntimeContext:
+    """Return the session whose with-block the caller is in; of several, the innermost.
+
+    Raises
+    ------
+    StateError
+        If there is none in this thread.
+    """
+    if not _open.sessions:
+        raise StateError("no session is open: call it inside `with kb.session(...) as torch:`, or pass torch=torch")
+    return _open.sessions[-1]
 
 
 class RuntimeContext(TypeNames, Creation):
@@ -150,6 +176,11 @@ class RuntimeContext(TypeNames, Creation):
         return collective(self._host, tensors, algorithm, config, name, n_slots, call)
 
     @property
+    def is_open(self) -> bool:
+        """Whether its with-block has not ended."""
+        return self._host.is_open
+
+    @property
     def requests(self) -> int:
         """Launches and copies asked for so far."""
         return self._host.requests
@@ -170,19 +201,23 @@ class RuntimeContext(TypeNames, Creation):
         return [] if ranks is None else [rank.place for rank in ranks.ranks if not rank.has_ended]
 
     def __enter__(self) -> Self:
+        _open.sessions.append(self)
         self._guard.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        forgotten: list[tuple[str, tuple[str, int]]] = []
         try:
             if error is None and self.engine.failure is None:
                 self.multiprocessing.finish()
+                forgotten = [(str(work), line) for work, line in self._host.unwaited.items()]
                 self._host.synchronize()
         except Expired as expired:
             error = expired
         finally:
+            _open.sessions.remove(self)
             self._guard.stop()
             self._broken = error is not None
             self._final = self._summary()
@@ -190,6 +225,12 @@ class RuntimeContext(TypeNames, Creation):
         late = self._guard.told(error)
         if late is not None:
             raise late from None
+        for what, (file, line) in forgotten:
+            message = (
+                f"{what}, was never waited for: its tensors can be read too early and written too early; call wait() "
+                "on the Work that it returned"
+            )
+            warnings.warn_explicit(message, UserWarning, file, line)
 
     if not TYPE_CHECKING:
 

@@ -48,6 +48,7 @@ class DeviceTensor(Tensor):
     ) -> None:
         self._host = host
         self._handle = handle
+        self._claim = handle.claim()
         self._layout = layout
         self._offset = offset
         self.device = Device("ahbm", handle.sip)

@@ -23,6 +23,7 @@ class _Scope:
         self.entering: ProcessGroup | None = None  # the world that not all have come to
         self.world: dict[int, ProcessGroup] = {}  # the one that each is in
         self.made: list[ProcessGroup] = []
+        self.is_inherited = False  # by the ranks of every spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,13 @@ class Groups:
         self._host = host
         self._transport = Transport(host)
         self._outside, self._spawned = _Scope(), _Scope()
+        host.at_ranks_start.append(self._inherit)
         host.at_ranks_end.append(self._forget)
+
+    @property
+    def _speaks_for_all(self) -> bool:
+        """Whether the caller is no rank itself, and sets up the world that ranks will inherit."""
+        return self._host.rank is None and self._outside.is_inherited
 
     @property
     def _scope(self) -> _Scope:
@@ -65,10 +72,11 @@ class Groups:
         pg_options: Algorithms | None = None,
         device_id: object = None,
     ) -> None:
-        """Make the calling rank a member of the world: all ranks of its spawn, or itself alone outside of one.
+        """Make the calling rank a member of the world: all ranks of its spawn.
 
-        Waits for all of them. Takes no simulated time: queues are installed, by messages through the machine, when a
-        group first uses them.
+        Called before `spawn`, it makes a world of all SIPs of the machine, which the ranks of every later spawn
+        inherit; only with `world_size=1` it makes a world of the program alone. A rank waits for all others. Takes no
+        simulated time: queues are installed, by messages through the machine, when a group first uses them.
 
         Parameters
         ----------
@@ -88,7 +96,9 @@ class Groups:
         """
         self._host.check_open()
         scope, me, ranks = self._scope, self._host.rank_index, self._host.ranks
-        size = 1 if scope is self._outside or ranks is None else len(ranks.ranks)
+        inside = ranks is not None and scope is self._spawned
+        outside = 1 if world_size == 1 else self._host.n_devices
+        size = outside if ranks is None or not inside else len(ranks.ranks)
         if me in scope.world:
             raise ValueError("trying to initialize the default process group twice!")
         _check_backend(backend)
@@ -98,9 +108,13 @@ class Groups:
                 f"init_process_group: rank = {rank}, world_size = {world_size}, but this is rank {me} of {size}; leave "
                 "them out, and start as many ranks as there shall be: torch.multiprocessing.spawn(fn, nprocs=...)"
             )
+        if not inside:
+            devices = [self._host.current] if size == 1 else range(size)
+            scope.world[me] = self._new(range(size), devices, algorithms)
+            scope.is_inherited = world_size != 1
+            return
         if scope.entering is None:
-            devices = [self._host.current] if scope is self._outside else range(size)
-            scope.entering = self._new(range(size), devices, algorithms)
+            scope.entering = self._new(range(size), range(size), algorithms)
         world = scope.world[me] = scope.entering
         if all(scope.world.get(r) is world for r in world.ranks):
             scope.entering = None
@@ -111,9 +125,10 @@ class Groups:
         scope, me = self._scope, self._host.rank_index
         found = self._group(group)
         for each in (found, *found.children):
-            each.left.add(me)
+            each.left.update(each.ranks if self._speaks_for_all else (me,))
         if found is scope.world[me]:
             del scope.world[me]
+            scope.is_inherited = False
 
     def get_backend(self, group: ProcessGroup | None = None) -> str:
         """Return the name of the backend."""
@@ -142,7 +157,7 @@ class Groups:
         """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
 
         Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
-        waits for all.
+        waits for all. Before `spawn` the program calls it once for all ranks, and gets the group in any case.
 
         Parameters
         ----------
@@ -170,6 +185,10 @@ class Groups:
             raise ValueError(
                 f"new_group: ranks = {ranks}: expected different ranks of the world, 0 to {world.size() - 1}"
             )
+        if self._speaks_for_all:
+            made = self._new(members, [world.devices[r] for r in members], algorithms)
+            world.children.append(made)
+            return made
         meeting, work = world.meet(Call("new_group", more={"ranks": members, "pg_options": algorithms}, runs=False))
         if meeting.shared is None:
             meeting.shared = self._new(members, [world.devices[r] for r in members], algorithms)
@@ -237,11 +256,26 @@ class Groups:
         self._scope.made.append(group)
         return group
 
+    def _inherit(self, nprocs: int) -> None:
+        """Make ranks that are about to start members of the world that was made before."""
+        if not self._outside.is_inherited:
+            return
+        world = self._outside.world[0]
+        if nprocs != world.size():
+            raise ValueError(
+                f"spawn: nprocs = {nprocs}, but init_process_group() was called before spawn, and its world is the "
+                f"machine's {world.size()} SIPs; give nprocs={world.size()}, or call init_process_group() in the ranks"
+            )
+        self._spawned.world = dict.fromkeys(world.ranks, world)
+
     def _forget(self) -> None:
         """Leave nothing of the ranks that have ended."""
         for group in self._spawned.made:
             group.cancel()
         self._spawned = _Scope()
+        for group in self._outside.made:
+            group.children = [child for child in group.children if child in self._outside.made]
+            group.restart()
 
 
 def _algorithms(pg_options: Algorithms | None) -> dict[str, AlgorithmLike]:

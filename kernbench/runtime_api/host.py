@@ -28,6 +28,7 @@ from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.collective import Collectives
+    from kernbench.runtime_api.work import Work
     from kernbench.sim_engine.engine import GraphEngine
 
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
@@ -64,10 +65,14 @@ class Host:
         Queues between PEs, installed so far.
     requests : int
         Launches and copies asked for so far.
+    unwaited : dict
+        Asynchronous collectives and messages that the program has not waited for, and the lines that began them.
     is_open : bool
         False after `close`.
     ranks : Ranks or None
         The ranks that were started last.
+    at_ranks_start : list of callable
+        Called with the number of ranks that are about to start; may refuse it.
     at_ranks_end : list of callable
         Called when no rank is left.
     """
@@ -79,8 +84,10 @@ class Host:
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
+        self.unwaited: dict[Work, tuple[str, int]] = {}
         self.is_open = True
         self.ranks: Ranks | None = None
+        self.at_ranks_start: list[Callable[[int], None]] = []
         self.at_ranks_end: list[Callable[[], None]] = []
         self._first = selector.first
         self._streams: dict[tuple[int, str], Stream] = {}
@@ -165,6 +172,8 @@ class Host:
         for (device, _), stream in list(self._streams.items()):
             if sip in (None, device):
                 stream.synchronize()
+        for work in list(self.unwaited):
+            work.is_completed()
 
     # -- ranks
 
@@ -181,10 +190,14 @@ class Host:
 
     def start_ranks(self, programs: Sequence[Callable[[], object]]) -> Ranks:
         """Return ranks that run `programs` whenever the host waits."""
+        for tell in self.at_ranks_start:
+            tell(len(programs))
         self.ranks = Ranks(self.engine, programs, self._ranks_ended)
         return self.ranks
 
     def _ranks_ended(self) -> None:
+        if self.ranks is not None and self.ranks.errors:
+            self.unwaited.clear()  # who would have waited has been ended
         for tell in self.at_ranks_end:
             tell()
 

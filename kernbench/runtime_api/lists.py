@@ -85,7 +85,7 @@ class Lists(Messaging):
     def _done(self, work: Work, async_op: bool) -> Work | None:
         """Return the handle, or wait and return nothing."""
         if async_op:
-            return work
+            return work.detach()
         work.wait()
         return None
 

@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
 
+class Claim:
+    """What a tensor and its views hold: while it lives, the program counts as the user of the memory."""
+
+    __slots__ = ("__weakref__",)
+
+
 class TensorHandle:
     """The memory of one device tensor.
 
     It is freed when nothing needs it any more: no tensor, no view, and no pending operation. References decide
-    that, so a handle is never part of a cycle.
+    that, so a handle is never part of a cycle. It counts as allocated while a tensor or a view of it lives, as in
+    torch: what only pending operations still need does not count.
 
     Attributes
     ----------
@@ -33,13 +40,26 @@ class TensorHandle:
         Its shards.
     """
 
-    __slots__ = ("__weakref__", "_release", "layout", "name", "nbytes", "sip", "va")
+    __slots__ = ("__weakref__", "_claim", "_release", "_unclaim", "layout", "name", "nbytes", "sip", "va")
 
-    def __init__(self, name: str, sip: int, va: int, layout: Layout, release: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, sip: int, va: int, layout: Layout, release: Callable[[], None], unclaim: Callable[[], None]
+    ) -> None:
         self.name, self.sip, self.va, self.layout = name, sip, va, layout
         self.nbytes = sum(part.nbytes for part in layout.parts)
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
+        self._unclaim = unclaim
+        self._claim: weakref.ref[Claim] | None = None
+
+    def claim(self) -> Claim:
+        """Return the claim that all tensors of this memory share."""
+        claim = None if self._claim is None else self._claim()
+        if claim is None:
+            claim = Claim()
+            self._claim = weakref.ref(claim)
+            weakref.finalize(claim, self._unclaim).atexit = False
+        return claim
 
     @property
     def is_alive(self) -> bool:
@@ -70,7 +90,7 @@ class DeviceMemory:
     Attributes
     ----------
     allocated, peak : list of int
-        Bytes held by tensors on each SIP, now and at most; copies of replicated parts count.
+        Bytes of the tensors that the program has on each SIP, now and at most; copies of replicated parts count.
     """
 
     def __init__(self, config: MachineConfig, allocators: Allocators, unmap: Callable[[int, int, int], None]) -> None:
@@ -121,14 +141,22 @@ class DeviceMemory:
         self.allocated[sip] += size
         self.peak[sip] = max(self.peak[sip], self.allocated[sip])
 
+        claimed = True
+
+        def unclaim() -> None:
+            nonlocal claimed
+            if claimed:
+                claimed = False
+                self.allocated[sip] -= size
+
         def release() -> None:
             if nbytes:
                 self._unmap(sip, va, nbytes)
             self._virtual.free(va)
             self._free(sip, held)
-            self.allocated[sip] -= size
+            unclaim()
 
-        return TensorHandle(name, sip, va, Layout(shape, dtype, shards, dp), release)
+        return TensorHandle(name, sip, va, Layout(shape, dtype, shards, dp), release, unclaim)
 
     def _shards(
         self, sip: int, parts: Sequence[ShardSpec | TensorShard], held: list[tuple[int, int, int]]

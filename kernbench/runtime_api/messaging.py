@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from kernbench.errors import StateError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.exchange import Route, between
 from kernbench.runtime_api.groups import Groups
@@ -48,7 +49,7 @@ class Messaging(Groups):
         if (found := self._enter(group, "isend")) is None:
             return None
         target = self._peer_of(found, "dst", dst, group_dst)
-        return found.mailbox.send(self._message(found, "isend", tensor), target, tag)
+        return found.mailbox.send(self._message(found, "isend", tensor), target, tag).detach()
 
     def irecv(
         self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
@@ -58,7 +59,7 @@ class Messaging(Groups):
         if (found := self._enter(group, "irecv")) is None:
             return None
         source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
-        return found.mailbox.receive(self._message(found, "irecv", tensor), source, tag)[0]
+        return found.mailbox.receive(self._message(found, "irecv", tensor), source, tag)[0].detach()
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
         """Begin sends and receives, all before any is waited for; return a handle of each."""
@@ -87,6 +88,11 @@ class Messaging(Groups):
     def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
         """Return the group of a call; None, with a warning, for who is no member, as in torch."""
         found = None if group == NON_GROUP_MEMBER else self._group(group)
+        if self._speaks_for_all and found is not None and found.size() > 1:
+            raise StateError(
+                f"{name}: no rank is running: {found!r} was made before spawn; call it in a rank: "
+                f"torch.multiprocessing.spawn(fn, nprocs={self._group(None).size()})"
+            )
         if found is None or found.rank() < 0:
             self._group(None)
             warnings.warn(

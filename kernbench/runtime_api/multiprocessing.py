@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kernbench.errors import DeadlockError
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.ranks import Ranks
 
@@ -36,7 +37,10 @@ class ProcessException(Exception):  # noqa: N818  torch's name
 
 
 class ProcessRaisedException(ProcessException):
-    """A rank raised; the message has its traceback, `__cause__` is the error, `errors` holds every rank's."""
+    """A rank raised; the message has its traceback, `errors` holds every rank's error.
+
+    `__cause__` is the first of them; None for a deadlock, which is in `errors` and at the end of the message.
+    """
 
     def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
         super().__init__(msg, error_index, error_pid)
@@ -112,6 +116,8 @@ class Multiprocessing:
 
         Raises
         ------
+        ValueError
+            If `nprocs` is not a number of ranks that the machine, or the world made before, has.
         ProcessRaisedException
             If a rank raised: the first failure ends the others.
         """
@@ -154,10 +160,12 @@ def _failure(errors: Mapping[int, BaseException]) -> ProcessException:
         code = cause.code if isinstance(cause.code, int) else 1
         failure = ProcessExitedException(f"process {index} terminated with exit code {code}", index, pid, code)
     else:
-        text = "".join(traceback.format_exception(cause))
+        is_deadlock = isinstance(cause, DeadlockError)
+        text = "".join(traceback.format_exception(cause, chain=not is_deadlock))
         failure = ProcessRaisedException(
             f"\n\n-- Process {index} terminated with the following error:\n{text}", index, pid
         )
     failure.errors = dict(errors)
-    failure.__cause__ = cause
+    # A deadlock is no rank's own error: a cause would only print the list of waiters once more.
+    failure.__cause__ = None if isinstance(cause, DeadlockError) else cause
     return failure

@@ -67,7 +67,8 @@ class ProcessGroup:
         self._host = host
         self._transport = transport
         self._packers = [Packer() for _ in self.ranks]
-        self._counts = [0] * len(self.ranks)
+        self._counts = [0] * len(self.ranks)  # of all calls
+        self._numbers = [0] * len(self.ranks)  # of those that do something, as messages count them
         self._open: dict[int, Meeting] = {}
 
     def size(self) -> int:
@@ -101,9 +102,10 @@ class ProcessGroup:
         member = self.rank()
         number = self._counts[member]
         self._counts[member] += 1
+        self._numbers[member] += call.runs
         meeting = self._open.get(number)
         if meeting is None:
-            title = f"call {number} of {self.title}"
+            title = f"call {self._numbers[member] + (not call.runs)} of {self.title}"
             meeting = Meeting(self._host, title, self.ranks, self.devices, self.name, self._start)
             self._open[number] = meeting
         work = meeting.join(member, call)
@@ -118,6 +120,14 @@ class ProcessGroup:
         self._open.clear()
         self.mailbox.cancel()
         self._packers.clear()
+
+    def restart(self) -> None:
+        """Forget whatever ranks have done in it: those of the next spawn begin anew."""
+        self.cancel()
+        self.left.clear()
+        self._packers = [Packer() for _ in self.ranks]
+        self._counts = [0] * len(self.ranks)
+        self._numbers = [0] * len(self.ranks)
 
     def _start(self, calls: list[Call]) -> list[Start]:
         return self._transport.prepare(self, calls)

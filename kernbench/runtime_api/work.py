@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -97,8 +98,14 @@ class Work:
         self.event = simpy.Event(host.engine.env)
         self.error: Exception | None = None
 
+    def detach(self) -> Work:
+        """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
+        self._host.unwaited[self] = _program_line()
+        return self
+
     def wait(self, timeout: object = None) -> bool:
         """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
+        self._host.unwaited.pop(self, None)
         if self.error is None:
             self._host.engine.wait(self.event, self)
         if self.error is not None:
@@ -107,6 +114,8 @@ class Work:
 
     def is_completed(self) -> bool:
         """Return whether this rank's part is complete."""
+        if self.event.processed:
+            self._host.unwaited.pop(self, None)
         return self.event.processed
 
     def exception(self) -> Exception | None:
@@ -124,6 +133,14 @@ class Work:
     def __repr__(self) -> str:
         state = "failed" if self.error else "complete" if self.is_completed() else "under way"
         return f"<Work {self}: {state}>"
+
+
+def _program_line() -> tuple[str, int]:
+    """Return file and line of the program's call that is under way."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 class Meeting:

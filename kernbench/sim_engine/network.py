@@ -28,6 +28,7 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL
 
+from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.transfer import ACK_BYTES
 from kernbench.units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps, serialization_ps
 
@@ -59,24 +60,6 @@ class Hop(NamedTuple):
     arrival_ps: int
     start_ps: int
     end_ps: int
-
-
-class Callee:
-    """What the core calls back without a bound method: at the arrival of a message, or at a time it asked for."""
-
-    __slots__ = ()
-
-    def landed(self, arg: Any) -> None:
-        """Take a message that has arrived."""
-        raise NotImplementedError
-
-    def woken(self, what: int, arg: Any) -> None:
-        """Continue with step `what` at the time asked for."""
-        raise NotImplementedError
-
-    def __call__(self, arg: Any) -> None:
-        """Take a message that has arrived."""
-        self.landed(arg)
 
 
 class Link:
@@ -312,7 +295,7 @@ class Arbiter:
             t = max(self.link.free, self.core.now)
             if t != self._turn_ps:
                 self._turn_ps = t
-                self.core.call_at(t, self._turn, t)
+                self.core.call_last(t, self._turn, t)  # what asks in this very picosecond takes part
 
     def _turn(self, t: int) -> None:
         if t != self._turn_ps:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.analysis.causes import Causes
 from kernbench.analysis.records import Launch, LinkTable, Records
+from kernbench.sim_engine.backend import ENGINE
 from kernbench.sim_engine.op_log import KINDS
 from kernbench.units import FLIT_BYTES
 
@@ -106,6 +107,7 @@ def collect(engine: GraphEngine) -> Records:
         spec=engine.machine.spec,
         causes=causes(engine),
         complete=engine.complete,
+        engine=ENGINE,
     )
 
 

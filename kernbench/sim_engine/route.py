@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from kernbench.sim_engine.backend import Link
+from typing import TYPE_CHECKING
+
 from kernbench.units import FLIT_BYTES, flits
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.backend import Link
 
 HOP_BITS = 10
 COUNT_BITS = 34

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.plan import plan
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import AUTO
 from kernbench.dtypes import as_dtype
-from kernbench.errors import KernbenchError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import SEEN
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.studies.ccl_run import check
-from kernbench.studies.explore import Choices
+from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
 from kernbench.topology.builder import Machine
 
 
@@ -46,14 +48,41 @@ def explore(
         tensor = torch.tensor(own, **where) if torch.engine.data else torch.empty(elements, **where)
         assert isinstance(tensor, DeviceTensor)
         tensors.append(tensor)
-    plan = torch.collective(tensors, algorithm)
+    planned = torch.collective(tensors, algorithm)
     torch.ahbm.synchronize()
     if torch.engine.data:
         shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
         own = {place: values[place[0]][shard.index] for place, shard in shards.items()}
-        check(torch.engine, plan, {place: shard.pa for place, shard in shards.items()}, own, kind)
+        check(torch.engine, planned, {place: shard.pa for place, shard in shards.items()}, own, kind)
         torch.checks += 1
-    return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(plan).strip("<>")
+    return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(planned).strip("<>")
+
+
+def explore_cost(
+    machine: Machine, data: bool, *, algorithm: str, elements: int, cubes: int, pes: int, dtype: str
+) -> float:
+    """Return the host time of `explore` [us]: programs, messages, and with data the reference sum."""
+    config, itemsize, shards = machine.config, as_dtype(dtype).itemsize, cubes * pes
+    faults = at_most(machine, cubes=cubes, pes=pes)
+    if config.n_sips < 2:
+        faults.append("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+    faults += fits_slice(machine, "elements", elements, -(-elements // shards) * itemsize)
+    if faults:
+        raise ConfigError(faults)
+    lane, slot = config.n_sips, config.cube.pe.pe_ipcq.slot_bytes
+    if algorithm != AUTO:
+        chosen = resolve_algorithm_config(algorithm, load_ccl_config())
+        if chosen.contribution != "rank" and elements % shards:
+            raise ConfigError(f"elements = {elements} must be a multiple of cubes x pes = {shards} for {algorithm}")
+        try:
+            lane = plan(chosen, config, range(config.n_sips), list(product(range(cubes), range(pes)))).world_size
+        except ConfigError as error:
+            raise ConfigError(f"algorithm = {algorithm!r} does not run here: {error}") from error
+        slot = chosen.slot_size or slot
+    programs = config.n_sips * shards
+    parts = 1 + elements * itemsize // shards // lane // slot
+    values = 0.2 * elements * config.n_sips if data else 0.0
+    return SESSION_US + programs * (600 + 60 * lane * parts) + values
 
 
 def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:

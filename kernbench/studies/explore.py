@@ -5,6 +5,10 @@ torch-like namespace of a fresh machine and asks something of it. Its signature 
 `str` and `Literal[...]`, each with a default; `Annotated[int, "rows of A"]` says what a value means, and
 `Annotated[str, Choices(f)]` takes the names that `f(machine)` returns. The first line of its docstring is its title.
 What it returns, if anything, is shown beside the result.
+
+The same module has `explore_cost(machine, data, **values)`. It returns how long the simulation takes, in microseconds
+of the host on which the weights were fitted, and raises a `ConfigError` for values that the machine cannot run; each
+of its faults begins with `parameter = value`.
 """
 
 from __future__ import annotations
@@ -15,11 +19,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernbench.registry import STUDIES
+from kernbench.studies.study import Study
+
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-FUNCTION = "explore"
+FUNCTION, COST = "explore", "explore_cost"
 _APART = f"_{FUNCTION}"  # a study may keep it in a module of its own
+SESSION_US = 80_000.0  # to open a session, run one launch and collect its records
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +43,45 @@ class Choices:
     of: Callable[[Machine], Sequence[str]]
 
 
-def explorations() -> dict[str, Callable[..., object]]:
-    """Return the function of every study that can be explored, by the study's name."""
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """A study's program for the explorer, and its cost on a machine."""
+
+    run: Callable[..., object]
+    cost: Callable[..., float]
+
+
+def explorations() -> dict[str, Exploration]:
+    """Return what every study that can be explored runs, by the study's name."""
     import kernbench.studies as package
 
-    found = {}
+    found: dict[str, Callable[..., object]] = {}
+    for name in STUDIES.names:
+        study = STUDIES.resolve(name)
+        if isinstance(study, type) and issubclass(study, Study) and study.program is not Study.program:
+            found[name] = study().program
     for info in pkgutil.iter_modules(package.__path__):
-        function = getattr(importlib.import_module(f"{package.__name__}.{info.name}"), FUNCTION, None)
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        function = getattr(module, FUNCTION, None)
         if callable(function):
-            found[info.name.removesuffix(_APART)] = function
+            found[info.name.removesuffix(_APART)] = Exploration(function, getattr(module, COST))
     return found
+
+
+def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
+    """Return a fault for each parameter that asks for more cubes or PEs than the machine has."""
+    config = machine.config
+    asked = (("cubes", cubes, config.cubes_per_sip, "a SIP"), ("pes", pes, config.pes_per_cube, "a cube"))
+    return [
+        f"{name} = {value} must be at most {most}: {owner} of this machine has {most}"
+        for name, value, most, owner in asked
+        if value > most
+    ]
+
+
+def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[str]:
+    """Return a fault if the tensors of one PE are larger than its HBM slice."""
+    slice_bytes = machine.config.cube.hbm.slice_bytes(machine.config.pes_per_cube)
+    if nbytes <= slice_bytes:
+        return []
+    return [f"{name} = {value}: the tensors of one PE take {nbytes:,} B; its HBM slice has {slice_bytes:,} B"]

@@ -16,12 +16,13 @@ from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
 from kernbench.dtypes import as_dtype, int8, int32
-from kernbench.errors import KernbenchError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import check_product, operand
+from kernbench.studies.explore import SESSION_US, fits_slice
 from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.results import read_results, write_results
 from kernbench.topology import naming
@@ -138,6 +139,18 @@ def explore(
 ) -> None:
     """C = A @ B on one PE."""
     product(torch, m, k, n, staging, dtype)
+
+
+def explore_cost(machine: Machine, data: bool, *, m: int, k: int, n: int, staging: str, dtype: str) -> float:
+    """Return the host time of `explore` [us]: tiles, and with data the reference product."""
+    itemsize = as_dtype(dtype).itemsize
+    faults = fits_slice(machine, "m", m, m * k * itemsize) or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
+    if faults:
+        raise ConfigError(faults)
+    tile = machine.config.cube.pe.pe_gemm.tile
+    tiles = -(-m // tile.m) * -(-k // tile.k) * -(-n // tile.n)
+    values = 0.04 * (m * k + k * n + m * n) + 5e-5 * m * k * n if data else 0.0
+    return SESSION_US + 140 * tiles + values
 
 
 def row(machine: Machine, result: Result, shape: Sequence[int], variant: str, dtype: str) -> Row:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from kernbench import build
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies.points import FINISHED, progress
@@ -175,6 +176,7 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
     with TemporaryDirectory() as aside, _progress(notebook.stem, out / FINISHED):
         # What a study refuses leaves nothing behind: the notebook joins its report once that has been begun.
         report = Path(aside) / REPORT
+        build.engine()  # warns here if there is no core, not in the notebook, whose process then has an engine selected
         try:
             papermill.execute_notebook(
                 str(notebook),

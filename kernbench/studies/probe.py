@@ -1,107 +1,272 @@
-"""The probe: transfers over every kind of way, alone and many at once, against the closed form.
-
-Each transfer is one transaction of the network, as a DMA sends it, and all of a case start at the same instant
-on an idle machine. Neither commands of a PE nor its limits of outstanding requests are in it: what is seen is
-links and memory. Memory is HBM at physical addresses.
-"""
+"""The probe: transfers over every kind of route, alone and many at once, compared with the closed form."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
-from kernbench.errors import ArgumentError
-from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.explore import Choices
-from kernbench.studies.points import Row, code_version, machine_of, run_points
 from kernbench.studies.probe_cases import cases, select
 from kernbench.studies.probe_run import Probe, hops, probe, start
+<<<<<<< HEAD
 from kernbench.studies.results import read_results, write_results
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.units import FLIT_BYTES, KIB, MIB
+=======
+from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.sweeps.keys import Row
+from kernbench.topology.builder import Machine
 from kernbench.units import KIB, MIB
+from kernbench.viz import charts as kinds
+from kernbench.viz import palette
+from kernbench.viz.charts import Chart, Column
+from kernbench.viz.heatmap import link_heatmap
+>>>>>>> main
 
-FILE = "probe.json"
-SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
-VISIBLE = 0.0005  # shares of links that are kept for pictures
-LINKS = "probe_links.csv"
-NESTED = ("hops", "links")
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from kernbench.runtime_api.context import RuntimeContext
+
+SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
+VISIBLE = 0.0005  # share of the time from which a link is kept for pictures
+_COLOURS = {
+    "wire_ns": palette.SKY, "nodes_ns": palette.BLUE, "fill_ns": palette.PURPLE, "serialization_ns": palette.ORANGE,
+    "memory_ns": palette.GREEN,
+}  # fmt: skip
 
 
-def sweep(
-    machine: Machine | str | None = None,
-    *,
-    names: Sequence[str] = (),
-    sizes: Sequence[int] = SIZES,
-    workers: int = 1,
-    folder: Path | None = None,
-) -> list[Row]:
-    """Return one row per case and size, cases in their order.
+def _single(row: Mapping[str, Any]) -> bool:
+    return bool(row["transfers"] == 1)
 
-    Parameters
-    ----------
-    machine
-        As for `kb.load`.
-    names
-        Cases; all that the machine has the parts for by default.
-    sizes
-        Bytes of each transfer.
-    workers
-        Processes.
-    folder
-        Where finished points are kept.
 
-    Raises
-    ------
-    ArgumentError
-        If a case is unknown or a size is none; nothing has been run then.
+def _map(case: str) -> Chart:
+    """Return the chart of the links of a pattern, on the machine's geometry."""
+
+    def draw(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Figure:
+        row = rows[-1]
+        busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"
+        note = f"links busy for less than {VISIBLE:.2%} of the time are left out"
+        return link_heatmap(row["links"], machine, title=f"{_name(row)}: {busy}", note=note)
+
+    name = f"probe_links_{case.replace('-', '_')}"
+    return Chart(name, draw, f"Busy links of {case}", where=lambda row: row["case"] == case and bool(row.get("links")))
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['case']}, {row['transfers']} x {size_name(row['nbytes'])}"
+
+
+def size_name(nbytes: int) -> str:
+    """Return a size in the largest binary unit that it is a whole number of.
+
+    >>> size_name(4096), size_name(300)
+    ('4 KiB', '300 B')
     """
-    resolved = resolve_topology(machine)
-    if not sizes or any(size < 1 for size in sizes):
-        raise ArgumentError(f"sizes: {list(sizes)} must be bytes >= 1, at least one")
-    chosen = select(resolved, names)
-    points: list[Row] = [
-        {"machine": dict(resolved.spec), "case": case.name, "nbytes": size} for case in chosen for size in sorted(sizes)
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"
+
+
+class ProbeStudy(Study):
+    """Transfers over every kind of route, alone and many at once, compared with the closed form."""
+
+    name, title = "probe", "The machine's links and memories"
+    method = (
+        "Each transfer is one transaction of the network, as a DMA engine sends it; all transfers of a case start at "
+        "the same instant on an idle machine. Commands of a PE and its limit of outstanding requests are left out, so "
+        "that only links and memory show. The closed form is that of an idle machine. Fair streams are the same bytes "
+        "as streams that share every link by max-min fairness and have no latency."
+    )
+    parameters: ClassVar = {
+        "cases": Parameter([], "names of cases; all that the machine has the components for by default"),
+        "sizes": Parameter(SIZES, "bytes of each transfer", "B"),
+    }
+    columns: ClassVar = {
+        "case": Column("case"),
+        "transfers": Column("transfers"),
+        "nbytes": Column("bytes of each transfer", "B"),
+        "last_end_ns": Column("last end", "ns"),
+        "mean_ns": Column("mean time", "ns"),
+        "alone_ns": Column("closed form, alone", "ns"),
+        "queueing_ns": Column("queueing", "ns"),
+        "bandwidth_gbs": Column("bandwidth in all", "GB/s"),
+        "path_utilization": Column("share of its slowest link's bandwidth"),
+        "fair_utilization": Column("share of fair streams' bandwidth"),
+    } | {f"{part}_ns": Column(part) for part in PARTS if part != "queueing"}
+    charts: ClassVar = (
+        Chart(
+            "probe_single_bandwidth",
+            kinds.lines("nbytes", "path_utilization", "route", panel="kind", rule=1.0),
+            "Bandwidth of single transfers: latency hides only behind size",
+            where=lambda row: _single(row) and not row["case"].startswith(("h2d", "d2h", "same")),
+            caption="Bytes over time, as a share of the slowest link's bandwidth. One transfer on an idle machine.",
+        ),
+        Chart(
+            "probe_single_parts",
+            kinds.parts("case", list(_COLOURS), title="time [ns]", colours=_COLOURS),
+            lambda rows: f"Where the time of a single transfer of {size_name(rows[0]['nbytes'])} goes",
+            where=lambda row: _single(row) and row["nbytes"] == 4 * KIB,
+            caption="Parts sum to the time exactly: wires, nodes, one flit's time on the faster links (fill), bytes on "
+            "the slowest link (serialization), and what the memory adds.",
+        ),
+        Chart(
+            "probe_pattern_bandwidth",
+            kinds.lines("nbytes", "fair_utilization", "route", panel="kind", rule=1.0),
+            "Bandwidth where many transfers meet, as a share of fair streams",
+            where=lambda row: not _single(row),
+            caption="1 is the time of the same bytes as streams that share every link fairly and have no latency.",
+        ),
+        *map(_map, ("all-one-read", "eastbound-read", "to-other-sip-write", "all-pe0-read")),
+    )  # fmt: skip
+
+    def check(self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int]) -> list[str]:
+        """Refuse sizes that are none; unknown cases are refused by `select`."""
+        select(machine, cases)
+        return [] if sizes and min(sizes) >= 1 else [f"sizes = {list(sizes)} must be bytes >= 1, at least one"]
+
+    def points(self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int]) -> list[Row]:
+        """Return one point for each case and size."""
+        return [{"case": case.name, "nbytes": size} for case in select(machine, cases) for size in sorted(sizes)]
+
+    def work(self, machine: Machine, *, case: str, nbytes: int) -> float:
+        """Return the bytes of a case."""
+        return float(nbytes * len(cases(machine)[case].ends))
+
+    def simulate(self, machine: Machine, *, case: str = "h2d-write", nbytes: int = 64 * KIB) -> Row:
+        """Run one case at one size and return its row."""
+        [chosen] = select(machine, [case])
+        found = row(probe(machine, chosen, nbytes))
+        return found if chosen.pattern else found | {"hops": hops(machine, chosen, nbytes)}
+
+    def program(
+        self,
+        torch: RuntimeContext,
+        *,
+        case: Annotated[str, Choices(lambda machine: list(cases(machine))), "who asks which memory"] = "h2d-write",
+        nbytes: Annotated[int, "bytes of each transfer"] = 64 * KIB,
+    ) -> str:
+        """Transfers over the machine's routes, all starting at once."""
+        [chosen] = select(torch.engine.machine, [case])
+        ends = start(torch.engine, chosen, nbytes)
+        torch.engine.run()
+        rate = len(ends) * nbytes / max(ends) * 1000
+        return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        """Return single transfers and patterns, each at the sizes that were run."""
+        import pandas as pd
+
+        parts = [f"{part}_ns" for part in PARTS]
+        single = ["case", "nbytes", "last_end_ns", *parts, "path_utilization"]
+        pattern = [
+            "case", "transfers", "nbytes", "last_end_ns", "mean_ns", "alone_ns", "queueing_ns", "bandwidth_gbs",
+            "fair_utilization", "hottest_link", "hottest_share",
+        ]  # fmt: skip
+        chosen = {"Single transfers": (single, True), "Patterns": (pattern, False)}
+        tables = {
+            heading: pd.DataFrame([r for r in rows if _single(r) is alone], columns=names)
+            for heading, (names, alone) in chosen.items()
+        }
+        return {heading: table for heading, table in tables.items() if len(table)}
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return what single transfers and patterns say."""
+        alone, together = ([r for r in rows if _single(r) is kind] for kind in (True, False))
+        return [*_latency(alone), *_congestion(together), *_directions(together)]
+
+
+def _latency(single: Sequence[Row]) -> list[Finding]:
+    if not single:
+        return []
+    off = max(abs(r["queueing_ns"]) for r in single)
+    agreed = "all equal their closed form to the picosecond" if not off else f"the largest error is {off:,.3f} ns"
+    least, most = min(r["nbytes"] for r in single), max(r["nbytes"] for r in single)
+    small = [r for r in single if r["nbytes"] == least]
+    near, far = (choose(small, key=lambda r: r["last_end_ns"]) for choose in (min, max))
+    part = max(PARTS, key=lambda name: far[f"{name}_ns"])
+    found = [
+        Finding(
+            f"{size_name(least)} take {near['last_end_ns']:,.0f} ns ({near['case']}) to {far['last_end_ns']:,.0f} ns "
+            f"({far['case']}, {far[f'{part}_ns'] / far['last_end_ns']:.0%} of it {part}).",
+            "probe_single_parts",
+            3,
+        ),
+        Finding(f"{len(single)} single transfers: {agreed}.", "", 1),
     ]
-    # The longest first, so that no process is left with one of them at the end.
-    order = sorted(range(len(points)), key=lambda i: (-points[i]["nbytes"] * _count(chosen, points[i]["case"]), i))
-    done = run_points(simulate, [points[i] for i in order], folder=folder, workers=workers)
-    by_point = dict(zip(order, done, strict=True))
-    return [by_point[i] for i in range(len(points))]
+    if most > least:
+        poor = min(small, key=lambda r: r["path_utilization"])
+        worst = min((r for r in single if r["nbytes"] == most), key=lambda r: r["path_utilization"])
+        found.append(
+            Finding(
+                f"{poor['case']} reaches {poor['path_utilization']:.0%} of its slowest link with {size_name(least)}; "
+                f"with {size_name(most)} every route reaches at least {worst['path_utilization']:.0%}.",
+                "probe_single_bandwidth",
+                2.5,
+            )
+        )
+    return found
 
 
-def _count(chosen: Sequence[Any], name: str) -> int:
-    return next(len(case.ends) for case in chosen if case.name == name)
+def _congestion(patterns: Sequence[Row]) -> list[Finding]:
+    """Say which pattern falls furthest below fair streams, at its largest size."""
+    largest = list({r["case"]: r for r in sorted(patterns, key=lambda r: r["nbytes"])}.values())
+    if not largest:
+        return []
+    worst = min(largest, key=lambda r: r["fair_utilization"])
+    slow = max(largest, key=lambda r: r["mean_ns"] / r["alone_ns"])
+    others = min(r["fair_utilization"] for r in largest if r is not worst) if len(largest) > 1 else None
+    rest = f"; every other pattern reaches at least {others:.0%}" if others is not None else ""
+    return [
+        Finding(
+            f"{_name(worst)} carries {worst['bandwidth_gbs']:,.0f} GB/s, {worst['fair_utilization']:.0%} of fair "
+            f"streams{rest}.",
+            "probe_pattern_bandwidth",
+            4,
+        ),
+        Finding(
+            f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its time alone; "
+            f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
+            f"probe_links_{slow['case'].replace('-', '_')}",
+            2,
+        ),
+    ]
 
 
-def simulate(point: Row) -> Row:
-    """Run one case at one size and return its row."""
-    machine = machine_of(point["machine"])
-    [case] = select(machine, [point["case"]])
-    found = probe(machine, case, point["nbytes"])
-    out = row(found)
-    if not case.pattern:
-        out["hops"] = hops(machine, case, point["nbytes"])
-    return out
+def _directions(patterns: Sequence[Row]) -> list[Finding]:
+    """Say which pattern depends most on whether it reads or writes."""
+    time = {(r["case"], r["nbytes"]): r for r in patterns}
+    pairs = [
+        (r, time[other])
+        for r in patterns
+        if r["kind"] == "read" and (other := (r["case"].replace("-read", "-write"), r["nbytes"])) in time
+    ]
+    if not pairs:
+        return []
+    pair = max(pairs, key=lambda pair: abs(pair[0]["last_end_ns"] / pair[1]["last_end_ns"] - 1))
+    fast, slow = sorted(pair, key=lambda r: r["last_end_ns"])
+    gap = slow["last_end_ns"] / fast["last_end_ns"] - 1
+    why = ""
+    if slow["kind"] == "read" and gap > 0.1:
+        why = (
+            ": a memory serves each read as a whole, so links to distant PEs idle meanwhile; writes interleave by flit"
+        )
+    name = slow["case"].rsplit("-", 1)[0]
+    text = f"{name} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than {fast['kind']}s{why}."
+    return [Finding(text, f"probe_links_{slow['case'].replace('-', '_')}", 2.2)]
 
 
-def explore(
-    torch: RuntimeContext,
-    *,
-    case: Annotated[str, Choices(lambda machine: list(cases(machine))), "who asks which memory"] = "h2d-write",
-    nbytes: Annotated[int, "bytes of each transfer"] = 64 * KIB,
-) -> str:
-    """Transfers over the machine's ways, all starting at once."""
-    [chosen] = select(torch.engine.machine, [case])
-    ends = start(torch.engine, chosen, nbytes)
-    torch.engine.run()
-    rate = len(ends) * nbytes / max(ends) * 1000
-    return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
+def explore_cost(machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
+    """Return the host time of `explore` [us]: transfers, and flits where several meet."""
+    [chosen] = select(machine, [case])
+    per_flit = 8.0 if chosen.pattern else 0.01
+    return len(chosen.ends) * (1000 + per_flit * nbytes / FLIT_BYTES)
 
 
 def row(found: Probe) -> Row:
@@ -112,6 +277,7 @@ def row(found: Probe) -> Row:
     drained = max(drain(found.ways, found.capacity, n))
     out: Row = {
         "case": case.name,
+        "route": case.name.rsplit("-", 1)[0],
         "kind": case.kind,
         "transfers": len(case.ends),
         "nbytes": n,
@@ -134,49 +300,7 @@ def row(found: Probe) -> Row:
         "hottest_link": first,
         "hottest_share": share[first],
         "hottest_alike": sum(value == share[first] for value in share.values()),
-        "machine": records.machine,
-        "code_version": code_version(),
     }
     if case.pattern:
         out["links"] = {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}
     return out
-
-
-def table(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without what is no single value: as a CSV file holds them."""
-    return [{key: value for key, value in row.items() if key not in NESTED} for row in rows]
-
-
-def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `probe.json` and `probe.csv`, and `probe_hops.csv` and `probe_links.csv` beside them; return the first.
-
-    The links are those of each pattern at its largest size, with the share of the time that each was busy.
-    """
-    import pandas as pd
-
-    path = write_results(folder / FILE, table(rows))
-    stamps = [{"case": row["case"], "nbytes": row["nbytes"]} | hop for row in rows for hop in row.get("hops", ())]
-    busy = [
-        {"case": row["case"], "nbytes": row["nbytes"], "link": link, "share": share}
-        for row in largest_patterns(rows)
-        for link, share in row["links"].items()
-    ]
-    for name, part in (("probe.csv", table(rows)), ("probe_hops.csv", stamps), (LINKS, busy)):
-        pd.DataFrame(part).to_csv(folder / name, index=False, lineterminator="\n")
-    return path
-
-
-def largest_patterns(rows: Sequence[Row]) -> list[Row]:
-    """Return the row of each pattern at its largest size; rows of a case grow in size."""
-    return list({row["case"]: row for row in rows if row.get("links")}.values())
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `probe.json` in `folder`, rows with the links that `probe_links.csv` holds."""
-    content = read_results(folder / FILE)
-    rows = {(row["case"], row["nbytes"]): row for row in content["rows"]}
-    with (folder / LINKS).open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            links = rows[line["case"], int(line["nbytes"])].setdefault("links", {})
-            links[line["link"]] = float(line["share"])
-    return content

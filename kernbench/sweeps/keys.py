@@ -19,13 +19,18 @@ from kernbench.topology.builder import Machine, resolve_topology
 Row = dict[str, Any]
 Study = Callable[..., Row]
 
+_CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
+
 
 @cache
 def code_version() -> str:
-    """Return the hash of the package's sources and data files: results of other code are not reused."""
+    """Return the hash of the package's sources and data files: results of other code are not reused.
+
+    The sources of the compiled core count; its built files do not, so that the hash is the same without a core.
+    """
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".yaml", ".csv"}):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in _CODE):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:12]

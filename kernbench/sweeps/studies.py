@@ -28,15 +28,19 @@ def resolve_study(study: Callable[..., Any] | str) -> Study:
     Parameters
     ----------
     study : callable or str
-        `study(machine, **parameters)`, returning a row; or `program(torch, **parameters)`, which is measured; or the
-        name of either, or its dotted path.
+        A `Study`, of which every axis point is one `simulate`; or `study(machine, **parameters)`, returning a row; or
+        `program(torch, **parameters)`, which is measured; or the name of one of these, or its dotted path.
 
     Raises
     ------
     ConfigError
         If a program has a parameter named as one of the measurement.
     """
-    fn: Callable[..., Any] = STUDIES.resolve(study) if isinstance(study, str) else study
+    found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
+    if hasattr(found, "simulate"):
+        simulate: Study = (found() if isinstance(found, type) else found).simulate
+        return simulate
+    fn: Callable[..., Any] = found
     names = list(inspect.signature(fn).parameters)
     if names[:1] != [PROGRAM]:
         return fn
@@ -126,6 +130,10 @@ def complete(study: Study, parameters: Row) -> Row:
 
 def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
     """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
+    owner = getattr(study, "__self__", None)
+    if hasattr(owner, "fields"):
+        fields: dict[str, inspect.Parameter] = owner.fields()
+        return fields
     if isinstance(study, partial) and study.func is measured:
         own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
         return own | {name: inspect.signature(measured).parameters[name] for name in HOW}

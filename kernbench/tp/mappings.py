@@ -38,7 +38,7 @@ class Region:
     def current(cls, group: ProcessGroup | None = None) -> Region:
         """Return the region of `group`, or of the calling rank's tensor group."""
         state = parallel_state.state()
-        return cls(state.torch, group or state.groups["tp"])
+        return cls(state.torch, group or state.group("tp"))
 
     def share(self, n: int, what: str) -> int:
         """Return an even share of `n`; refuse what does not divide."""

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent, greenlet
 
 from kernbench.errors import ArgumentError, StateError
+from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.tp.rank_groups import ORDER, check_order, rank_groups
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 _NAMES = {"tp": "tensor model", "pp": "pipeline model", "dp": "data", "cp": "context"}
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelState:
-    """What a rank knows: its machine, and its groups by axis."""
+    """What a rank knows: its machine, and its groups by axis; before `spawn`, the groups of all ranks."""
 
     torch: RuntimeContext
-    groups: Mapping[str, ProcessGroup]
+    world: ProcessGroup | None
+    groups: Mapping[str, Sequence[ProcessGroup]]
+
+    def group(self, axis: str) -> ProcessGroup:
+        """Return the calling rank's group of an axis."""
+        return next(group for group in self.groups[axis] if group.rank() >= 0)
 
 
 # Ranks are greenlets of one process; Megatron's module has one state for each process.
@@ -38,9 +40,9 @@ def initialize_model_parallel(
     *,
     context_parallel_size: int = 1,
     order: str = ORDER,
-    torch: RuntimeContext,
+    torch: RuntimeContext | None = None,
 ) -> None:
-    """Make the groups of all axes; every rank of the world calls it.
+    """Make the groups of all axes; every rank of the world calls it, or the program once before `spawn`.
 
     What the sizes leave of the world is data parallel. Pipelines have groups here and nothing else; experts ("ep" in
     the order) are not modelled.
@@ -51,8 +53,8 @@ def initialize_model_parallel(
         Ranks of a group of each axis.
     order : str
         All axes, the one whose ranks are next to each other first.
-    torch : RuntimeContext
-        The machine, with `torch.distributed` initialized.
+    torch : RuntimeContext, optional
+        The session, with `torch.distributed` initialized; by default the current one.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def initialize_model_parallel(
         If a size is not an int, or the sizes do not divide the world, or the order does
         not fit them.
     """
-    if getcurrent() in _states:
+    if _found() is not None:
         raise StateError(
             "initialize_model_parallel: this rank has its groups already; call destroy_model_parallel() first"
         )
@@ -74,6 +76,7 @@ def initialize_model_parallel(
     for name, size in given.items():
         if isinstance(size, bool) or not isinstance(size, Integral):
             raise ArgumentError(f"initialize_model_parallel: {name} = {size!r}; expected an int >= 1")
+    torch = torch or current_session()
     dist = torch.distributed
     if not dist.is_initialized():
         raise StateError("initialize_model_parallel: torch.distributed.init_process_group() has to come first")
@@ -81,13 +84,13 @@ def initialize_model_parallel(
     sizes = {"tp": tensor_model_parallel_size, "cp": context_parallel_size, "pp": pipeline_model_parallel_size}
     sizes["dp"] = data_size(world, sizes)
     check_order(order, sizes)
-    groups: dict[str, ProcessGroup] = {}
+    groups: dict[str, list[ProcessGroup]] = {axis: [] for axis in _NAMES}
     for axis in _NAMES:
         for ranks in rank_groups(sizes, axis, order):
             group = dist.new_group(ranks)  # all ranks, members or not
             if isinstance(group, ProcessGroup):
-                groups[axis] = group
-    _states[getcurrent()] = ParallelState(torch, groups)
+                groups[axis].append(group)
+    _states[getcurrent()] = ParallelState(torch, dist.group.WORLD, groups)
 
 
 def data_size(world: int, sizes: Mapping[str, int]) -> int:
@@ -113,7 +116,7 @@ def data_size(world: int, sizes: Mapping[str, int]) -> int:
 
 def model_parallel_is_initialized() -> bool:
     """Return whether the calling rank has its groups."""
-    return getcurrent() in _states
+    return _found() is not None
 
 
 def destroy_model_parallel() -> None:
@@ -129,17 +132,29 @@ def state() -> ParallelState:
     StateError
         If `initialize_model_parallel` has not been called by it.
     """
-    found = _states.get(getcurrent())
+    found = _found()
     if found is None:
         raise StateError(
             "model parallel groups are not initialized on this rank; call "
-            "parallel_state.initialize_model_parallel(..., torch=torch) first"
+            "parallel_state.initialize_model_parallel(...) first"
         )
     return found
 
 
+def _found() -> ParallelState | None:
+    """Return the state of the calling rank, or the one that it inherits from the program that spawned it."""
+    caller = me = getcurrent()
+    while caller is not None:
+        found = _states.get(caller)
+        if found is not None and found.torch.is_open:
+            is_member = caller is me or found.world is found.torch.distributed.group.WORLD
+            return found if is_member else None
+        caller = caller.parent
+    return None
+
+
 def _group(axis: str) -> ProcessGroup:
-    return state().groups[axis]
+    return state().group(axis)
 
 
 def get_tensor_model_parallel_group() -> ProcessGroup:

@@ -79,6 +79,14 @@ def test_json_is_plain(result):
     assert got["digest"] == result.records.digest()
 
 
+def test_the_engine_is_told_but_is_no_difference(result, tmp_path):
+    other = Result(replace(result.records, engine="core"), "tiny")
+    assert Result.load(other.save(tmp_path / "tiny.npz")).to_dict()["engine"] == "core"
+    assert other.to_dict() == result.to_dict() | {"engine": "core"}
+    assert repr(other) == repr(result)
+    assert other._repr_html_() == result._repr_html_()
+
+
 def test_a_saved_result_is_the_same(result, tmp_path):
     again = Result.load(result.save(tmp_path / "tiny.npz"))
     assert repr(again) == repr(result)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from kernbench.cli.main import cli, main
+from kernbench.sim_engine.backend import ENGINE
 
 COMMANDS = sorted(cli.commands)
 
@@ -39,9 +42,16 @@ def test_the_module_is_the_command():
     assert done.returncode == 2
 
 
-def test_version(capsys):
+def test_version_and_engine(capsys):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("kernbench ")
+    assert capsys.readouterr().out == f"kernbench {version('kernbench')}, engine {ENGINE}\n"
+
+
+def test_an_engine_that_cannot_be_used_is_one_line():
+    command, env = [sys.executable, "-m", "kernbench", "--version"], {**os.environ, "KERNBENCH_ENGINE": "fast"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: KERNBENCH_ENGINE=fast: unknown engine; use core or definition\n"
 
 
 def test_list_as_text_and_as_json(capsys):

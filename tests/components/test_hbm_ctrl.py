@@ -14,6 +14,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
+from kernbench.units import serialization_ps
 from tests.components.one_pe import slice_pa
 from tests.reference.simulator import Reference
 from tests.sim_engine.under_test import Engine
@@ -187,3 +188,91 @@ def test_bytes_arrive_when_the_transfer_does():
 def test_zero_channels_are_refused_where_the_file_is_read():
     with pytest.raises(Exception, match="channels"):
         machine(channels=3)
+
+
+def test_a_burst_ends_at_its_last_byte():
+    # One channel: each burst takes 8. The last byte of a burst is in it, the next byte is in another.
+    def memory(offset: int, nbytes: int) -> float:
+        links = 2 * serialization_ps(nbytes, 256) / 1000
+        return round(ends(("read", offset, nbytes, 0), channels=1)[0] - 2 - links, 3)
+
+    assert memory(255, 1) == memory(0, 256) == 8
+    assert memory(255, 2) == memory(1, 256) == 16
+
+
+def test_each_flit_of_a_read_waits_for_its_share_of_the_bursts():
+    # One channel. Aligned, a flit leaves with each burst: at 9 and 17. Unaligned, two flits leave with bursts 2 and 3
+    # of three, at 17 and 25. A message that enters the link back at 9 or 17 tells when the first has left.
+    def arrivals(offset: int) -> list[float]:
+        sim = Engine(machine(channels=1), trace=True)
+        sim.read(PE, SLICE, offset, 512, lambda: None)
+        sim.run()
+        return sorted(hop.arrival_ps / 1000 for hop in sim.fabric.hops if hop.link.startswith(SLICE))
+
+    assert arrivals(0) == [9, 17]
+    assert arrivals(1) == [17, 25]
+    assert arrivals(256) == [9, 17]
+
+
+@pytest.mark.parametrize(
+    ("burst_bytes", "nbytes", "end"),
+    [
+        # Flits reach the slice at 3, 4, 5, ... Two bursts of 128 B, 4 ns each, for each flit: the last begins at 7.
+        (128, 256, 3 + 8), (128, 512, 3 + 16), (128, 640, 3 + 20),
+        # A burst of 512 B takes 16 and comes with its second flit: at 4. Of three flits two bursts, with 2 and 3.
+        (512, 256, 3 + 16), (512, 257, 4 + 16), (512, 512, 4 + 16), (512, 513, 4 + 32), (512, 768, 4 + 32),
+        # Five flits, three bursts: with flits 2, 4 and 5, on one channel.
+        (512, 1280, 4 + 48),
+    ],
+)  # fmt: skip
+def test_a_burst_of_a_write_arrives_with_its_share_of_the_flits(burst_bytes, nbytes, end):
+    assert ends(("write", 0, nbytes, 0), channels=1, burst_bytes=burst_bytes) == [end + ACK_NS]
+
+
+def test_bursts_of_a_write_do_not_begin_before_their_flits():
+    # Fast channels: 1 ns a burst of 256 B. Each begins when its flit has come, at 3, 4, 5, 6.
+    assert ends(("write", 0, 1024, 0), channels=1, channel_bw_gbs=256) == [6 + 1 + ACK_NS]
+    # Of 512 B, 2 ns each: they come with flits 2 and 4.
+    assert ends(("write", 0, 1024, 0), channels=1, channel_bw_gbs=256, burst_bytes=512) == [6 + 2 + ACK_NS]
+
+
+def test_flits_ready_together_enter_the_link_by_node_then_by_request():
+    # Commands of PE 1 and PE 0 reach the slice together, and their bursts, on two channels, are done together at 10.03.
+    def both(near_at: float) -> list[float]:
+        near, far = ("read", 0, 256, near_at), ("read", 256, 256, 0, pe_dma(0, 0, 1))
+        found = ends(near, far)
+        assert ends(far, near) == found[::-1], "the order in which they are asked for at other times does not matter"
+        return found
+
+    assert both(1.03) == [13.03, 16.06]
+    assert both(1.029) == [13.029, 16.059]
+    assert both(1.031) == [14.03, 15.06]
+    # Of one node the first request goes first, whatever its channel.
+    assert ends(("read", 256, 256, 0), ("read", 0, 256, 0)) == [12, 13]
+
+
+def test_a_direction_is_a_channel_s_own():
+    # Channel 0 reads, channel 1 writes: neither turns. Then each does.
+    turning = {"turnaround_ns": 5}
+    assert ends(("read", 0, 256, 0), ("write", 256, 256, 100), **turning)[1] == 100 + 3 + 8 + ACK_NS
+    assert ends(("read", 0, 256, 0), ("write", 0, 256, 100), **turning)[1] == 100 + 3 + 5 + 8 + ACK_NS
+
+
+@pytest.mark.parametrize(("at", "value"), [(93_999, 0), (94_001, 7)])
+def test_a_read_has_the_bytes_of_the_moment_its_part_leaves(at, value):
+    # The write's flit arrives at 103; a read's part leaves 9 after its start.
+    engine = GraphEngine(machine(), enable_data=True)
+    piece, seen = [(slice_pa(engine, 0), 256)], []
+
+    def write(_: object) -> None:
+        txn = Transaction(256, 0, lambda _: None, pieces=piece, data=np.full(256, 7, np.uint8))
+        txn.write(engine.fabric, engine.fabric.route(PE, SLICE), engine.part(SLICE))
+
+    def read(_: object) -> None:
+        txn = Transaction(256, 0, lambda t: seen.append(int(t.data[0])), pieces=piece)
+        txn.read(engine.fabric, engine.fabric.route(PE, SLICE), engine.part(SLICE))
+
+    engine.env.call_at(100_000, write)
+    engine.env.call_at(at, read)
+    engine.run()
+    assert seen == [value]

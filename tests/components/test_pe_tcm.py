@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from kernbench.dtypes import int8
 from kernbench.errors import OutOfMemoryError
 from tests.components.one_pe import engine_of, launch, pointer, rows, run
 
@@ -88,3 +89,31 @@ def test_a_kernel_that_ends_gives_everything_back():
     engine = engine_of()
     for _ in range(3):
         launch(engine, keep(ROOM))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_last_byte_of_the_room_counts(more):
+    def kernel(tl) -> None:
+        kept = load(tl, 0, ROOM - 1), tl.load(pointer(32 * MIB, dtype=int8), shape=MIB + more)
+        assert kept
+
+    if more:
+        with pytest.raises(OutOfMemoryError, match=r"1048577 B.*1048576 of 11534336 B"):
+            run(kernel)
+    else:
+        run(kernel)
+
+
+@pytest.mark.parametrize(("nbytes", "where"), [(64 * 1024, "scratch"), (64 * 1024 + 1, None)])
+def test_a_result_goes_to_scratch_up_to_64_kib(nbytes, where):
+    # Scratch is 1 MiB: seventeen results of 64 KiB do not fit, of one byte more they are operands, and do.
+    def kernel(tl) -> None:
+        source = tl.load(pointer(dtype=int8), shape=nbytes)
+        kept = [source + source for _ in range(17)]
+        assert len(kept) == 17
+
+    if where:
+        with pytest.raises(OutOfMemoryError, match=where):
+            run(kernel)
+    else:
+        run(kernel)

@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 
+from kernbench.dtypes import int8
 from tests.components.one_pe import engine_of, gemm, launch, pointer, rows, run
 
 KIB = 1024
@@ -260,3 +261,69 @@ def test_strided_reads_every_line_a_tile_touches():
     assert first("packed", 64) == first("strided", 64) == 27
     assert first("packed", 2048) == 27
     assert first("strided", 2048) == 1 + 32 * 8 + 3
+
+
+@pytest.mark.parametrize(
+    ("at", "nbytes", "waits"), [(-256, 256, False), (-255, 256, True), (255, 1, True), (256, 1, False)]
+)
+def test_commands_keep_their_order_from_the_first_byte_they_share(at, nbytes, waits):
+    # A store to bytes 64 KiB to 64 KiB + 256, then a load that ends or begins at one of these borders.
+    def kernel(tl) -> None:
+        a = tl.load(pointer(dtype=int8), shape=256)
+        tl.store(pointer(64 * KIB, dtype=int8), a)
+        tl.wait(tl.load(pointer(64 * KIB + at, dtype=int8), shape=nbytes))
+
+    engine = run(kernel)
+    expected = rows(engine, "store")[0][1] if waits else 6
+    assert starts(rows(engine, "load"))[1] == expected
+
+
+def test_two_loads_of_the_same_bytes_do_not_wait_for_each_other():
+    assert starts(rows(run(loads(3, gap=0)), "load")) == [2, 4, 6]
+
+
+@pytest.mark.parametrize(("elements", "slow", "tree"), [(128, 4, 8), (129, 8, 9), (256, 8, 9), (257, 12, 10)])
+def test_a_started_row_of_lanes_costs_a_whole_one(elements, slow, tree):
+    def kernel(tl) -> None:
+        a = tl.load(pointer(), shape=elements, dtype="f32")
+        tl.wait(a)
+        kept = tl.exp(a), tl.sum(a)
+        assert kept
+
+    assert [round(end - start, 3) for start, end in rows(run(kernel), "math")] == [slow, tree]
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3, 5])
+def test_a_streamed_operand_has_its_number_of_buffers(buffers):
+    # The fetch is the bottleneck: a read is issued when the fetch that frees its buffer ends, and none earlier.
+    slow = {
+        "cube.pe.pe_tcm.buffers_per_operand": buffers,
+        "cube.pe.pe_dma.outstanding_reads": 8,
+        "cube.pe.pe_tcm.read_bw_gbs": 64,
+    }
+    engine = run(gemm(32, 64 * 12, 32, "load_ref"), slow, log="tile")
+    reads, fetches = rows(engine, "dma_in"), rows(engine, "fetch")
+    assert [start for start, _ in reads[buffers:]] == [end for _, end in fetches[: len(reads) - buffers]]
+    assert all(start < fetches[0][1] for start, _ in reads[:buffers])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "ns"), [((0, 127), 12), ((0, 128), 12), ((0, 1024), 20), ((127, 1024), 20), ((0, 1023), 12)]
+)
+def test_a_line_of_a_pointer_tile_is_served_once(offsets, ns):
+    # Elements of 2 B: 128 are a line, 1024 are one line on each channel. Lines 0 and 8 share a channel, 0 and 7 do not.
+    def kernel(tl) -> None:
+        tl.wait(tl.load(pointer() + tl.arange(0, 2) * (offsets[1] - offsets[0]) + offsets[0]))
+
+    [(start, end)] = rows(run(kernel), "load")
+    # Four bytes cross two links, in 16 ps each, instead of 256 in 1 ns.
+    assert round(end - start, 3) == ns - 2 + 2 * 0.016
+
+
+def test_a_masked_element_touches_no_line():
+    def kernel(tl) -> None:
+        i = tl.arange(0, 2)
+        tl.wait(tl.load(pointer() + i * 1024, mask=i < 1))
+
+    [(start, end)] = rows(run(kernel), "load")
+    assert round(end - start, 3) == 10 + 2 * 0.008

@@ -30,6 +30,8 @@ from tests.components.queues_under_test import (
     specs,
     way_ps,
 )  # fmt: skip
+from tests.reference.launch import Cpus, Launch
+from tests.reference.simulator import Reference
 
 A, B = (0, 0, 0), (0, 1, 0)
 FAR_B = (1, 0, 0)
@@ -386,3 +388,65 @@ def test_a_pe_s_turns_have_one_chunk():
     install(engine, specs(engine, [NEAR], chunk_bytes=256), "one")
     with pytest.raises(AllocationError, match="takes turns of 256 B already"):
         install(engine, specs(engine, [NEAR], chunk_bytes=4096), "two")
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(2047, [4094]), (2048, [4096]), (2049, [4096, 2]), (4097, [4096, 4096, 2])])
+def test_a_message_travels_in_parts_of_a_slot(n, sizes):
+    assert [part["nbytes"] for part in parts(run({A: send(n), B: recv(n)}))] == sizes
+
+
+@pytest.mark.parametrize("n_slots", [1, 2, 3, 4])
+def test_as_many_parts_leave_without_a_credit_as_the_ring_has_slots(n_slots):
+    engine = run({A: send(2048, n_slots + 1), B: recv(2048, n_slots + 1)}, n_slots=n_slots)
+    openers = [part["opener"] for part in parts(engine)]
+    first, *_ = credits_of(engine)
+    assert openers == [-1] * n_slots + [first["key"]]
+    assert parts(engine)[n_slots]["start_ps"] == first["end_ps"]
+    assert all(part["start_ps"] < first["start_ps"] for part in parts(engine)[:n_slots])
+
+
+@pytest.mark.parametrize(("n", "held"), [(2048, True), (2049, False)])
+def test_a_message_of_one_slot_stays_there_and_a_longer_one_is_copied(n, held):
+    def holder(tl: Any) -> None:
+        tile = tl.recv("W", shape=(n,))
+        tl.wait(tile + 1)
+        dropped.append(engine.env.now)
+        del tile
+
+    dropped: list[int] = []
+    engine = GraphEngine(machine_of())
+    install(engine, specs(engine, [NEAR]))
+    launch(engine, {A: send(n), B: holder})
+    engine.run()
+    starts = [credit["start_ps"] for credit in credits_of(engine)]
+    if held:
+        assert starts == dropped
+    else:
+        assert len(starts) == 2
+        assert max(starts) < dropped[0]
+
+
+@pytest.mark.parametrize(("n_slots", "fits"), [(1, False), (2, True), (3, True)])
+def test_a_held_tile_takes_one_slot_and_no_more(n_slots, fits):
+    def holder(tl: Any) -> None:
+        first = tl.recv("W", shape=(4,))
+        tl.recv("W", shape=(4,))
+        del first
+
+    if fits:
+        run({A: send(4, 2), B: holder}, n_slots=n_slots)
+    else:
+        with pytest.raises(IpcqDeadlock, match="1 of 1 slots hold data"):
+            run({A: send(4, 2), B: holder}, n_slots=n_slots)
+
+
+@pytest.mark.parametrize("directions", [1, 2, 3])
+def test_an_installation_costs_64_bytes_a_direction(directions):
+    names = "ESN"[:directions]
+    engine = GraphEngine(machine_of())
+    wiring = specs(engine, [((A, name), (B, name.lower())) for name in names])
+    install(engine, {A: wiring[A]})
+    reference = Reference(machine_of())
+    expected = Launch(Cpus(reference), 0, [A[1:]], 64 * directions, at_once=True)
+    reference.run()
+    assert engine.env.now == expected.done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -30,12 +31,24 @@ def endless(torch, *, nbytes: int = 4096):
         started.set()
 
 
-def spins(torch):
-    """Launch a kernel that never returns to the engine."""
+def spinning(torch, *, kernel: bool = False, catches: bool = False):
+    """Never end, and never ask the engine for anything: in the program, or in a kernel."""
 
-    def kernel(x, *, tl):
+    def spin(*_, tl=None):
         started.set()
         while True:
-            pass
+            try:
+                sum(range(1000))
+            except Exception:
+                if not catches:
+                    raise
 
-    torch.launch("spins", kernel, torch.zeros(4, device="ahbm"))
+    if not kernel:
+        spin()
+    torch.launch("spin", spin, torch.ones(4, 4, dtype=torch.float16, device="ahbm"))
+    torch.ahbm.synchronize()
+
+
+def exits(torch):
+    """Leave the interpreter."""
+    sys.exit(3)

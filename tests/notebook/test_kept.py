@@ -51,10 +51,10 @@ def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
     assert state.status == DONE
     assert state.message.startswith("from the cache: simulated 20")
     assert all(other.frame is None for other in seen if other.status == RUNNING), "nothing was simulated"
-    assert there.result.records.digest() == first.outcome.result.records.digest()
-    assert [repr(x) for x in state.why] == [repr(x) for x in first.why]
-    assert (state.outcome.checks, state.outcome.seconds) == (1, first.outcome.seconds)
-    assert state.replays
+    assert there.result.records.digest() == first.finished.result.records.digest()
+    assert [repr(x) for x in state.finished.why] == [repr(x) for x in first.finished.why]
+    assert (state.finished.outcome.checks, state.finished.outcome.seconds) == (1, first.finished.outcome.seconds)
+    assert state.finished.replays
     assert there.table()[0]["found"]
     assert there.history[0].name == there.result.name
 
@@ -62,14 +62,14 @@ def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
 def test_what_is_in_the_cache_can_be_run_again():
     run(explorer())
     there = explorer()
-    assert not there.shown
+    assert not there.current
     run(there)
-    assert there.shown
-    state, _ = run(there, again=there.shown)
+    assert there.current
+    state, _ = run(there, again=there.current)
     assert state.message == ""
     assert [entry.found for entry in there.history] == [True, False]
     there.set("m", 96)
-    assert not there.shown
+    assert not there.current
 
 
 def test_the_button_says_whether_it_simulates():
@@ -179,7 +179,7 @@ def test_what_a_program_shows_is_shown_again():
 
     first, again = auto(), auto()
     assert "from the cache" in again.message
-    assert again.outcome.shown._repr_html_() == first.outcome.shown._repr_html_()
+    assert again.finished.outcome.shown._repr_html_() == first.finished.outcome.shown._repr_html_()
 
 
 def test_what_is_not_known_to_be_the_same_is_run_each_time(cache, tmp_path, monkeypatch):

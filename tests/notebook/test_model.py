@@ -13,16 +13,19 @@ from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import model
 from kernbench.notebook.job import Job
 from kernbench.notebook.model import Explorer
-from kernbench.notebook.state import CANCELLED, DONE, FAILED, IDLE, RUNNING, STOPPING
+from kernbench.notebook.state import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.limits import Watchdog
 from kernbench.studies import gemm
 from tests.notebook import programs
 
+close = Watchdog.close
 LONG_S = 60  # what no wait here comes near to
 
 
 @pytest.fixture
 def explorer():
-    explorer = Explorer("preset:small", [programs.copies, programs.endless, programs.spins])
+    explorer = Explorer("preset:small", [programs.copies, programs.endless])
     yield explorer
     explorer.cancel()
     assert explorer.wait(LONG_S)
@@ -40,9 +43,9 @@ def small_gemm(explorer):
         explorer.set(name, 64)
 
 
-def begin_endless(explorer, name="endless"):
+def begin_endless(explorer):
     programs.started.clear()
-    explorer.choose(name)
+    explorer.choose("endless")
     assert explorer.run()
     assert programs.started.wait(LONG_S)
 
@@ -60,15 +63,15 @@ def test_a_run_ends_with_its_result_its_frame_and_its_reasons(explorer):
     state = run(explorer)
     assert state.status == DONE
     assert state.frame.now_ns == explorer.result.latency_ns
-    assert state.outcome.checks == 1
-    assert state.why.path.makespan_ps == explorer.result.records.makespan_ps
+    assert state.finished.outcome.checks == 1
+    assert state.finished.why.path.makespan_ps == explorer.result.records.makespan_ps
     alone = gemm.run(kb.load("preset:small"), (64, 64, 64), "ref_ref")
     assert explorer.result.records.digest() == alone.records.digest()
 
 
 def test_what_a_program_prints_and_returns_is_kept_and_not_printed(explorer, capsys):
     state = run(explorer)
-    assert (state.outcome.printed, state.outcome.shown) == ("copying\n", "4 copies")
+    assert (state.finished.outcome.printed, state.finished.outcome.shown) == ("copying\n", "4 copies")
     assert capsys.readouterr().out == ""
     print("still here")
     assert capsys.readouterr().out == "still here\n"
@@ -98,16 +101,63 @@ def test_frames_tell_of_a_run_under_way(explorer):
     assert late.exclusive_ns["host"] > 0
 
 
-@pytest.mark.parametrize("name", ["endless", "spins"])
-def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer, name):
-    begin_endless(explorer, name)
+def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer):
+    begin_endless(explorer)
     assert explorer.cancel()
-    assert explorer.state.status in (STOPPING, CANCELLED)
+    assert explorer.state.status == CANCELLED
     assert explorer.wait(LONG_S)
     assert explorer.state.status == CANCELLED
     assert not explorer.history
     explorer.choose("copies")
     assert run(explorer).status == DONE
+
+
+def reached(explorer, phase, monkeypatch):
+    """Start a run that never leaves a phase, and wait until it is in it."""
+    programs.started.clear()
+    if phase == "cache":
+        monkeypatch.setattr(model, "shared", lambda _: programs.spinning(None))
+        small_gemm(explorer)
+    elif phase == "records":
+        monkeypatch.setattr(GraphEngine, "records", lambda _: programs.spinning(None))
+        explorer.choose("copies")
+    elif phase == "events":
+        explorer.choose("endless")
+    else:
+        explorer.choose("spinning")
+        explorer.set("kernel", phase == "kernel")
+        explorer.set("catches", phase == "catches")
+    assert explorer.run()
+    assert programs.started.wait(LONG_S)
+
+
+@pytest.mark.parametrize("phase", ["cache", "program", "catches", "kernel", "events", "records"])
+def test_cancel_ends_a_run_in_every_phase(phase, monkeypatch):
+    explorer = Explorer("preset:small", [programs.copies, programs.endless, programs.spinning])
+    reached(explorer, phase, monkeypatch)
+    assert explorer.cancel()
+    assert explorer.state.status == CANCELLED, "at once"
+    assert explorer.wait(LONG_S)
+    assert not explorer.obstacle
+    monkeypatch.undo()
+    explorer.choose("copies")
+    assert run(explorer).status == DONE
+
+
+def test_no_run_begins_before_the_thread_of_a_cancelled_one_has_ended(explorer, monkeypatch):
+    begin_endless(explorer)
+    told = []
+    monkeypatch.setattr(Watchdog, "close", lambda dog: told.append(explorer.obstacle) or close(dog))
+    assert explorer.cancel()
+    assert explorer.wait(LONG_S)
+    assert told[-1:] == ["the cancelled run is ending"]
+    assert not explorer.obstacle
+
+
+def test_a_program_that_leaves_the_interpreter_has_failed():
+    explorer = Explorer("preset:small", [programs.exits])
+    assert run(explorer).status == FAILED
+    assert "SystemExit: 3 (line " in explorer.state.message
 
 
 def test_a_second_click_starts_no_second_run(explorer):
@@ -189,27 +239,59 @@ def test_options_reach_the_run(explorer):
     explorer.set_option("data", False)
     explorer.set_option("log", "off")
     state = run(explorer)
-    assert state.outcome.checks == 0
-    assert "was not logged" in state.why
+    assert state.finished.outcome.checks == 0
+    assert "was not logged" in state.finished.why
 
 
-def test_estimate_grows_with_the_work(explorer):
-    assert explorer.estimate_s() is None
+def test_a_study_is_estimated_before_it_has_run_and_then_at_the_speed_of_this_host(explorer):
     small_gemm(explorer)
+    first = explorer.estimate_s()
+    cost = explorer.work.cost(explorer.form.machine, True, **explorer.values)
+    assert first == pytest.approx(cost / 1e6)
     run(explorer)
     took = explorer.history[-1].seconds
-    assert explorer.estimate_s() == took
-    explorer.set("m", 128)
-    explorer.set("n", 192)
-    assert explorer.estimate_s() == pytest.approx(6 * took)
-    explorer.choose("copies")
+    assert explorer.estimate_s() == took, "the same run takes as long again"
+    explorer.set("m", 1024)
+    larger = explorer.work.cost(explorer.form.machine, True, **explorer.values)
+    assert explorer.estimate_s() == pytest.approx(took * larger / cost)
+    explorer.choose("study probe")
+    other = explorer.work.cost(explorer.form.machine, True, **explorer.values)
+    assert explorer.estimate_s() == pytest.approx(other * took / cost), "another work, at the same speed"
+
+
+def test_parameters_that_cost_nothing_do_not_lengthen_the_estimate(explorer):
+    explorer.form.load("preset:default")
+    explorer.choose("study gqa")
+    before = explorer.estimate_s()
+    explorer.set("items", 1000)
+    explorer.set("dtype", "bf16")
+    assert explorer.set("head_dim", 256)
+    assert explorer.estimate_s() < 3000 * before
+    explorer.choose("study ccl")
+    before = explorer.estimate_s()
+    for name, value in (("cubes", 16), ("pes", 8), ("elements", 65536)):
+        assert explorer.set(name, value)
+    assert before < explorer.estimate_s() < 20 * before, "not 16 x 8 x 4 times as long"
+
+
+def test_of_a_program_without_a_cost_only_the_same_run_is_estimated(explorer):
+    assert explorer.estimate_s() is None
+    run(explorer)
+    assert explorer.estimate_s() == explorer.history[-1].seconds
+    explorer.form.set("cube.hbm.channel_bw_gbs", "16")
+    assert explorer.estimate_s() == explorer.history[-1].seconds
+    explorer.set("count", 5)
     assert explorer.estimate_s() is None
 
 
-def test_a_change_starts_a_short_run_by_itself_and_no_other(explorer, monkeypatch):
+def test_a_change_after_a_run_starts_a_short_one_by_itself_and_no_other(explorer, monkeypatch):
+    small_gemm(explorer)
     explorer.touched()
-    assert explorer.state.status == IDLE, "nothing is known of how long it takes"
+    assert explorer.state.status == IDLE, "the first run is for the user to start"
     run(explorer)
+    explorer.touched()
+    assert len(explorer.history) == 1, "nothing has changed"
+    explorer.set("m", 96)
     monkeypatch.setattr(model, "AUTO_RUN_S", 0)
     explorer.touched()
     assert len(explorer.history) == 1
@@ -217,10 +299,120 @@ def test_a_change_starts_a_short_run_by_itself_and_no_other(explorer, monkeypatc
     explorer.auto = False
     explorer.touched()
     assert not explorer.state.busy
+    assert explorer.status == OUTDATED
     explorer.auto = True
     explorer.touched()
     assert explorer.wait(LONG_S)
     assert len(explorer.history) == 2
+    assert explorer.status == DONE
+    explorer.choose("copies")
+    explorer.touched()
+    assert len(explorer.history) == 2, "nothing is known of how long it takes"
+
+
+def test_a_cold_first_run_does_not_keep_later_ones_from_starting(explorer):
+    small_gemm(explorer)
+    explorer._speed.note(explorer._point(), explorer._foresee()[0], 50.0)  # imports, a busy host
+    run(explorer)
+    explorer.form.set("cube.hbm.channel_bw_gbs", "16")
+    assert explorer.estimate_s() < 1
+    explorer.set("k", 128)
+    assert explorer.estimate_s() < 1
+
+
+def test_a_result_of_something_else_than_is_chosen_is_outdated_at_once(explorer):
+    small_gemm(explorer)
+    run(explorer)
+    assert (explorer.status, explorer.changes) == (DONE, [])
+    changes = [
+        (lambda: explorer.set("m", 128), lambda: explorer.set("m", 64), "m was 64, is 128"),
+        (
+            lambda: explorer.form.set("cube.hbm.channel_bw_gbs", "16"),
+            explorer.form.reset,
+            "cube.hbm.channel_bw_gbs was 32.0, is 16.0",
+        ),
+        (
+            lambda: explorer.set_option("data", False),
+            lambda: explorer.set_option("data", True),
+            "data was True, is False",
+        ),
+        (lambda: explorer.set("m", "none"), lambda: explorer.set("m", 64), "a value is wrong"),
+        (lambda: explorer.choose("copies"), lambda: small_gemm(explorer), "run was study gemm, is copies"),
+    ]
+    for change, back, said in changes:
+        change()
+        assert explorer.status == OUTDATED
+        assert explorer.changes == [said]
+        assert explorer.message == said
+        back()
+        assert (explorer.status, explorer.changes) == (DONE, [])
+
+
+def test_the_tabs_keep_the_last_finished_run_while_others_run_fail_or_are_cancelled(explorer):
+    run(explorer)
+    first = explorer.state.finished
+    begin_endless(explorer)
+    assert explorer.state.entry.number == 2
+    assert explorer.state.finished is first
+    explorer.cancel()
+    assert explorer.wait(LONG_S)
+    explorer.choose("copies")
+    explorer.set("fail", True)
+    run(explorer)
+    assert explorer.state.entry.number == 3
+    assert explorer.state.finished is first
+    assert explorer.result is first.result
+
+
+@pytest.mark.parametrize(
+    ("preset", "work", "values", "said"),
+    [
+        ("default", "study ccl", {"cubes": 99}, {"cubes": "cubes = 99 must be at most 16"}),
+        ("default", "study ccl", {"cubes": 99, "pes": 9}, {"cubes": "at most 16", "pes": "at most 8"}),
+        ("default", "study ccl", {"elements": 10**12}, {"elements": "HBM slice has"}),
+        ("default", "study ccl", {"algorithm": "torus_allreduce"}, {"algorithm": "form no grid"}),
+        ("six_sip_torus", "study ccl", {"algorithm": "mesh_allreduce_4"}, {"algorithm": "6 take part"}),
+        (
+            "default",
+            "study ccl",
+            {"algorithm": "intercube_allreduce", "cubes": 3, "elements": 100},
+            {"elements": "must be a multiple of cubes x pes = 3"},
+        ),
+        ("small", "study ccl", {}, {"": "system.sips.count = 1 must be >= 2"}),
+        ("default", "study gqa", {"cubes": 17}, {"cubes": "at most 16"}),
+        ("default", "study gqa", {"ranks": 3}, {"ranks": "must divide cubes x pes = 8"}),
+        ("default", "study gqa", {"phase": "prefill", "tokens": 7}, {"tokens": "must be even"}),
+        ("default", "study gqa", {"merge": "mesh_allreduce_4"}, {"merge": "does not run here"}),
+        ("default", "study gemm", {"m": 10**6, "k": 10**6}, {"m": "HBM slice has"}),
+    ],
+)
+def test_what_the_machine_cannot_run_is_refused_beside_its_field_before_the_run(preset, work, values, said):
+    explorer = Explorer(f"preset:{preset}")
+    explorer.choose(work)
+    for name, value in values.items():
+        assert explorer.set(name, value)
+    assert explorer.obstacle == "a parameter is wrong"
+    assert not explorer.run()
+    assert set(explorer.wrong) == set(said)
+    for name, text in said.items():
+        assert text in explorer.wrong[name]
+
+
+@pytest.mark.parametrize("work", ["study ccl", "study gemm", "study gqa", "study probe"])
+def test_usual_values_are_right_and_cost_little(work):
+    explorer = Explorer("preset:default")
+    explorer.choose(work)
+    assert not explorer.obstacle
+    assert 0 < explorer.estimate_s() < 1
+
+
+def test_a_smaller_machine_makes_a_parameter_wrong(explorer):
+    explorer.form.load("preset:default")
+    explorer.choose("study ccl")
+    assert explorer.set("cubes", 9)
+    assert not explorer.wrong
+    explorer.form.set("sip.cube_mesh.w", "2")
+    assert "cubes = 9 must be at most 8" in explorer.wrong["cubes"]
 
 
 def test_a_run_that_is_about_to_start_can_be_waited_for(explorer, monkeypatch):
@@ -239,20 +431,20 @@ def test_a_run_that_is_about_to_start_can_be_waited_for(explorer, monkeypatch):
 
 def test_a_change_during_a_run_starts_another_when_that_one_ends(explorer, monkeypatch):
     monkeypatch.setattr(model, "AUTO_RUN_S", LONG_S)
-    run(explorer)
+    small_gemm(explorer)
     touched = []
 
     def touch_once():
         if explorer.state.status == RUNNING and not touched:
-            touched.append(explorer.set("count", 3))
+            touched.append(explorer.set("m", 96))
             explorer.touched()
 
     explorer.on_change.append(touch_once)
     assert explorer.run()
-    while len(explorer.history) < 3:
+    while len(explorer.history) < 2:
         assert explorer.wait(LONG_S)
     assert explorer.wait(LONG_S)
-    assert [entry.values["count"] for entry in explorer.history] == [4, 4, 3]
+    assert [entry.values["m"] for entry in explorer.history] == [64, 96]
 
 
 def test_runs_are_compared_with_the_pinned_one(explorer):
@@ -287,7 +479,7 @@ def test_doubling_the_named_resource_helps_and_one_off_the_path_does_not(preset,
     explorer.set_option("data", False)
     for name, value in values.items():
         assert explorer.set(name, value)
-    first = next(reason for reason in run(explorer).why if reason.fields)
+    first = next(reason for reason in run(explorer).finished.why if reason.fields)
     latency = explorer.result.latency_ns
     for field in (*first.fields, *first.together):
         factor = 0.5 if field.endswith("_ns") else 2
@@ -305,9 +497,10 @@ def test_auto_tells_why_it_chose(explorer):
     explorer.form.load("preset:default")
     explorer.choose("study ccl")
     state = run(explorer)
-    assert state.outcome.checks == 1
-    assert "lower bound" in state.outcome.shown.reason
-    assert {"auto", state.outcome.shown.algorithm} <= set(explorer.work.parameters[0].options(explorer.form.machine))
+    shown = state.finished.outcome.shown
+    assert state.finished.outcome.checks == 1
+    assert "lower bound" in shown.reason
+    assert {"auto", shown.algorithm} <= set(explorer.work.parameters[0].options(explorer.form.machine))
 
 
 def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 import pytest
 
 import kernbench as kb
-from kernbench.notebook import LiveRun, TopologyPicker, explore, state
+from kernbench.notebook import LiveRun, TopologyPicker, explore, state, view_run
 from kernbench.notebook.export import EXPORTS
 from kernbench.notebook.serve import PAGE
 from kernbench.notebook.view_result import WHOLE
@@ -23,6 +23,7 @@ LONG_S = 60
 @pytest.fixture
 def view():
     view = explore("preset:small", programs.copies, programs.endless)
+    view.run_panel.auto.value = False
     yield view
     view.explorer.cancel()
     assert view.explorer.wait(LONG_S)
@@ -76,7 +77,7 @@ def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
 
 
 def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
-    panel, film = ran.run_panel, ran.explorer.state.film
+    panel, film = ran.run_panel, ran.explorer.state.finished.film
     assert panel.play.playing
     assert panel.at.value == 0
     panel.at.value = STEPS // 2
@@ -85,6 +86,15 @@ def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
     assert latency(ran) == pytest.approx(ran.result.latency_ns, abs=0.1)
     panel.speed.value = 4.0
     assert panel.play.interval < 20
+
+
+def test_a_change_is_simulated_by_itself(ran):
+    ran.run_panel.auto.value = True
+    ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
+    assert ran.explorer.wait(LONG_S)
+    assert [entry.overrides for entry in ran.explorer.history] == [(), ("cube.hbm.channel_bw_gbs=16",)]
+    assert "done" in text(ran.run_panel.frame)
+    assert latency(ran) == 0, "the replay begins again"
 
 
 def test_a_long_run_is_not_replayed(view, monkeypatch):
@@ -117,6 +127,15 @@ def test_an_error_is_shown_and_the_panel_stays_usable(view):
     view.run_panel.run.click()
     assert view.explorer.wait(LONG_S)
     assert "done" in text(view.run_panel.frame)
+
+
+def test_a_cancelled_run_says_so_once(view):
+    programs.started.clear()
+    view.work_panel.work.value = "endless"
+    view.run_panel.run.click()
+    assert programs.started.wait(LONG_S)
+    view.run_panel.cancel.click()
+    assert text(view.run_panel.frame).split().count("cancelled") == 1
 
 
 def test_a_wrong_value_has_its_message_beside_it(view):
@@ -210,6 +229,53 @@ def test_every_tab_shows_the_run(ran):
     assert "matrix" in text(panel.timeline.picture)
 
 
+def subject(panel):
+    """What the tab that is open says of the run that it shows."""
+    tab = panel.root.children[panel.root.selected_index]
+    return text(next(x for x in tab.children if x is panel.subject))
+
+
+TABS_OF_A_RUN = ("Why", "Stages", "Timeline", "Links", "Roofline", "Export")
+
+
+@pytest.mark.parametrize("name", TABS_OF_A_RUN)
+def test_every_tab_names_the_run_it_shows_and_says_when_it_is_another(ran, name):
+    panel = ran.result_panel
+    panel.show(name)
+    assert "Run 1" in subject(panel)
+    assert "m=64 k=64 n=64" in subject(panel)
+    assert "outdated" not in subject(panel)
+    ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
+    assert "outdated: cube.hbm.channel_bw_gbs was 32.0, is 16.0" in subject(panel)
+    assert "outdated" in text(ran.run_panel.frame)
+    ran.work_panel.work.value = "copies"
+    ran.work_panel.inputs["fail"].value = True
+    ran.run_panel.run.click()
+    assert ran.explorer.wait(LONG_S)
+    assert "Run 1" in subject(panel)
+    assert "run 2 is failed: copies" in subject(panel)
+
+
+def test_a_parameter_that_this_machine_cannot_run_has_its_message_beside_it(view):
+    view.machine_panel.source.value = "preset:default"
+    view.work_panel.work.value = "study ccl"
+    view.work_panel.inputs["cubes"].value = "99"
+    assert "cubes = 99 must be at most 16" in text(view.work_panel._messages["cubes"])
+    assert view.run_panel.run.disabled
+    view.work_panel.inputs["cubes"].value = "16"
+    assert text(view.work_panel._messages["cubes"]) == ""
+    assert not view.run_panel.run.disabled
+    view.machine_panel.set("sip.cube_mesh.w", "2")
+    assert "must be at most 8" in text(view.work_panel._messages["cubes"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.003, "0.1 s"), (0.44, "0.4 s"), (6.3, "6 s"), (4259.6, "71 min"), (40_000, "11 h")]
+)
+def test_an_estimate_is_told_as_well_as_it_is_known(seconds, said):
+    assert view_run._rounded(seconds) == said
+
+
 def test_the_timeline_zooms(ran):
     ran.result_panel.show("Timeline")
     tab = ran.result_panel.timeline
@@ -221,7 +287,6 @@ def test_the_timeline_zooms(ran):
 
 
 def test_runs_are_pinned_and_compared(ran):
-    ran.explorer.auto = False
     history = ran.result_panel.history
     history.pin.click()
     ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import traceback
+import warnings
 
 import pytest
 
@@ -127,7 +129,7 @@ def test_who_waits_alone_is_named_and_so_is_who_has_ended():
             torch.distributed.recv(x, 0, tag=7)
 
     error = failure(program, 3)
-    cause = error.__cause__
+    cause = error.errors[0]
     assert isinstance(cause, DeadlockError)
     lines = str(cause).splitlines()
     assert lines[0].startswith("nothing can go on at ")
@@ -156,9 +158,38 @@ def test_groups_of_the_same_ranks_are_told_apart():
         for group in groups if rank else groups[::-1]:
             torch.distributed.all_reduce(torch.zeros(4, device="ahbm"), group=group)
 
-    text = str(failure(program).__cause__)
-    assert "rank 0, in all_reduce, call 0 of group (0, 1) (2): rank 1 has not called it" in text
-    assert "rank 1, in all_reduce, call 0 of group (0, 1) (1): rank 0 has not called it" in text
+    text = str(failure(program))
+    assert "rank 0, in all_reduce, call 1 of group (0, 1) (2): rank 1 has not called it" in text
+    assert "rank 1, in all_reduce, call 1 of group (0, 1) (1): rank 0 has not called it" in text
+
+
+def test_the_lines_of_a_deadlock_are_printed_once_at_the_end():
+    def program(torch, rank):
+        if rank == 0:
+            torch.distributed.all_reduce(torch.zeros(4, device="ahbm"))
+        else:
+            torch.distributed.recv(torch.zeros(4, device="ahbm"), 0, tag=7)
+
+    error = failure(program)
+    printed = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    lines = str(error.errors[0]).splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["  rank 0", "  rank 1"]
+    assert printed[-2:] == lines[1:]
+    for line in lines:
+        assert sum(line in each for each in printed) == 1
+
+
+def test_calls_have_the_same_numbers_in_the_world_and_in_a_new_group():
+    def program(torch, rank):
+        dist = torch.distributed
+        x = torch.zeros(4, device="ahbm")
+        for group in (None, dist.new_group(), dist.new_group([0, 1])):
+            dist.all_reduce(x, group=group)
+            work = dist.all_reduce(x, group=group, async_op=True)
+            assert "all_reduce, call 2 of group (0, 1)" in str(work)
+            work.wait()
+
+    on_ranks(program)
 
 
 def deaf(t_ptr, n_elem, world_size, *, tl):
@@ -171,7 +202,7 @@ def test_programs_that_wait_for_each_other_are_named_beside_the_ranks():
         torch.distributed.all_reduce(torch.zeros(4, device="ahbm"))
 
     error = failure(program, pg_options={"all_reduce": algorithm(deaf)})
-    cause = error.__cause__
+    cause = error.errors[0]
     assert isinstance(cause, IpcqDeadlock)
     assert "sip0.cube0.pe0" in str(cause)
     assert "rank 0, in all_reduce, call 1 of group (0, 1) with rank 1, since" in str(cause)
@@ -279,3 +310,36 @@ def test_shapes_that_cannot_be_matched_are_refused_with_the_remedy():
     error = failure(program)
     assert isinstance(error.__cause__, PlacementError)
     assert "row_wise" in str(error.__cause__)
+
+
+def collective(dist, rank, x):
+    return dist.all_reduce(x, async_op=True)
+
+
+def messages(dist, rank, x):
+    return dist.irecv(x, 0) if rank else dist.isend(x, 1)
+
+
+@pytest.mark.parametrize("begin", [collective, messages])
+@pytest.mark.parametrize("end", ["nothing", "wait", "is_completed", "synchronize"])
+def test_a_work_that_nobody_waits_for_is_warned_about(begin, end):
+    def program(torch, rank):
+        work = begin(torch.distributed, rank, torch.zeros(4, device="ahbm"))
+        if end == "wait":
+            work.wait()
+        if end == "synchronize":
+            torch.ahbm.synchronize()
+        while end == "is_completed" and not work.is_completed():
+            torch.zeros(1, device="ahbm").numpy()
+        torch.distributed.barrier()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        on_ranks(program)
+    if end != "nothing":
+        assert not caught
+        return
+    assert [warning.filename for warning in caught] == [__file__] * 2
+    lines = {warning.lineno for warning in caught}
+    assert lines == {begin.__code__.co_firstlineno + 1}
+    assert all("was never waited for" in str(warning.message) for warning in caught)

@@ -46,6 +46,7 @@ def test_a_session_may_make_a_thousand_groups(two, what):
     assert seen[999] == seen[100]
 
 
+@pytest.mark.filterwarnings("ignore:.*was never waited for")
 def test_a_group_that_a_call_still_waits_in_is_not_over(two):
     """The next group of the same ranks does not come after it: it has queues and streams of its own."""
     dist, seen = two.distributed, {}

@@ -213,8 +213,9 @@ def test_when_none_can_go_on_the_error_names_every_rank_and_its_wait(torch):
     with pytest.raises(ProcessRaisedException) as caught:
         torch.multiprocessing.spawn(program, nprocs=2)
     now = f"{torch.engine.now_ns:,.2f} ns"
-    assert isinstance(caught.value.__cause__, DeadlockError)
-    assert str(caught.value.__cause__) == (
+    error = caught.value.errors[0]
+    assert isinstance(error, DeadlockError)
+    assert str(error) == (
         f"nothing can go on at {now}; waiting:\n  rank 0, in thing 0, since {now}\n  rank 1, in thing 1, since {now}"
     )
     assert list(caught.value.errors) == [0, 1]

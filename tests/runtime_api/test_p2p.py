@@ -171,8 +171,9 @@ def test_messages_of_a_group_are_its_own():
             return None
         x, y = full(torch, rank), full(torch, 10 * rank)
         if rank == 1:
-            dist.isend(y, 2)
+            work = dist.isend(y, 2)
             dist.send(x, group_dst=1, group=group)
+            work.wait()
             return None
         assert dist.recv(x, group=group) == 1
         dist.recv(y, 1)

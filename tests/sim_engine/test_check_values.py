@@ -97,3 +97,20 @@ def test_a_transaction_alone_never_waits(kind):
     there, back = (0, 64 * 256) if kind == "read" else (64 * 256, 16)
     expected = closed_form_ps(DEFAULT, path, there) + 8000 + closed_form_ps(DEFAULT, reverse(path), back)
     assert alone(DEFAULT, kind, PE0, far, 64 * 256) == expected
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "flit_bytes", "flits"),
+    [(0, 0, 1), (255, 255, 1), (256, 256, 1), (257, 256, 2), (512, 256, 2), (513, 256, 3)],
+)
+def test_a_message_is_one_flit_up_to_256_bytes_and_whole_ones_above(nbytes, flit_bytes, flits):
+    # Two links of 256 GB/s, and a router of 1 ns between them.
+    own = "sip0.cube0.hbm_ctrl.pe0"
+    assert alone(DEFAULT, "send", PE0, own, nbytes) == 1000 + 2 * serialization_ps(flit_bytes, 256) + (flits - 1) * 1000
+
+
+@pytest.mark.parametrize(("gbs", "flit_ps"), [(256.0, 1000), (256.26, 999), (255.999, 1001), (1e6, 1), (1e12, 1)])
+def test_a_flit_s_time_is_rounded_up(gbs, flit_ps):
+    # 256 B at 256.26 GB/s take 998.98 ps, and at 255.999 a trifle more than 1000.
+    machine = DEFAULT.with_({"cube.pe.pe_dma.bw_gbs": gbs, "cube.hbm.channel_bw_gbs": 1})
+    assert alone(machine, "send", PE0, "sip0.cube0.hbm_ctrl.pe0", 256) == flit_ps + 1000 + 1000

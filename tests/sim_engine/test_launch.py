@@ -139,3 +139,19 @@ def test_a_map_goes_only_where_it_is_needed():
     engine.wait(engine.map(0, {(3, 1): [(1 << 40, 256, 0)]}, "tensor"))
     touched = {link.dst for route in engine.fabric.routes.values() for link in route.links if "m_cpu" in link.dst}
     assert touched == {m_cpu(0, 3)}
+
+
+@pytest.mark.parametrize("late_ps", [0, 1, 500])
+def test_a_launch_that_finds_a_link_busy_starts_late_by_so_much(late_ps):
+    # io_cpu knows what came before it, and nothing of what waits at the UCIe link behind it. Eight flits of data hold
+    # that link, 16 ns each, from 9 + 109 + 1 + 9 = 128 ns on. A launch reaches it 112.5 + 10 + 0.25 + 8.25 = 131 ns
+    # after it was sent: 125 ns after the data it waits for none.
+    machine = resolve_topology("preset:default", {"system.sips.count": 1, "cube.ucie.bw_gbs": 16})
+    engine, sent = GraphEngine(machine), []
+    engine.write([(slice_pa(engine, 0), 8 * 256)], None)
+    engine.env.call_at(125_000 - late_ps, lambda _: sent.append(engine.launch(0, [(0, 0)], nothing, (), "late")), None)
+    engine.run()
+    [launch] = sent
+    assert launch.start_ps - launch.target_start_ps == late_ps
+    skews = [row.end_ps - row.start_ps for row in engine.records() if row.kind == "skew"]
+    assert skews == [late_ps] * (late_ps > 0)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.analysis.transfer import PARTS
 from kernbench.errors import KernbenchError
-from kernbench.studies import probe as study
-from kernbench.studies import probe_report as report
+from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.probe_cases import cases, select
 from kernbench.studies.probe_run import hops, probe
 from kernbench.topology.builder import resolve_topology
@@ -21,7 +21,7 @@ CONSERVATIVE = resolve_topology("preset:hbm3_conservative")
 
 @pytest.fixture(scope="module")
 def rows():
-    return study.sweep(DEFAULT, sizes=(4096, 8192))
+    return ProbeStudy().run(DEFAULT, sizes=[4096, 8192])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_pes_at_their_own_slices_do_not_meet(rows):
 
 def test_parts_sum_to_the_mean(rows):
     for row in rows:
-        assert sum(row[f"{part}_ns"] for part in study.PARTS) == pytest.approx(row["mean_ns"], rel=1e-12)
+        assert sum(row[f"{part}_ns"] for part in PARTS) == pytest.approx(row["mean_ns"], rel=1e-12)
 
 
 def test_hops_tell_when_each_link_was_crossed():
@@ -106,33 +106,31 @@ def test_a_machine_has_the_cases_that_it_has_parts_for():
 def test_every_case_runs_on_odd_machines():
     for seed in range(6):
         machine = random_machine(seed)
-        assert len(study.sweep(machine, sizes=[300])) == len(cases(machine))
+        assert len(ProbeStudy().run(machine, sizes=[300])) == len(cases(machine))
 
 
 def test_bad_parameters_are_refused_before_anything_runs(tmp_path):
     with pytest.raises(KernbenchError, match="did you mean next-cube-read"):
-        study.sweep(DEFAULT, names=["next-cube"], folder=tmp_path)
+        ProbeStudy().run(DEFAULT, cases=["next-cube"], folder=tmp_path)
     with pytest.raises(KernbenchError, match="sizes"):
-        study.sweep(DEFAULT, sizes=[0], folder=tmp_path)
+        ProbeStudy().run(DEFAULT, sizes=[0], folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
-    names = ["own-slice-read", "next-cube-write", "eastbound-write", "all-own-read", "all-one-read", "all-one-write"]
-    rows = study.sweep(SMALL, names=names, sizes=(4096, 8192))
-    study.write(rows, tmp_path)
-    again = study.read(tmp_path)["rows"]
-    assert study.table(again) == study.table(rows)
-    assert report.findings(again) == report.findings(rows)
-    kept = {row["case"]: row["links"] for row in study.largest_patterns(rows)}
-    assert {row["case"]: row["links"] for row in study.largest_patterns(again)} == kept
-    drawn = report.draw(again, SMALL, tmp_path)
-    assert {path.name for path in drawn} >= {"probe_single_parts.png", "probe_links_all_own_read.png"}
-    text = report.write_findings(report.findings(rows), rows, tmp_path).read_text()
-    assert "equals its closed form to the picosecond" in text
-    assert all(path.name in text for path in drawn)
+    study = ProbeStudy()
+    cases = ["own-slice-read", "next-cube-write", "eastbound-read", "all-one-read", "all-one-write"]
+    first = study.report(SMALL, folder=tmp_path, cases=cases, sizes=[4096, 8192])
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = study.report(SMALL, folder=tmp_path, rerender=True, cases=cases, sizes=[4096, 8192])
+    assert again.rows == first.rows
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
+    assert {"probe.csv", "probe_hops.csv", "probe_single_parts.svg", "probe_links_eastbound_read.png"} <= set(written)
+    page = written["README.md"].decode()
+    assert "4 single transfers: all equal their closed form to the picosecond." in page
+    assert "](probe_single_bandwidth.svg)" in page
 
 
 def test_reading_a_folder_without_results_says_what_to_do(tmp_path):
     with pytest.raises(KernbenchError, match="run the study first"):
-        study.read(tmp_path)
+        ProbeStudy().read(tmp_path)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from kernbench import build
 from kernbench.config import default_ccl_path
 from kernbench.studies import gemm
+from kernbench.sweeps import keys
 from kernbench.sweeps.keys import code_version, key_of, study_name, study_version
 from tests.sweeps import studies
 
@@ -20,6 +22,27 @@ def test_keys_tell_points_apart():
         key_of("study", "1", "machine", {"a": 1, "b": 3}),
     ]
     assert len({key, *others}) == 5
+
+
+def test_built_files_are_no_code_and_sources_of_the_core_are(tmp_path, monkeypatch):
+    package = tmp_path / "kernbench"
+    (package / "sweeps").mkdir(parents=True)
+    monkeypatch.setattr(keys, "__file__", str(package / "sweeps" / "keys.py"))
+
+    def now() -> str:
+        code_version.cache_clear()
+        return code_version()
+
+    empty = now()
+    for built in (build.SUFFIX, ".c", ".built", ".pyd"):
+        (package / f"core{built}").write_text("built")
+    assert now() == empty
+    versions = {empty}
+    for source in (".pyx", ".pxd"):
+        (package / f"core{source}").write_text("source")
+        versions.add(now())
+    assert len(versions) == 3
+    code_version.cache_clear()
 
 
 def test_a_study_of_the_package_has_its_version_and_another_its_own_as_well(tmp_path, monkeypatch):

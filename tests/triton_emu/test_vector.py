@@ -341,3 +341,22 @@ def test_what_does_not_fit_is_refused(wrong, message):
     tl, _, x = loaded(np.ones((4, 6), np.float16))
     with pytest.raises(KernelError, match=message):
         wrong(tl, x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit", "beyond"),
+    [
+        ("float8e4nv", (464, 448), (464.1, np.nan)),
+        ("float8e5", (61439, 57344), (61440, np.inf)),
+        ("float16", (65519, 65504), (65520, np.inf)),
+    ],
+)
+def test_the_largest_value_that_rounds_to_a_number(dtype, limit, beyond):
+    # Half way between two numbers the even one is taken, and beyond the largest that is NaN or infinity.
+    tl, _, x = loaded(np.array([limit[0], beyond[0]], np.float32))
+    np.testing.assert_array_equal(x.to(getattr(tl, dtype)).to(tl.float32).numpy(), [limit[1], beyond[1]])
+
+
+def test_half_way_goes_to_even():
+    tl, _, x = loaded(np.array([2049, 2049.1, 2051, 2050.9], np.float32))
+    np.testing.assert_array_equal(x.to(tl.float16).to(tl.float32).numpy(), [2048, 2050, 2052, 2050])

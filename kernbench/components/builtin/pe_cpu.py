@@ -9,7 +9,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from kernbench.components.command import Command, Stopped, Value
-from kernbench.components.jobs import Job
+from kernbench.components.jobs import Issuer, Job
 from kernbench.components.lines import kernel_frame
 from kernbench.components.pe import Pe
 from kernbench.components.pipeline import Stage
@@ -68,7 +68,7 @@ class PeCpu:
         Program(self, launch).resume(None)
 
 
-class Program:
+class Program(Issuer):
     """One program of a launch: the backend that its kernel's commands go to. `issued` is PE_CPU's own clock.
 
     It `waits_for` the completion of something, or, when `short` of TCM, for a place for it.
@@ -79,6 +79,7 @@ class Program:
     def __init__(self, cpu: PeCpu, launch: Launch) -> None:
         self.cpu, self.pe, self.launch = cpu, cpu.pe, launch
         self.engine = cpu.engine
+        self.core, self.command_ps = self.pe.core, cpu.command_ps
         self.data = self.engine.data
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
@@ -97,12 +98,16 @@ class Program:
         args, participant = launch.args_of(cube, pe), (launch.ranks.get((cube, pe), 0), launch.world)
         RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
 
+    def woken(self, what: int, _: object) -> None:
+        """Go on with the kernel."""
+        self.resume(None)
+
     def resume(self, _: object) -> None:
         """Go on with the kernel until it blocks or ends."""
         hub = getcurrent()
         if hub is not self._hub:
             self._hub = self._greenlet.parent = hub
-        self.issued = max(self.issued, self.engine.env._now)
+        self.issued = max(self.issued, self.core.now)
         try:
             self._greenlet.switch(None)
         except Exception as error:
@@ -122,7 +127,7 @@ class Program:
         job = self.pe.job(command, self)
         if command.output is not None:
             self._place(command.output, job)
-        self.issued += self.cpu.command_ps
+        self.issued += self.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
         self.commands += 1
@@ -156,9 +161,9 @@ class Program:
         """Let the kernel wait until `on` is complete."""
         self._check_caller()
         if on.done_ps is None:
-            on.waiters += (self._wake,)
+            on.waiters += (self,)
             self._wait(on)
-        elif on.done_ps > self.engine.env._now:
+        elif on.done_ps > self.core.now:
             self._wake(on.done_ps)
             self._hub.switch()
 
@@ -171,10 +176,10 @@ class Program:
 
     def _wake(self, t: int) -> None:
         self.waits_for, self.short = None, False
-        self.engine.env.call_at(max(t, self.engine.env._now), self.resume, None)
+        self.core.wake_at(max(t, self.core.now), self, 0, None)
 
     def _wait(self, what: Value | Command) -> None:
-        self.waits_for, self.since = what, self.engine.env._now
+        self.waits_for, self.since = what, self.core.now
         self._hub.switch()
 
     def drop(self, value: Value) -> None:

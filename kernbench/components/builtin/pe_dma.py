@@ -28,7 +28,7 @@ class Channel:
     """Issues the requests of its sources in program order, at most `limit` at a time."""
 
     def __init__(self, pe: Pe, limit: int) -> None:
-        self.clock = pe.engine.env
+        self.core = pe.engine.env.core
         self.limit, self.outstanding = limit, 0
         self.queue: deque[Source] = deque()
         self._wake: int | None = None
@@ -44,10 +44,10 @@ class Channel:
             t = source.next_ps()
             if t is None:
                 break
-            if t > self.clock._now:
+            if t > self.core.now:
                 if self._wake != t:
                     self._wake = t
-                    self.clock.call_at(t, self._woken, t)
+                    self.core.call_at(t, self._woken, t)
                 break
             self.outstanding += 1
             if source.issue():

@@ -11,11 +11,17 @@ class PeFetchStore:
 
     def __init__(self, tcm: PeTcmConfig) -> None:
         self._read, self._write = ServiceTimes(tcm.read_bw_gbs), ServiceTimes(tcm.write_bw_gbs)
+        self._fetched = self._stored = -1
+        self._fetch = self._store = 0
 
     def fetch_ps(self, nbytes: int) -> int:
         """Return the time to read `nbytes` of operands from TCM [ps]."""
-        return self._read[nbytes]
+        if nbytes != self._fetched:
+            self._fetched, self._fetch = nbytes, self._read[nbytes]
+        return self._fetch
 
     def store_ps(self, nbytes: int) -> int:
         """Return the time to write `nbytes` of results to TCM [ps]."""
-        return self._write[nbytes]
+        if nbytes != self._stored:
+            self._stored, self._store = nbytes, self._write[nbytes]
+        return self._store

@@ -9,7 +9,7 @@ share with tiles (its banks are not modelled); slots in SRAM and HBM are accesse
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.causes import FETCH
 from kernbench.components.access import requests
@@ -19,6 +19,7 @@ from kernbench.components.receiver import Receiver
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
 from kernbench.sim_engine.backend import QUEUE, Arbiter
+from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.install import QueueSpec
 from kernbench.sim_engine.observer import QueueEvent
 from kernbench.sim_engine.op_log import KIND
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 _SEND, _RECV = KIND["send"], KIND["recv"]
 
 
-class PeIpcq:
+_PUMP, _IN_SLOT, _RELEASE = range(3)
+
+
+class PeIpcq(Callee):
     """The queue engine of a PE.
 
     `sets` holds what each installation brought, by its key: queues by direction.
@@ -41,15 +45,14 @@ class PeIpcq:
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe, self.engine, self.name = pe, pe.engine, node_id
-        self.clock, self.fabric, self.log = pe.engine.env, pe.engine.fabric, pe.engine.log
+        self.core, self.fabric, self.log = pe.engine.env.core, pe.engine.fabric, pe.engine.log
         self.observers = pe.engine.observers
         self.component = self.log.component(node_id)
         self.sets: dict[str, dict[str, Queue]] = {}
         self.receiver = Receiver(self)
-        self._write_ps = pe.fetch_store.store_ps
+        self._ports = pe.fetch_store
         self._write_free = 0
         self._by_ring: dict[int, Queue] = {}
-        self._by_peer_ring: dict[int, Queue] = {}
 
     # -- installation
 
@@ -75,7 +78,7 @@ class PeIpcq:
                         f"{self.name}: the ring of {spec.direction!r} [{start:#x}, {end:#x}) overlaps that of "
                         f"{other.name!r} [{other_start:#x}, {other_end:#x}); reserve each ring from the allocator"
                     )
-            queues[spec.direction] = self._by_ring[start] = self._by_peer_ring[spec.peer_pa] = Queue(self, spec)
+            queues[spec.direction] = self._by_ring[start] = Queue(self, spec)
         for size in {spec.chunk_bytes for spec in specs}:
             self._arbitrate(specs[0], size, key)
         self.sets[key] = queues
@@ -108,7 +111,8 @@ class PeIpcq:
         among = tuple(queues.values()) if name is None else (queues[name],) if name in queues else ()
         if not among:
             raise self._unknown(queues, name)
-        spec = among[0].spec
+        first = among[0]
+        spec = first.spec
         if not command.consume and command.nbytes > spec.n_slots * spec.slot_bytes:
             raise KernelError(
                 f"{self.name}: recv_no_consume of {command.nbytes} B, where a ring holds {spec.n_slots} x "
@@ -124,7 +128,7 @@ class PeIpcq:
 
     def pump(self, queue: Queue) -> None:
         """Let leave what can leave."""
-        now, outbox = self.clock._now, queue.outbox
+        now, outbox = self.core.now, queue.outbox
         while outbox:
             message = outbox[0]
             if message.waiting:
@@ -132,7 +136,7 @@ class PeIpcq:
             if message.ready > now:
                 if queue.wake_ps != message.ready:
                     queue.wake_ps = message.ready
-                    self.clock.call_at(message.ready, self.pump, queue)
+                    self.core.wake_at(message.ready, self, _PUMP, queue)
                 return
             if message.start_ps < 0:
                 message.begin(now)
@@ -140,21 +144,21 @@ class PeIpcq:
                 if not queue.credits:
                     return
                 self._give_slot(queue, message)
-            outbox.popleft()
+            outbox.pop(0)
 
     def _give_slot(self, queue: Queue, message: Message) -> None:
         """Give the next part of a message its slot; it leaves at once, or when it has been read from memory."""
-        spec, i = queue.spec, message.left
-        at = spec.peer_pa + queue.sent % spec.n_slots * spec.slot_bytes
-        slot = Slot(message, i, queue.sent, at, min(spec.slot_bytes, message.nbytes - i * spec.slot_bytes))
+        i = message.left
+        at = queue.peer_pa + queue.sent % queue.n_slots * queue.slot_bytes
+        slot = Slot(message, i, queue.sent, at, min(queue.slot_bytes, message.nbytes - i * queue.slot_bytes))
         slot.credit, queue.credit_key = queue.credit_key, -1
         message.left += 1
         queue.sent += 1
         queue.credits -= 1
         queue.leaving.append(slot)
-        runs = message.command.runs
-        if runs:
-            self._load(slot, queue, runs[0].va + i * spec.slot_bytes)
+        command = message.command
+        if command.runs:
+            self._load(slot, queue, command.runs[0].va + i * queue.slot_bytes)
         else:
             slot.loaded = True
             self._leave(queue)
@@ -162,7 +166,7 @@ class PeIpcq:
     def _load(self, slot: Slot, queue: Queue, va: int) -> None:
         """Read a part from memory; it leaves when all of it is there."""
         wanted = requests(self.pe, (Run(va, slot.nbytes, slot.nbytes),))
-        left, asked = len(wanted), self.clock._now
+        left, asked = len(wanted), self.core.now
         first = slot.index * queue.spec.slot_bytes
 
         def read(txn: Transaction) -> None:
@@ -172,7 +176,7 @@ class PeIpcq:
                 at = first + txn.arg.at[0]
                 data[at : at + txn.nbytes] = txn.data
             if self.log.operation:
-                self.log.transfer(asked, self.clock._now, txn, slot.message.id, slot.index, FETCH)
+                self.log.transfer(asked, self.core.now, txn, slot.message.id, slot.index, FETCH)
             left -= 1
             if not left:
                 slot.loaded = True
@@ -184,18 +188,21 @@ class PeIpcq:
 
     def _leave(self, queue: Queue) -> None:
         """Send the parts that are there, in order."""
-        spec, leaving = queue.spec, queue.leaving
+        leaving = queue.leaving
         arbiter = self.pe.dma.arbiter
         assert arbiter is not None
-        while leaving and leaving[0].loaded:
-            slot = leaving.popleft()
-            slot.sent_ps = self.clock._now
+        while leaving:
+            slot = leaving[0]
+            if not slot.loaded:
+                return
+            leaving.pop(0)
+            slot.sent_ps = self.core.now
             if self.observers:
                 self.tell("send", queue, slot.nbytes)
-            if spec.kind == "tcm":
+            if queue.in_tcm:
                 slot.route = route = queue.way
                 slot.key = route.key()
-                arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer.reached, slot)
+                arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer, slot)
             else:
                 node_id, offset = self.engine.locate(slot.pa)
                 txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
@@ -206,21 +213,37 @@ class PeIpcq:
 
     # -- arrivals
 
+    def landed(self, slot: Slot) -> None:
+        """Take what has crossed the links: a slot's credit if it is free, else its part."""
+        if slot.free:
+            self.credited(slot)
+        else:
+            self.reached(slot)
+
+    def woken(self, what: int, which: Any) -> None:
+        """Go on at a time that has come."""
+        if what == _IN_SLOT:
+            self._in_slot(which)
+        elif what == _PUMP:
+            self.pump(which)
+        else:
+            self._release(which)
+
     def reached(self, slot: Slot) -> None:
         """Take a part whose last flit has reached TCM: it goes through the write port to its slot."""
-        now = slot.arrived_ps = self.clock._now
-        self._write_free = max(now, self._write_free) + self._write_ps(slot.nbytes)
-        self.clock.call_at(self._write_free, self._in_slot, slot)
+        now = slot.arrived_ps = self.core.now
+        self._write_free = max(now, self._write_free) + self._ports.store_ps(slot.nbytes)
+        self.core.wake_at(self._write_free, self, _IN_SLOT, slot)
 
     def in_memory(self, txn: Transaction) -> None:
         """Take a part that a memory has taken; the set-up of the access comes on top."""
         slot: Slot = txn.arg
-        slot.arrived_ps = now = self.clock._now
-        self.clock.call_at(now + self.receiver.setup_ps[slot.message.queue.spec.kind], self._in_slot, slot)
+        slot.arrived_ps = now = self.core.now
+        self.core.call_at(now + self.receiver.setup_ps[slot.message.queue.spec.kind], self._in_slot, slot)
 
     def _in_slot(self, slot: Slot) -> None:
         """Take note of a part in its slot. A queue's parts count in their order, whatever its memory did."""
-        ring_pa = slot.message.queue.spec.peer_pa
+        ring_pa = slot.message.queue.peer_pa
         queue = self._by_ring.get(ring_pa)
         if queue is None:
             raise KernbenchError(f"{self.name}: a part arrived for {ring_pa:#x}, which lies in none of its rings")
@@ -236,7 +259,7 @@ class PeIpcq:
             self.receiver.look(None)
 
     def _arrive(self, queue: Queue, slot: Slot) -> None:
-        now, message = self.clock._now, slot.message
+        now, message = self.core.now, slot.message
         slot.since_ps = now
         queue.arrived += 1
         queue.held.append(slot)
@@ -261,8 +284,8 @@ class PeIpcq:
 
     def release(self, slot: Slot, t: int) -> None:
         """Free a slot at `t`."""
-        if t > self.clock._now:
-            self.clock.call_at(t, self._release, slot)
+        if t > self.core.now:
+            self.core.wake_at(t, self, _RELEASE, slot)
         else:
             self._release(slot)
 
@@ -270,26 +293,30 @@ class PeIpcq:
         slot.free = True
         queue, arbiter = slot.queue, self.pe.dma.arbiter
         assert arbiter is not None
-        spec, held = queue.spec, queue.held
-        while held and held[0].free:
-            held.popleft()
+        held = queue.held
+        while held:
+            first = held[0]
+            if not first.free:
+                return
+            held.pop(0)
             queue.released += 1
             back = queue.way_back
             key = back.key()
             if self.observers:
-                self.tell("credit", queue, spec.credit_bytes)
-            credit = spec.ring_pa, key, back, self.clock._now, slot
-            arbiter.send(QUEUE, back, spec.credit_bytes, key, queue.peer.credited, credit)
+                self.tell("credit", queue, queue.credit_bytes)
+            first.credit_key, first.back, first.credit_ps = key, back, self.core.now
+            first.by = slot
+            arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
-    def credited(self, credit: tuple[int, int, Route, int, Slot]) -> None:
-        """Take a credit for the ring at an address."""
-        ring_pa, key, route, sent, slot = credit
-        queue = self._by_peer_ring[ring_pa]
+    def credited(self, first: Slot) -> None:
+        """Take the credit of a slot of a peer's ring."""
+        key, queue, slot = first.credit_key, first.message.queue, first.by
+        first.by = None
         if queue.outbox and not queue.credits:
             queue.credit_key = key
         queue.credits += 1
         if self.log.operation:
-            self.log.credit(route, sent, self.clock._now, queue.spec.credit_bytes, slot, key)
+            self.log.credit(first.back, first.credit_ps, self.core.now, queue.spec.credit_bytes, slot, key)
         if queue.outbox:
             self.pump(queue)
 

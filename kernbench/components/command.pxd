@@ -1,0 +1,41 @@
+cimport cython
+from libc.stdint cimport int64_t
+@cython.freelist(64)
+cdef class Value:
+    cdef object __weakref__
+    cdef public object shape, dtype, array, done_ps, space
+    cdef public tuple waiters
+    cdef public int64_t nbytes, maker
+    cdef public int pending
+    cdef public bint dropped
+cdef class Command:
+    cdef public str name
+    cdef public tuple inputs
+    cdef public Value output
+    cdef public object compute, flops, tag, done_ps
+    cdef public tuple waiters
+    cdef public int64_t id
+    cpdef touches(self)
+cdef class Transfer(Command):
+    cdef public tuple runs
+cdef class Load(Transfer):
+    cdef public bint tiled
+cdef class Store(Transfer):
+    cdef public bint tiled
+cdef class Vector(Command):
+    cdef public tuple work
+cdef class Dot(Command):
+    cdef public object mkn
+cdef class Composite(Command):
+    cdef public object op, a, b, out, acc, extra, epilogue
+@cython.final
+@cython.freelist(64)
+cdef class Send(Transfer):
+    cdef public object direction
+    cdef public int64_t nbytes
+@cython.final
+@cython.freelist(64)
+cdef class Recv(Transfer):
+    cdef public object direction, came_from
+    cdef public int64_t nbytes
+    cdef public bint consume

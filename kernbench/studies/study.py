@@ -1,0 +1,459 @@
+"""The frame of every study: parameters, points, one simulation for each, charts, findings, and a report of them.
+
+A study says what is specific to it. The frame runs the points (on all cores or a Dask cluster, resumable, cached),
+writes JSON and CSV, draws the charts and writes the page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kernbench.errors import ConfigError, KernbenchError
+from kernbench.registry import hint
+from kernbench.runtime_api.program import run_program
+from kernbench.studies.results import read_results, write_results
+from kernbench.sweeps.cache import default_cache
+from kernbench.sweeps.keys import Row, code_version, machine_of, study_name, study_version, sweep_key
+from kernbench.sweeps.outcome import OK
+from kernbench.sweeps.runner import Job, run
+from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.viz.charts import Chart, Column
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from distributed import Client
+
+    from kernbench.analysis.result import Result
+    from kernbench.runtime_api.context import RuntimeContext
+
+PAGE = "README.md"
+MOST_FINDINGS = 7
+ROW = "row"
+MACHINE = "machine"  # in a point: what it changes in the machine, path by path
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a study: its default, its unit and what it means."""
+
+    default: Any
+    description: str
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line that the numbers support: number, comparison and cause.
+
+    Parameters
+    ----------
+    text
+        The sentence.
+    chart
+        Name of the chart that it rests on, empty if a table does.
+    weight
+        How much it matters: the page shows the seven heaviest, heaviest first.
+    """
+
+    text: str
+    chart: str = ""
+    weight: float = 0.0
+
+
+class Study:
+    """A question asked of a machine at many points.
+
+    Subclass it, set `name`, `title`, `parameters`, `columns` and `charts`, and write `points` and either `program` and
+    `row`, or `simulate`. A subclass in a notebook cell is a study like any other.
+
+    Attributes
+    ----------
+    name : str
+        How commands and files call it.
+    title : str
+        The heading of its page.
+    method : str
+        What is simulated and how, in a paragraph: the end of the page.
+    parameters : mapping of str to Parameter
+        What `points` takes besides the machine.
+    columns : mapping of str to Column
+        The columns of a row that readers see, with unit and description.
+    charts : sequence of Chart
+        Figures of the report, in order.
+    log, data
+        How `program` is run: level of the log, and whether values are computed.
+
+    Examples
+    --------
+    >>> class Copies(Study):
+    ...     '''How long it takes to read a slice.'''
+    ...
+    ...     name, title = "copies", "Reading a slice"
+    ...     parameters = {"sizes": Parameter([256, 4096], "bytes of each read", "B")}
+    ...     columns = {"nbytes": Column("bytes", "B"), "time_ns": Column("time", "ns")}
+    ...
+    ...     def points(self, machine, *, sizes):
+    ...         return [{"nbytes": n} for n in sizes]
+    ...
+    ...     def program(self, torch, *, nbytes: int = 4096):
+    ...         torch.empty(nbytes // 2, dtype=torch.float16, device="ahbm").numpy()
+    ...
+    ...     def row(self, machine, result, *, nbytes):
+    ...         return {"nbytes": nbytes, "time_ns": result.latency_ns}
+    >>> [row["nbytes"] for row in Copies().run("preset:small")]
+    [256, 4096]
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    method: ClassVar[str] = ""
+    parameters: ClassVar[Mapping[str, Parameter]] = {}
+    columns: ClassVar[Mapping[str, Column]] = {}
+    charts: ClassVar[Sequence[Chart]] = ()
+    log: ClassVar[str] = "operation"
+    data: ClassVar[bool] = False
+
+    # -- what a study says
+
+    def points(self, machine: Machine, **parameters: Any) -> list[Row]:
+        """Return the points for a machine: for each the keywords of `simulate`, as plain (JSON) values.
+
+        The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value.
+        """
+        raise NotImplementedError
+
+    def simulate(self, machine: Machine, **point: Any) -> Row:
+        """Simulate one point and return its row: plain values, units in the names of columns."""
+        returned: list[Any] = []
+
+        def program(torch: RuntimeContext) -> None:
+            returned.append(self.program(torch, **point))
+
+        result = run_program(machine, program, log=self.log, data=self.data)
+        return self.row(machine, result, **point)
+
+    def program(self, torch: RuntimeContext, **point: Any) -> object:
+        """Run one point in a session. Its signature gives the fields of the explorer's form and the axes of sweeps."""
+        raise NotImplementedError
+
+    def row(self, machine: Machine, result: Result, **point: Any) -> Row:
+        """Return what the study keeps of one run of `program`."""
+        raise NotImplementedError
+
+    def fields(self) -> dict[str, inspect.Parameter]:
+        """Return the fields of a point by name: the keywords of `simulate`, or of `program` if that is what it runs."""
+        overridden = type(self).simulate is not Study.simulate
+        return dict(list(inspect.signature(self.simulate if overridden else self.program).parameters.items())[1:])
+
+    def work(self, machine: Machine, **point: Any) -> float:
+        """Return how long a point takes compared with others; the longest ones are started first."""
+        return 0.0
+
+    def check(self, machine: Machine, **parameters: Any) -> list[str]:
+        """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
+        return []
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return what the rows say. A finding that rests on points that were not run must not be made."""
+        return []
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        """Return the tables of the page by heading; by default one of all columns that `columns` describes."""
+        import pandas as pd
+
+        shown = [name for name in self.columns if any(name in row for row in rows)]
+        return {"All points": pd.DataFrame(rows, columns=shown)}
+
+    # -- what the frame does with it
+
+    def complete(self, parameters: Mapping[str, Any]) -> Row:
+        """Return all parameters, defaults for those not given.
+
+        Raises
+        ------
+        ConfigError
+            If one is unknown.
+        """
+        unknown = [
+            f"{self.name}: parameter {name} is unknown; {hint(name, self.parameters)}"
+            for name in parameters
+            if name not in self.parameters
+        ]
+        if unknown:
+            raise ConfigError(unknown)
+        return {name: parameters.get(name, parameter.default) for name, parameter in self.parameters.items()}
+
+    def run(
+        self,
+        machine: Machine | str | Mapping[str, Any] | None = None,
+        *,
+        folder: Path | None = None,
+        workers: int = 1,
+        client: Client | None = None,
+        **parameters: Any,
+    ) -> list[Row]:
+        """Simulate every point and return the rows in the order of the points.
+
+        Parameters
+        ----------
+        machine
+            As for `kb.load`.
+        folder
+            Where finished points are kept while the study runs, and found again after an interrupt.
+        workers
+            Processes.
+        client
+            A Dask cluster to run on instead.
+        **parameters
+            Of the study.
+
+        Raises
+        ------
+        ConfigError
+            If a parameter is wrong; nothing has been run then.
+        KernbenchError
+            If a point fails; the others that were finished before are kept.
+        """
+        base, given = resolve_topology(machine), self.complete(parameters)
+        faults = self.check(base, **given)
+        if faults:
+            raise ConfigError([f"{self.name}: {fault}" for fault in faults])
+        points = self.points(base, **given)
+        machines = [machine_of(base.spec, point.get(MACHINE)) for point in points]
+        values = [{name: value for name, value in point.items() if name != MACHINE} for point in points]
+        name, code = study_name(self.simulate), study_version(self.simulate)
+        keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
+        order = sorted(range(len(points)), key=lambda i: (-self.work(machines[i], **values[i]), i))
+        job = Job(
+            partial(_simulate, self, dict(base.spec)),
+            {keys[i]: {MACHINE: points[i].get(MACHINE), "values": values[i]} for i in order},
+            name,
+            code,
+            {keys[i]: machines[i].hash for i in order},
+        )
+        found: dict[str, Row] = {}
+        outcomes = run(job, folder=folder, cache=default_cache(), workers=workers, client=client, keep_failed=False)
+        for key, outcome, _ in outcomes:
+            if outcome.status != OK:
+                raise KernbenchError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
+            found[key] = outcome.row
+        stamps = [{"machine": where.hash, "code_version": code_version()} for where in machines]
+        return [found[key] | stamp for key, stamp in zip(keys, stamps, strict=True)]
+
+    def report(
+        self,
+        machine: Machine | str | Mapping[str, Any] | None = None,
+        *,
+        folder: Path,
+        workers: int = 1,
+        rerender: bool = False,
+        **parameters: Any,
+    ) -> Report:
+        """Run the study, or with `rerender` read the rows in `folder`, and write the report there."""
+        base = resolve_topology(machine)
+        given = self.complete(parameters)
+        rows = self.read(folder) if rerender else self.run(base, folder=folder, workers=workers, **given)
+        report = Report(self, rows, base, given, folder)
+        report.write(folder)
+        return report
+
+    def read(self, folder: Path) -> list[Row]:
+        """Return the rows of a report, with their nested columns."""
+        import pandas as pd
+
+        rows: list[Row] = read_results(folder / f"{self.name}.json")["rows"]
+        for path in sorted(folder.glob(f"{self.name}_*.csv")):
+            column = path.stem.removeprefix(f"{self.name}_")
+            for i, group in pd.read_csv(path).groupby(ROW):
+                items = group.drop(columns=ROW).to_dict("records")
+                rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
+        return rows
+
+
+def _simulate(study: Study, spec: Row, point: Row) -> Row:
+    return study.simulate(machine_of(spec, point[MACHINE]), **point["values"])
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Rows of a study, and the page about them.
+
+    Parameters
+    ----------
+    study
+        What was asked.
+    rows
+        One for each point.
+    machine
+        The machine that the points start from.
+    parameters
+        All parameters of the study.
+    folder
+        Where it has been written.
+    """
+
+    study: Study
+    rows: list[Row]
+    machine: Machine
+    parameters: Row
+    folder: Path | None = None
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All rows as a table, without nested values."""
+        import pandas as pd
+
+        return pd.DataFrame([plain(row) for row in self.rows])
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the rows say: at most seven findings, the heaviest first."""
+        found = self.study.findings(self.rows)
+        return sorted(found, key=lambda finding: -finding.weight)[:MOST_FINDINGS]
+
+    def figure(self, name: str) -> Any:
+        """Return a figure to show in a notebook cell, as it has been written.
+
+        Raises
+        ------
+        KernbenchError
+            If the study has no chart of that name.
+        """
+        from IPython.display import Image
+
+        self.chart(name)
+        assert self.folder is not None
+        return Image(self.folder / f"{name}.png", width=720)
+
+    def chart(self, name: str) -> Any:
+        """Return a chart of the rows: Altair's, or a matplotlib figure.
+
+        Raises
+        ------
+        KernbenchError
+            If the study has no chart of that name, or no row for it.
+        """
+        charts = {chart.name: chart for chart in self.study.charts}
+        if name not in charts:
+            raise KernbenchError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
+        return charts[name].show(self.rows, self.study.columns, self.machine)
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the report and return its paths, the page first.
+
+        `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column, and each chart its own files.
+        """
+        import pandas as pd
+
+        study, name = self.study, self.study.name
+        folder.mkdir(parents=True, exist_ok=True)
+        flat = [plain(row) for row in self.rows]
+        written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
+        for stem, rows in {
+            name: flat,
+            **{f"{name}_{column}": rows for column, rows in nested(self.rows).items()},
+        }.items():
+            written.append(folder / f"{stem}.csv")
+            pd.DataFrame(rows).to_csv(written[-1], index=False, lineterminator="\n")
+        drawn: dict[str, Chart] = {}
+        for chart in study.charts:
+            paths = chart.save(self.rows, study.columns, self.machine, folder)
+            if paths:
+                drawn[chart.name] = chart
+                written += paths
+        page = folder / PAGE
+        page.write_text("\n".join(self._page(drawn)) + "\n", encoding="utf-8", newline="\n")
+        return [page, *written]
+
+    @property
+    def _note(self) -> str:
+        return f"machine {self.machine.hash[:12]}"
+
+    def _page(self, drawn: Mapping[str, Chart]) -> list[str]:
+        """Return the lines of the page: findings with their figures, other figures, tables, method and versions."""
+        study, shown = self.study, set()
+        lines = [f"# {study.title}", ""]
+        for number, finding in enumerate(self.findings, 1):
+            lines += [f"**{number}. {finding.text}**", ""]
+            if finding.chart in drawn and finding.chart not in shown:
+                shown.add(finding.chart)
+                lines += _figure(drawn[finding.chart], self.rows)
+        rest = [chart for name, chart in drawn.items() if name not in shown]
+        if rest:
+            lines += ["## More figures", ""]
+            for chart in rest:
+                lines += _figure(chart, self.rows)
+        for heading, table in study.tables(self.rows).items():
+            lines += [f"## {heading}", "", *_markdown(table, study.columns), ""]
+        used = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.parameters.items())
+        lines += ["## Method", "", study.method or (study.__doc__ or "").strip(), ""]
+        lines += [f"Parameters: {used}.", ""] if used else []
+        code = self.rows[0]["code_version"] if self.rows else code_version()
+        made_by = f"kernbench {version('kernbench')}, code {code}."
+        return [*lines, f"{len(self.rows)} points, {self._note} ({self.machine.source}), {made_by}"]
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        items = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
+        head = f"<b>{escape(self.study.title)}</b>: {len(self.rows)} points, {escape(self._note)}"
+        return f"<p>{head}</p><ol>{items}</ol>"
+
+    def __repr__(self) -> str:
+        head = f"{self.study.title}: {len(self.rows)} points, {self._note}"
+        return "\n".join([head, *(f"{i}. {finding.text}" for i, finding in enumerate(self.findings, 1))])
+
+
+def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
+    """Return the nested columns of rows, each as a table whose column `row` counts the rows from 0.
+
+    >>> nested([{"busy": {"a": 1}}, {"hops": [{"t": 2}]}])
+    {'busy': [{'row': 0, 'key': 'a', 'value': 1}], 'hops': [{'row': 1, 't': 2}]}
+    """
+    found: dict[str, list[Row]] = {}
+    for i, row in enumerate(rows):
+        for column, value in row.items():
+            if isinstance(value, dict):
+                found.setdefault(column, []).extend({ROW: i, "key": k, "value": v} for k, v in value.items())
+            elif isinstance(value, list):
+                found.setdefault(column, []).extend({ROW: i, **item} for item in value)
+    return found
+
+
+def plain(row: Mapping[str, Any]) -> Row:
+    """Return a row without nested values, as a CSV file holds it."""
+    return {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
+
+
+def _figure(chart: Chart, rows: Sequence[Row]) -> list[str]:
+    heading = chart.heading(rows)
+    return [f"![{heading}]({chart.name}.svg)", "", *([chart.caption, ""] if chart.caption else [])]
+
+
+def _markdown(table: pd.DataFrame, columns: Mapping[str, Column]) -> list[str]:
+    """Return a table as Markdown: headings with units, numbers with four digits."""
+    names = [columns[name].title if name in columns else str(name) for name in table.columns]
+    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if _is_number(table[c]) else ' --- ' for c in table)}|"]
+    return [*lines, *(f"| {' | '.join(map(_cell, values))} |" for values in table.itertuples(index=False))]
+
+
+def _is_number(column: pd.Series) -> bool:
+    import pandas as pd
+
+    return bool(pd.api.types.is_numeric_dtype(column))
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and isnan(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

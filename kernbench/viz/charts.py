@@ -1,0 +1,405 @@
+"""Charts of reports: one specification, drawn as SVG and PNG, and interactive in a page.
+
+A `Chart` names its kind, the columns it shows and the rows it takes. Charts are Altair's: hover shows a point's values,
+a click on a legend entry keeps one series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import KernbenchError
+from kernbench.viz import palette
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kernbench.topology.builder import Machine
+
+Row = Mapping[str, Any]
+FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
+MOST_LINES = 5
+_WIDTH, _HEIGHT = 440, 270
+_DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a study's table.
+
+    Parameters
+    ----------
+    description
+        What it holds, in words; the title of an axis.
+    unit
+        Its unit, empty for counts, shares and names.
+    """
+
+    description: str
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the title of an axis or table column."""
+        return f"{self.description} [{self.unit}]" if self.unit else self.description
+
+
+Draw = Callable[[Sequence[Row], Mapping[str, Column], "Machine"], Any]
+_NONE = Column("")
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure of a report.
+
+    Parameters
+    ----------
+    name
+        Stem of the file names.
+    draw
+        Returns the picture of some rows: `lines(...)`, `bars(...)`, `parts(...)`, `points(...)` or `heat(...)`, or a
+        function `(rows, columns, machine) -> alt.Chart | matplotlib Figure` for another picture.
+    title
+        What the figure shows or finds; a function of the rows where it states a number.
+    where
+        Which rows it takes; by default all.
+    caption
+        How to read it, in words.
+    """
+
+    name: str
+    draw: Draw
+    title: str | Callable[[Sequence[Row]], str]
+    where: Callable[[Row], bool] = field(default=lambda row: True)
+    caption: str = ""
+
+    def heading(self, rows: Sequence[Row]) -> str:
+        """Return the title for `rows`."""
+        taken = self.taken(rows)
+        return self.title(taken) if callable(self.title) else self.title
+
+    def taken(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that the figure shows."""
+        return [row for row in rows if self.where(row)]
+
+    def show(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        """Return the finished picture of the rows that it takes."""
+        taken = self.taken(rows)
+        if not taken:
+            raise KernbenchError(f"{self.name}: no row to draw")
+        picture = self.draw(taken, columns, machine)
+        if hasattr(picture, "savefig"):
+            return picture
+        count = f"n = {len(taken)}; machine {machine.hash[:12]}"
+        return themed(picture, self.heading(rows), [part for part in (self.caption, count) if part])
+
+    def save(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, folder: Path) -> list[Path]:
+        """Write the figure to `folder`; return the paths, none without rows.
+
+        A chart is written as SVG, PNG and its specification for interactive pages (`NAME.vl.json`), another picture as
+        SVG and PNG.
+        """
+        if not self.taken(rows):
+            return []
+        finished = self.show(rows, columns, machine)
+        paths = [folder / f"{self.name}.svg", folder / f"{self.name}.png"]
+        if hasattr(finished, "savefig"):
+            from kernbench.viz.figure import save
+
+            return [save(finished, path) for path in paths]
+        for path in paths:
+            finished.save(str(path), **({"scale_factor": 2} if path.suffix == ".png" else {}))
+        spec = folder / f"{self.name}.vl.json"
+        spec.write_text(finished.to_json(indent=None) + "\n", encoding="utf-8", newline="\n")
+        return [*paths, spec]
+
+
+def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
+    """Return a chart with its title, its caption and the look of all figures."""
+    alt = _altair()
+
+    heading = alt.TitleParams(
+        title, subtitle=list(under), anchor="start", fontSize=14, subtitleFontSize=10, subtitleColor=palette.DARK_GREY,
+        offset=12,
+    )  # fmt: skip
+    return (
+        chart.properties(title=heading)
+        .configure(font=FONT, background="white", padding=12)
+        .configure_view(stroke=None)
+        .configure_axis(labelFontSize=11, titleFontSize=11, titleFontWeight="normal", gridColor="#E6E6E6", domain=False)
+        .configure_header(labelFontSize=11, titleFontSize=11)
+        .configure_legend(labelFontSize=11, titleFontSize=11)
+    )
+
+
+def lines(
+    x: str,
+    y: str,
+    by: str,
+    *,
+    panel: str = "",
+    log_x: bool = True,
+    log_y: bool = False,
+    rule: float | None = None,
+    rank: Callable[[Sequence[float]], float] = min,
+) -> Draw:
+    """Return a kind of chart: one line for each value of `by`, labelled at its end, in a panel for each of `panel`.
+
+    A panel shows at most five lines: those whose `rank` of `y` is smallest; the caption of the chart says what the rest
+    is. `rule` is a horizontal reference. Series differ by dash and shape too, so that they can be told apart in grey.
+    """
+
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
+
+        data = _frame([row for row in rows if row.get(y) is not None])
+        names = _ranked(data, by, y, panel, rank)
+        data = _with_labels(data[data[by].isin(names)].reset_index(drop=True), x, y, by, panel)
+        colour = alt.Color(by, scale=alt.Scale(domain=names, range=list(palette.SERIES)), legend=None)
+        dash = alt.StrokeDash(by, scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None)
+        shown = [alt.Tooltip(name, title=_title(columns, name)) for name in dict.fromkeys([by, x, y])]
+        x_axis = alt.X(
+            x,
+            type="quantitative",
+            title=_title(columns, x),
+            scale=alt.Scale(type="log", base=2) if log_x else alt.Undefined,
+            axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False),
+        )
+        y_axis = alt.Y(
+            y, type="quantitative", title=_title(columns, y), scale=alt.Scale(type="log") if log_y else alt.Undefined
+        )
+        chosen = alt.selection_point(fields=[by], bind="legend")
+        base = alt.Chart().encode(x=x_axis, y=y_axis, color=colour)
+        layers = [
+            base.mark_line(strokeWidth=2).encode(
+                strokeDash=dash, opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.15))
+            ),
+            base.mark_point(filled=True, size=40, opacity=1)
+            .encode(shape=alt.Shape(by, legend=None), tooltip=shown)
+            .add_params(chosen),
+            base.transform_filter("datum._label != ''")
+            .mark_text(align="left", dx=8, fontSize=11)
+            .encode(y=alt.Y("_label_y", type="quantitative"), text="_label:N"),
+        ]
+        if rule is not None:
+            layers.append(alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3]).encode(y=alt.datum(rule)))
+        return _panels(alt.layer(*layers, data=data), panel, columns)
+
+    return draw
+
+
+def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str) -> pd.DataFrame:
+    """Return the rows with a label at the end of each line, moved apart where labels would overlap."""
+    data = data.sort_values(x, kind="stable").assign(_label="", _label_y=lambda rows: rows[y])
+    ends = data.groupby([by, panel] if panel else [by], sort=False).tail(1)
+    span = max(float(data[y].max() - min(0, data[y].min())), 1e-12)  # axes begin at zero
+    for _, group in ends.groupby(panel) if panel else [("", ends)]:
+        at = float("-inf")
+        for index in group.sort_values(y).index:
+            at = max(float(data.loc[index, y]), at + span * 0.05)
+            data.loc[index, "_label"], data.loc[index, "_label_y"] = str(data.loc[index, by]), at
+    return data
+
+
+def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> Draw:
+    """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values."""
+
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
+
+        data = _frame(rows)
+        order = list(dict.fromkeys(data[y]))
+        position = {"yOffset": alt.YOffset(by, sort=list(dict.fromkeys(data[by])))} if by else {}
+        colour = {"color": _colour(data, by, columns)} if by else {"color": alt.value(palette.BLUE)}
+        shown = [alt.Tooltip(name, title=_title(columns, name)) for name in dict.fromkeys(filter(None, [y, by, x]))]
+        base = alt.Chart().encode(
+            x=alt.X(x, type="quantitative", title=_title(columns, x), scale=alt.Scale(zero=True)),
+            y=alt.Y(y, type="nominal", title=None, sort=order, axis=alt.Axis(ticks=False, labelLimit=260)),
+            **position,
+        )
+        layers = [
+            base.mark_bar().encode(**colour, tooltip=shown),
+            base.mark_text(align="left", dx=4, fontSize=10).encode(text=alt.Text(x, format=label)),
+        ]
+        if rule is not None:
+            layers.append(alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3]).encode(x=alt.datum(rule)))
+        return _panels(alt.layer(*layers, data=data), panel, columns, height=None)
+
+    return draw
+
+
+def parts(
+    y: str,
+    names: Sequence[str],
+    *,
+    panel: str = "",
+    title: str = "",
+    colours: Mapping[str, str] | None = None,
+) -> Draw:
+    """Return a kind of chart: a bar for each `y`, cut into the columns `names`.
+
+    Bars reach from 0 to 100 %, or with a `title` of the axis as far as the parts sum to.
+    """
+
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
+
+        keep = [y, panel] if panel else [y]
+        long = _frame(
+            [
+                {name: row[name] for name in keep} | {"part": _title(columns, part), "value": row[part] or 0, "rank": i}
+                for row in rows
+                for i, part in enumerate(names)
+            ]
+        )
+        total = long.groupby(keep)["value"].transform("sum")
+        long["share"] = (long["value"] / total.where(total > 0, 1)).round(6)
+        titles = [_title(columns, part) for part in names]
+        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
+        base = alt.Chart().encode(
+            y=alt.Y(y, type="nominal", title=None, sort=list(dict.fromkeys(long[y])), axis=alt.Axis(ticks=False)),
+            order=alt.Order("rank:Q"),
+        )
+        field, scale = ("value", alt.Undefined) if title else ("share", alt.Scale(domain=[0, 1]))
+        bar = base.mark_bar(stroke="white", strokeWidth=0.7).encode(
+            x=alt.X(
+                f"{field}:Q",
+                stack="zero",
+                title=title or "share of the time",
+                axis=alt.Undefined if title else alt.Axis(format="%"),
+                scale=scale,
+            ),
+            color=alt.Color("part:N", title=None, sort=titles, scale=alt.Scale(domain=titles, range=used)),
+            tooltip=[
+                alt.Tooltip(f"{y}:N"),
+                alt.Tooltip("part:N"),
+                alt.Tooltip("value:Q", format=",.4~r"),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
+        )
+        inside = base.transform_filter("datum.share >= 0.06").mark_text(fontSize=10, color="white")
+        text = inside.encode(
+            x=alt.X("share:Q", stack="zero", bandPosition=0.5), text=alt.Text("share:Q", format=".0%"), detail="part:N"
+        )
+        return _panels(alt.layer(bar, *([] if title else [text]), data=long), panel, columns, height=None)
+
+    return draw
+
+
+def points(
+    x: str, y: str, *, by: str = "", label: str = "", panel: str = "", log_x: bool = False, log_y: bool = False
+) -> Draw:
+    """Return a kind of chart: a dot for each row, with the column `label` written beside it."""
+
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
+
+        data = _frame(rows)
+        shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
+        base = alt.Chart().encode(
+            x=alt.X(
+                x, type="quantitative", title=_title(columns, x), scale=alt.Scale(type="log" if log_x else "linear")
+            ),
+            y=alt.Y(
+                y, type="quantitative", title=_title(columns, y), scale=alt.Scale(type="log" if log_y else "linear")
+            ),
+        )
+        names = list(dict.fromkeys(data[by])) if by else []
+        shape = alt.Shape(by, type="nominal", title=_title(columns, by), scale=alt.Scale(domain=names)) if by else None
+        colour = {"color": _colour(data, by, columns), "shape": shape} if by else {}
+        layers = [base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=shown, **colour)]
+        if label:
+            layers.append(base.mark_text(align="left", dx=7, fontSize=10).encode(text=label))
+        return _panels(alt.layer(*layers, data=data), panel, columns)
+
+    return draw
+
+
+def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> Draw:
+    """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
+
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        alt = _altair()
+
+        data = _frame(rows)
+        middle = float((data[value].max() + data[value].min()) / 2)
+        base = alt.Chart().encode(
+            x=alt.X(
+                x,
+                type="ordinal",
+                title=_title(columns, x),
+                sort=list(dict.fromkeys(data[x])),
+                axis=alt.Axis(labelAngle=0),
+            ),
+            y=alt.Y(y, type="ordinal", title=_title(columns, y), sort=list(dict.fromkeys(data[y]))),
+        )
+        cell = base.mark_rect(stroke="white").encode(
+            color=alt.Color(value, type="quantitative", legend=None, scale=alt.Scale(scheme="blues")),
+            tooltip=[alt.Tooltip(n, title=_title(columns, n)) for n in (x, y, value)],
+        )
+        text = base.mark_text(fontSize=10).encode(
+            text=alt.Text(value, type="quantitative", format=label),
+            color=alt.when(alt.datum[value] > middle).then(alt.value("white")).otherwise(alt.value("black")),
+        )
+        return _panels(alt.layer(cell, text, data=data), panel, columns, height=None)
+
+    return draw
+
+
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+    import pandas as pd
+
+    if not rows:
+        raise KernbenchError("no rows to draw; give at least one")
+    return pd.DataFrame([{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in rows])
+
+
+def _ranked(data: pd.DataFrame, by: str, y: str, panel: str, rank: Callable[[Sequence[float]], float]) -> list[Any]:
+    """Return the series to draw in the order of their first row: at most five for each panel."""
+    kept: set[Any] = set()
+    for _, group in data.groupby(panel) if panel else [("", data)]:
+        scores = {name: rank(list(part[y])) for name, part in group.groupby(by, sort=False)}
+        kept |= set(sorted(scores, key=lambda name: (scores[name], str(name)))[:MOST_LINES])
+    return [name for name in dict.fromkeys(data[by]) if name in kept]
+
+
+def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:
+    alt = _altair()
+
+    names = list(dict.fromkeys(data[by]))
+    scale = alt.Scale(domain=names, range=[palette.SERIES[i % len(palette.SERIES)] for i in range(len(names))])
+    return alt.Color(by, type="nominal", title=_title(columns, by), scale=scale)
+
+
+def _bytes_axis() -> Any:
+    """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB."""
+    alt = _altair()
+
+    words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
+    return alt.Axis(grid=False, values=[4**i for i in range(20)], labelExpr=words)
+
+
+def _title(columns: Mapping[str, Column], name: str) -> str:
+    return columns[name].title if name in columns else name
+
+
+def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int | None = _HEIGHT) -> Any:
+    alt = _altair()
+
+    sized = layered.properties(width=_WIDTH, **({"height": height} if height else {}))
+    if not panel:
+        return sized
+    heading = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
+    return sized.properties(width=_WIDTH * 0.62).facet(
+        facet=alt.Facet(panel, type="nominal", header=heading, sort=None), columns=3
+    )
+
+
+def _altair() -> Any:
+    """Return altair, untyped: its signatures refuse keywords that are put together."""
+    import altair as alt
+
+    return alt

@@ -1,0 +1,96 @@
+"""The frame: a user's own study is one class; it is run, resumed, swept, written and drawn like the shipped ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+import kernbench as kb
+from kernbench.errors import ConfigError, KernbenchError
+from kernbench.studies.study import Finding, Parameter, Report, Study
+from kernbench.viz.charts import Chart, Column, bars
+
+RAN: list[int] = []
+
+
+class Copies(Study):
+    """How long the host takes to read a slice."""
+
+    name, title = "copies", "Reading a slice"
+    parameters: ClassVar = {
+        "sizes": Parameter([256, 4096], "bytes of each read", "B"),
+        "slow": Parameter(False, "half the PCIe"),
+    }
+    columns: ClassVar = {"nbytes": Column("bytes", "B"), "time_ns": Column("time", "ns")}
+    charts: ClassVar = (Chart("copies_time", bars("time_ns", "nbytes"), "Time of a read"),)
+
+    def points(self, machine, *, sizes, slow):
+        change = {"machine": {"system.pcie.bw_gbs": 32}} if slow else {}
+        return [{"nbytes": n, **change} for n in sizes]
+
+    def program(self, torch, *, nbytes: int = 4096):
+        torch.empty(nbytes // 2, dtype=torch.float16, device="ahbm").numpy()
+
+    def row(self, machine, result, *, nbytes):
+        RAN.append(nbytes)
+        if nbytes == 13 * 2:
+            raise KernbenchError("unlucky")
+        return {"nbytes": nbytes, "time_ns": result.latency_ns, "parts": {"a": nbytes / 2}}
+
+    def findings(self, rows):
+        return [Finding(f"point {i}", weight=i) for i in range(9)]
+
+
+def test_points_come_back_in_their_order_with_their_stamps():
+    rows = Copies().run("preset:small", sizes=[4096, 256])
+    assert [row["nbytes"] for row in rows] == [4096, 256]
+    assert rows[0]["time_ns"] > rows[1]["time_ns"]
+    assert {row["machine"] for row in rows} == {kb.load("preset:small").hash}
+
+
+def test_a_point_may_change_the_machine():
+    fast, slow = (Copies().run("preset:small", sizes=[1 << 16], slow=slow)[0] for slow in (False, True))
+    assert slow["time_ns"] > fast["time_ns"]
+    assert slow["machine"] != fast["machine"]
+
+
+def test_finished_points_survive_a_failure(tmp_path):
+    with pytest.raises(KernbenchError, match="copies: a point failed: KernbenchError: unlucky"):
+        Copies().run("preset:small", folder=tmp_path, sizes=[512, 26])
+    RAN.clear()
+    Copies().run("preset:small", folder=tmp_path, sizes=[512, 1024])
+    assert RAN == [1024]
+
+
+def test_an_unknown_parameter_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError, match="copies: parameter size is unknown; did you mean sizes"):
+        Copies().run("preset:small", folder=tmp_path / "new", size=[1])
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_page_has_seven_findings_tables_method_and_versions(tmp_path):
+    report = Copies().report("preset:small", folder=tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert [finding.text for finding in report.findings] == [f"point {i}" for i in range(8, 1, -1)]
+    assert page.index("**1. point 8**") < page.index("![Time of a read](copies_time.svg)") < page.index("## Method")
+    assert "| bytes [B] | time [ns] |" in page
+    assert "How long the host takes to read a slice." in page
+    assert "Parameters: sizes = [256, 4096], slow = false." in page
+    assert Copies().read(tmp_path) == report.rows
+
+
+def test_a_sweep_takes_a_study_and_checks_its_fields():
+    table = kb.sweep(
+        "preset:small", Copies, {"nbytes": [256, 512], "system.pcie.bw_gbs": [32, 64]}, progress=False
+    ).table
+    assert len(table) == 4
+    assert (table["status"] == "ok").all()
+    with pytest.raises(ConfigError, match="nbyte"):
+        kb.sweep("preset:small", Copies, {"nbyte": [256]}, progress=False)
+
+
+def test_a_report_names_its_charts():
+    report = Report(Copies(), Copies().run("preset:small"), kb.load("preset:small"), {})
+    with pytest.raises(KernbenchError, match="did you mean copies_time"):
+        report.chart("copies_tim")

@@ -1,0 +1,68 @@
+"""Charts draw what their rows hold; at most five lines; three files each, with the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernbench.errors import KernbenchError
+from kernbench.topology.builder import resolve_topology
+from kernbench.viz.charts import Chart, Column, bars, heat, lines, parts, points
+
+MACHINE = resolve_topology("preset:small")
+COLUMNS = {"n": Column("size", "B"), "t": Column("time", "ns"), "who": Column("algorithm"), "a": Column("matrix")}
+ROWS = [
+    {"n": 4**i, "t": float(4**i * (1 + k)), "who": f"w{k}", "sips": f"{s} SIPs", "a": 1.0, "b": 3.0}
+    for i in range(4, 7)
+    for k in range(7)
+    for s in (2, 8)
+]
+
+
+def data_of(chart: Chart) -> list[dict]:
+    spec = json.loads(chart.show(ROWS, COLUMNS, MACHINE).to_json())
+    return next(iter(spec["datasets"].values()))
+
+
+def test_at_most_the_five_best_lines_of_a_panel_are_drawn():
+    chart = Chart("c", lines("n", "t", "who", panel="sips"), "title")
+    drawn = {row["who"] for row in data_of(chart)}
+    assert drawn == {f"w{k}" for k in range(5)}
+
+
+def test_a_line_is_labelled_once_at_its_last_point():
+    chart = Chart("c", lines("n", "t", "who"), "title", where=lambda row: row["sips"] == "2 SIPs")
+    labels = [(row["_label"], row["n"]) for row in data_of(chart) if row["_label"]]
+    assert sorted(labels) == [(f"w{k}", 4**6) for k in range(5)]
+
+
+def test_parts_sum_to_one():
+    chart = Chart("c", parts("who", ["a", "b"]), "title", where=lambda row: row["n"] == 256 and row["sips"] == "2 SIPs")
+    rows = data_of(chart)
+    assert {(row["part"], row["share"]) for row in rows} == {("matrix", 0.25), ("b", 0.75)}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lines("n", "t", "who"), bars("t", "who", by="sips"), parts("who", ["a", "b"]), points("n", "t", label="who"),
+     heat("n", "who", "t")],
+)  # fmt: skip
+def test_every_kind_is_written_the_same_twice(draw, tmp_path):
+    chart = Chart("c", draw, lambda rows: f"{len(rows)} rows", where=lambda row: row["sips"] == "2 SIPs")
+    written = []
+    for folder in (tmp_path / "1", tmp_path / "2"):
+        folder.mkdir()
+        paths = chart.save(ROWS, COLUMNS, MACHINE, folder)
+        assert [path.name for path in paths] == ["c.svg", "c.png", "c.vl.json"]
+        written.append([path.read_bytes() for path in paths])
+    assert written[0] == written[1]
+    assert b"21 rows" in written[0][0]
+    assert MACHINE.hash[:12].encode() in written[0][0]
+
+
+def test_a_chart_without_rows_writes_nothing_and_refuses_to_show(tmp_path):
+    chart = Chart("c", bars("t", "who"), "title", where=lambda row: False)
+    assert chart.save(ROWS, COLUMNS, MACHINE, tmp_path) == []
+    with pytest.raises(KernbenchError, match="c: no row to draw"):
+        chart.show(ROWS, COLUMNS, MACHINE)
