@@ -40,7 +40,7 @@ class Work:
     function: Callable[..., object]
     parameters: tuple[Parameter, ...]
     source: tuple[str, str]
-    cost: Callable[..., float] | None = None
+    cost: Callable[..., float | None] | None = None
 
     def program(self, values: Mapping[str, Value]) -> Callable[[RuntimeContext], object]:
         """Return the program with its parameters filled in."""
@@ -58,7 +58,7 @@ def works(own: Iterable[Callable[..., object]] = ()) -> dict[str, Work]:
     found = [_own(function) for function in own]
     for name, study in explorations().items():
         package, _, module = study.run.__module__.rpartition(".")
-        source = (f"from {package} import {module}", f"{module}.{study.run.__name__}")
+        source = (f"from {package} import {module}", f"{module}.{study.source}")
         found.append(_work(f"study {name}", study.run, source, study.cost))
     for bench in registry.benches():
         if not bench.is_milestone:
@@ -76,7 +76,7 @@ def _own(function: Callable[..., object]) -> Work:
 
 
 def _work(
-    name: str, function: Callable[..., object], source: tuple[str, str], cost: Callable[..., float] | None = None
+    name: str, function: Callable[..., object], source: tuple[str, str], cost: Callable[..., float | None] | None = None
 ) -> Work:
     title = (inspect.getdoc(function) or name).partition("\n")[0]
     return Work(name, title, function, tuple(parameters_of(function)), source, cost)

@@ -45,26 +45,28 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """A study's program for the explorer, and its cost on a machine."""
+    """A study's program for the explorer, its cost on a machine, and its name in its module."""
 
     run: Callable[..., object]
-    cost: Callable[..., float]
+    cost: Callable[..., float | None]
+    source: str
 
 
 def explorations() -> dict[str, Exploration]:
     """Return what every study that can be explored runs, by the study's name."""
     import kernbench.studies as package
 
-    found: dict[str, Callable[..., object]] = {}
+    found: dict[str, Exploration] = {}
     for name in STUDIES.names:
         study = STUDIES.resolve(name)
         if isinstance(study, type) and issubclass(study, Study) and study.program is not Study.program:
-            found[name] = study().program
+            made = study()
+            found[name] = Exploration(made.program, made.cost, f"{study.__name__}().program")
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         function = getattr(module, FUNCTION, None)
         if callable(function):
-            found[info.name.removesuffix(_APART)] = Exploration(function, getattr(module, COST))
+            found[info.name.removesuffix(_APART)] = Exploration(function, getattr(module, COST), FUNCTION)
     return found
 
 

@@ -12,20 +12,14 @@ from kernbench.analysis.transfer import PARTS
 from kernbench.studies.explore import Choices
 from kernbench.studies.probe_cases import cases, select
 from kernbench.studies.probe_run import Probe, hops, probe, start
-<<<<<<< HEAD
-from kernbench.studies.results import read_results, write_results
-from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import FLIT_BYTES, KIB, MIB
-=======
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
-from kernbench.units import KIB, MIB
+from kernbench.units import FLIT_BYTES, KIB, MIB
 from kernbench.viz import charts as kinds
 from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
 from kernbench.viz.heatmap import link_heatmap
->>>>>>> main
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,6 +153,12 @@ class ProbeStudy(Study):
         rate = len(ends) * nbytes / max(ends) * 1000
         return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
 
+    def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
+        """Return the host time of `program` [us]: transfers, and flits where several meet."""
+        [chosen] = select(machine, [case])
+        per_flit = 8.0 if chosen.pattern else 0.01
+        return len(chosen.ends) * (1000 + per_flit * nbytes / FLIT_BYTES)
+
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         """Return single transfers and patterns, each at the sizes that were run."""
         import pandas as pd
@@ -260,13 +260,6 @@ def _directions(patterns: Sequence[Row]) -> list[Finding]:
     name = slow["case"].rsplit("-", 1)[0]
     text = f"{name} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than {fast['kind']}s{why}."
     return [Finding(text, f"probe_links_{slow['case'].replace('-', '_')}", 2.2)]
-
-
-def explore_cost(machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
-    """Return the host time of `explore` [us]: transfers, and flits where several meet."""
-    [chosen] = select(machine, [case])
-    per_flit = 8.0 if chosen.pattern else 0.01
-    return len(chosen.ends) * (1000 + per_flit * nbytes / FLIT_BYTES)
 
 
 def row(found: Probe) -> Row:

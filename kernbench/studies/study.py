@@ -157,6 +157,14 @@ class Study:
         """Return how long a point takes compared with others; the longest ones are started first."""
         return 0.0
 
+    def cost(self, machine: Machine, data: bool, **point: Any) -> float | None:
+        """Return the host time of `program` [us]; None if it is not known.
+
+        The unit is that of the host on which the weights were fitted. A point that the machine cannot run raises a
+        `ConfigError`, each fault of which begins with `field = value`.
+        """
+        return None
+
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
         """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
         return []
