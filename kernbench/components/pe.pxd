@@ -8,12 +8,12 @@ from kernbench.components.builtin.pe_ipcq cimport PeIpcq
 from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.queues cimport Slot
 cdef class Pe(Engines):
-    cdef public object engine, mmu, name, config, gather, log, gemm, math, fetch_store, tcm, scheduler, pipeline
+    cdef public object engine, mmu, name, config, gather, log, gemm, math, fetch_store, tcm, scheduler, pipeline, order
     cdef public tuple place
     cdef public Core core
     cdef public PeDma dma
     cdef public PeIpcq ipcq
-    cdef public dict touched, placed, _jobs
+    cdef public dict placed, _jobs
     cdef public int64_t unfinished
     @cython.locals(output=Value, value=Value)
     cpdef completed(self, Command command, int64_t t)

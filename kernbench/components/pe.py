@@ -12,6 +12,7 @@ from kernbench.analysis.records import CommandInfo
 from kernbench.components.access import LoadJob, StoreJob
 from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Span, Store, Value, Vector
 from kernbench.components.jobs import Engines, Job, VectorJob
+from kernbench.components.order import AccessOrder
 from kernbench.components.pipeline import Pipeline
 from kernbench.components.queues import Slot
 from kernbench.registry import COMPONENTS
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 class Pe(Engines):
     """One processing element.
 
-    `touched` is the memory that commands under way read or write, which orders those that overlap; `placed` holds the
-    values that have a place, and whose they are.
+    `order` is that of the commands under way that touch memory, None before the first; `placed` holds the values that
+    have a place, and whose they are.
     """
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
@@ -56,7 +57,7 @@ class Pe(Engines):
         self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
-        self.touched: dict[Command, Sequence[Span]] = {}
+        self.order: AccessOrder | None = None
         self.placed: dict[Value, Program] = {}
         self._jobs: dict[type[Command], Callable[[Any, Program | None], Job]] = {
             Load: partial(LoadJob, self),
@@ -90,19 +91,12 @@ class Pe(Engines):
         job.enter()
 
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
-        """Let overlapping accesses of a program happen in its order, unless both only read; return what comes first."""
-        first: list[Command] = []
-        command = job.command
-        for other, theirs in self.touched.items():
-            if not (command.writes or other.writes):
-                continue
-            for start, end, writes in theirs:
-                for my_start, my_end, i_write in mine:
-                    if my_start < end and start < my_end and (i_write or writes):
-                        job.after(other)
-                        first.append(other)
-                        break
-        self.touched[command] = mine
+        """Let conflicting accesses to memory happen in program order; return the commands that come first."""
+        if self.order is None:
+            self.order = AccessOrder()
+        first = self.order.add(job.command, mine)
+        for other in first:
+            job.after(other)
         return first
 
     def _log(self, job: Job, issued: int, first: list[Command]) -> None:
@@ -128,8 +122,8 @@ class Pe(Engines):
 
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`, and free what nobody needs any more."""
-        if self.touched:
-            self.touched.pop(command, None)
+        if self.order is not None:
+            self.order.remove(command)
         output = command.output
         if output is not None:
             output.pending -= 1

@@ -151,10 +151,10 @@ def test_options_are_those_of_the_module():
         "algorithms.mine.options.sip_w = 2 is the machine's to say; leave it out",
         "algorithms.mine.options.root_cube = 1 is a key of the entry; write it beside options, not in it",
     ]
-    ring = "is no option of kernbench.ccl.algorithms.ring; known: op, row, chunk_bytes, both_ways"
+    ring, known = "is no option of kernbench.ccl.algorithms.ring", "known: op, row, chunk_bytes, both_ways"
     assert faults(with_entry(options={"grid_w": 3, "grid_h": 2})) == [
-        f"algorithms.mine.options.grid_w = 3 {ring}",
-        f"algorithms.mine.options.grid_h = 2 {ring}",
+        f"algorithms.mine.options.grid_w = 3 {ring}; did you mean row? {known}",
+        f"algorithms.mine.options.grid_h = 2 {ring}; {known}",
     ]
 
 

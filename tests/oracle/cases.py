@@ -134,10 +134,14 @@ def _random_transactions(rng: Random, machine: Machine, count: int, turns: bool)
     sources = [node.id for node in nodes if node.kind in ("pe_dma", "pe_cpu", "host", "io_cpu", "m_cpu")]
     memories = [node.id for node in nodes if node.kind in ("hbm_ctrl", "sram")]
     parts = [*sources, *memories]
+    if turns:
+        # Turns are the PEs' matter, and tie with what arrives where these are close.
+        near = [node for node in sources if node.endswith("pe_dma")][:4]
+        sources, parts = rng.choice(((sources, parts), (near, parts), (near, near)))
     crowd, instants, step_ps = rng.choice((2, 4, 16)), rng.choice((1, 3, 10, 1000)), rng.choice((1, 1000, 1024, 16_000))
     sources, memories, parts = (rng.sample(some, min(crowd, len(some))) for some in (sources, memories, parts))
     kinds = rng.choice((("read",), ("write",), ("read", "write"), ("send", "read", "write")))
-    chained = rng.choice((0.0, 0.0, 0.5))
+    chained, at_once = rng.choice(((0.0, False), (0.5, False), (0.7, True), (0.7, turns)))
     burst_bytes = machine.config.cube.hbm.burst_bytes
     made: list[Transaction] = []
     while len(made) < count:
@@ -149,7 +153,8 @@ def _random_transactions(rng: Random, machine: Machine, count: int, turns: bool)
         nbytes = max(0 if message else 1, _random_size(rng, burst_bytes))
         offset = rng.choice((0, rng.randrange(1 << 14), rng.randrange(8) * burst_bytes, rng.randrange(8) * 256))
         after = rng.randrange(len(made)) if made and rng.random() < chained else None
-        made.append(Transaction(kind, src, dst, offset, nbytes, rng.randrange(instants) * step_ps, after))
+        wait_ps = 0 if after is not None and at_once else rng.randrange(instants) * step_ps
+        made.append(Transaction(kind, src, dst, offset, nbytes, wait_ps, after))
     return made
 
 

@@ -259,7 +259,7 @@ class Oracle:
 
     @staticmethod
     def turn_key(node: int, request: int) -> tuple[int, ...]:
-        return 1, node, request, 0
+        return 3, node, request
 
     @staticmethod
     def arrival_key(link: Link) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from kernbench.policy.routing import router_of
 from kernbench.sim_engine.backend import ENGINE
 from kernbench.topology import naming
 from kernbench.topology.builder import resolve_topology
+from tests.oracle import compare
 from tests.oracle.__main__ import main, read_case
 from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.compare import Difference, difference, differences, minimized, play
@@ -35,6 +36,29 @@ def test_the_definition_ends_them_then_too():
     environment = {**os.environ, "KERNBENCH_ENGINE": "definition"}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("start_ps", [2**31 - 5000, 2**32 - 5000, 2**53 + 1, 2**62])
+def test_a_late_start_shifts_every_end_and_nothing_else(start_ps):
+    for seed in range(5):
+        case = random_case(seed, TRANSACTIONS)
+        late = [t if t.after is not None else t._replace(wait_ps=t.wait_ps + start_ps) for t in case.transactions]
+        ends = play(compare.Engine(case.machine(), case.turn_bytes), case.transactions)
+        assert play(compare.Engine(case.machine(), case.turn_bytes), late) == [end + start_ps for end in ends]
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        {"system.sip_link.latency_ns": 1e12, "cube.ucie.port_ns": 1e11},
+        {"system.pcie.bw_gbs": 1e-6, "cube.ucie.bw_gbs": 1e-7},
+        {"cube.hbm.channel_bw_gbs": 1e-6, "cube.hbm.access_ns": 1e12, "cube.hbm.turnaround_ns": 1e12},
+    ],
+)
+def test_times_of_hours_are_exact(slow):
+    case = random_case(3, 100)
+    found = difference(Case({**case.overrides, **slow}, case.transactions))
+    assert found is None, str(found)
 
 
 # M4.8, copied from the page: the oracle is judged without the engine.
@@ -160,7 +184,8 @@ VARIATIONS = {
     "M4.5 access occupies": (Slice, "serve", _access_occupies),
     "M4.7 acknowledgement of 17 B": (Message, "__init__", _longer_acknowledgement),
     "M8.6 turns of one flit more": (Turns, "__init__", lambda init: lambda turns, flits: init(turns, flits + 1)),
-    "M8.6 turn before what asks": (Oracle, "turn_key", _with_key(lambda *_: (-1,))),
+    "M8.6 turn before what asks": (Oracle, "turn_key", _with_key(lambda _, *key: (-1, *key))),
+    "M8.6 turn before what arrivals ask": (Oracle, "turn_key", _with_key(lambda _, *key: (1, *key, 0))),
 }
 
 
