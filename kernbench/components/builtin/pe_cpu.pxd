@@ -10,7 +10,7 @@ cdef class Program(Issuer):
     cdef public Core core
     cdef public bint data, ended, short
     cdef public dict queues
-    cdef public int64_t command_ps, issued, last, unfinished, since
+    cdef public int64_t command_ps, commands, issued, last, unfinished, since
     cpdef resume(self, _)
     @cython.locals(job=Job)
     cpdef submit(self, Command command)
