@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 
 _BUILTIN = "kernbench.components.builtin"
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -63,12 +63,12 @@ class Registry:
         if name in self._found:
             return self._found[name]
         if (fault := self.fault(name)) is not None:
-            raise ConfigError(f"{name!r} {fault}")
+            raise ConfigError(f"{quote(name)} {fault}")
         module, _, attribute = self._paths.get(name, name).partition(":")
         try:
             found = getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{self.kind} {name!r}: {error}; expected an importable pkg.mod:name") from error
+            raise ConfigError(f"{self.kind} {quote(name)}: {error}; expected an importable pkg.mod:name") from error
         self._found[name] = found
         return found
 

@@ -21,7 +21,9 @@ _COMPOSITE = KIND["composite"]
 
 
 class Engines:
-    """What a job knows of its PE."""
+    """What a job knows of its PE; `data` says whether it moves values, too."""
+
+    data: bool
 
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`."""

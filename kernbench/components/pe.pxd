@@ -14,7 +14,6 @@ cdef class Pe(Engines):
     cdef public PeDma dma
     cdef public PeIpcq ipcq
     cdef public dict placed, _jobs
-    cdef public int64_t unfinished
     @cython.locals(output=Value, value=Value)
     cpdef completed(self, Command command, int64_t t)
     cpdef Job job(self, Command command, Program program=*)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, LimitError
+from kernbench.errors import ConfigError, LimitError, quote
 from kernbench.registry import hint
 from kernbench.sim_engine.observer import Observer
 
@@ -60,7 +60,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self._given().items():
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ConfigError(f"limits.{name} = {value!r} must be a number > 0; leave it out for no limit")
+                raise ConfigError(f"limits.{name} = {quote(value)} must be a number > 0; leave it out for no limit")
 
     def _given(self) -> dict[str, float]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -87,7 +87,7 @@ class Limits:
             return limits
         given: Any = {} if limits is None else limits
         if not isinstance(given, Mapping):
-            raise ConfigError(f"limits = {given!r} must be kb.Limits(...) or a mapping with the same names")
+            raise ConfigError(f"limits = {quote(given)} must be kb.Limits(...) or a mapping with the same names")
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:

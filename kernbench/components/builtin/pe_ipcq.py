@@ -29,7 +29,6 @@ from kernbench.topology import naming
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.pe import Pe
-    from kernbench.sim_engine.route import Route
 
 _SEND, _RECV = KIND["send"], KIND["recv"]
 
