@@ -18,6 +18,9 @@ from kernbench.units import ns_to_ps
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
+# Links by the nodes that they leave and lead to.
+_Links = dict[str, dict[str, Edge]]
+
 # Stands in a cube's template for the port beyond its edge: it takes its rank, and its link is another block's.
 _PEER = ""
 
@@ -46,8 +49,8 @@ class Blocks:
         self.cubes_per_sip = self.w * self.h
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
-        self._templates: dict[frozenset[str], dict[str, list[Edge]]] = {}
-        self._cubes: dict[int, tuple[dict[str, int], dict[str, list[Edge]]]] = {}
+        self._templates: dict[frozenset[str], _Links] = {}
+        self._cubes: dict[int, tuple[dict[str, int], _Links]] = {}
 
     def trunk(self) -> tuple[list[Node], list[Edge]]:
         """Return host, switch and all IO chiplets, with the links that leave them."""
@@ -90,11 +93,13 @@ class Blocks:
         """Return the id of each node of a cube, without the cube's name."""
         return self._cube_nodes
 
-    def node(self, sip: int, cube: int, local: str) -> Node | None:
-        """Return the node `local` of a cube, or None if a cube has none of that id."""
-        node = self._cube_nodes.get(local)
-        if node is None:
-            return None
+    def has(self, sip: int, cube: int, local: str) -> bool:
+        """Return whether the machine has that cube, and the cube a node `local`."""
+        return sip < self.n_sips and cube < self.cubes_per_sip and local in self._cube_nodes
+
+    def node(self, sip: int, cube: int, local: str) -> Node:
+        """Return the node `local` of a cube."""
+        node = self._cube_nodes[local]
         first = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes)
         node_id = f"{naming.cube(sip, cube)}.{local}"
         return Node(node_id, node.kind, node.impl, node.overhead_ps, node.pos_mm, first + node.index)
@@ -104,16 +109,27 @@ class Blocks:
         beside, template = self._cubes.get(cube) or self._cube(cube)
         prefix = naming.cube(sip, cube) + "."
         src = prefix + local
-        edges = [Edge(src, prefix + e.dst, *e[2:]) for e in template[local]]
-        place = naming.parse(src)
-        if place.side is not None and place.conn is not None:
+        edges = [Edge(src, prefix + e.dst, *e[2:]) for e in template[local].values()]
+        if local.startswith("ucie_"):
+            place = naming.parse(src)
+            assert place.side is not None
+            assert place.conn is not None
             if (other := beside.get(place.side)) is not None:
                 edges.append(self._port_edge(src, naming.ucie(sip, other, OPPOSITE[place.side], place.conn)))
-            elif place.side == "w":
+            elif place.side == "w" and not cube % self.w:
                 edges.append(self._port_edge(src, naming.io_ucie(sip, cube // self.w, place.conn)))
         return tuple(edges)
 
-    def _cube(self, cube: int) -> tuple[dict[str, int], dict[str, list[Edge]]]:
+    def edge(self, sip: int, cube: int, local: str, dst: str) -> Edge | None:
+        """Return the link from the node `local` of a cube to the node `dst`, or None if there is none."""
+        _, template = self._cubes.get(cube) or self._cube(cube)
+        prefix = naming.cube(sip, cube) + "."
+        if dst.startswith(prefix):
+            edge = template[local].get(dst[len(prefix) :])
+            return None if edge is None else Edge(prefix + local, dst, *edge[2:])
+        return next((edge for edge in self.out(sip, cube, local) if edge.dst == dst), None)
+
+    def _cube(self, cube: int) -> tuple[dict[str, int], _Links]:
         """Return the cubes beside a cube, by side, and the links inside of it, by the node that they leave."""
         row, col = divmod(cube, self.w)
         beside = {
@@ -124,9 +140,9 @@ class Blocks:
         linked = frozenset(beside) | ({"w"} if col == 0 else set())
         template = self._templates.get(linked)
         if template is None:
-            template = self._templates[linked] = {node: [] for node in self._cube_nodes}
+            template = self._templates[linked] = {node: {} for node in self._cube_nodes}
             for edge in self._local_edges(linked):
-                template[edge.src].append(edge)
+                template[edge.src][edge.dst] = edge
         self._cubes[cube] = beside, template
         return beside, template
 

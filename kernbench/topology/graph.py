@@ -95,24 +95,18 @@ class Graph:
 
     def edge(self, src: str, dst: str) -> Edge:
         """Return the link from `src` to `dst`."""
-        if src in self._trunk and dst in self._trunk[src]:
-            return self._trunk[src][dst]
+        trunk = self._trunk.get(src)
+        edge = trunk.get(dst) if trunk is not None else self.blocks.edge(*self._in_cube(src), dst)
+        if edge is not None:
+            return edge
         known = self.out(src)
-        for edge in known:
-            if edge.dst == dst:
-                return edge
         self.node(dst)
         raise KernbenchError(f"no link from {src} to {dst}; {src} leads to {', '.join(e.dst for e in known)}")
 
     def out(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave `node_id`."""
-        if node_id in self._trunk:
-            return tuple(self._trunk[node_id].values())
-        self.node(node_id)
-        place = naming.parse(node_id)
-        assert place.sip is not None
-        assert place.cube is not None
-        return self.blocks.out(place.sip, place.cube, _local(node_id))
+        trunk = self._trunk.get(node_id)
+        return self.blocks.out(*self._in_cube(node_id)) if trunk is None else tuple(trunk.values())
 
     def nodes(self) -> Iterator[Node]:
         """Iterate over all nodes by index; makes them all."""
@@ -127,20 +121,18 @@ class Graph:
         return (edge for node in self.nodes() for edge in self.out(node.id))
 
     def _make(self, node_id: str) -> Node:
-        place, node = naming.parse(node_id), None
-        sip, cube = place.sip, place.cube
-        if sip is not None and cube is not None and sip < self.blocks.n_sips and cube < self.blocks.cubes_per_sip:
-            node = self.blocks.node(sip, cube, _local(node_id))
-        if node is None:
-            known = [*self._trunk, *(f"{naming.cube(sip or 0, cube or 0)}.{local}" for local in self.blocks.cube_ids())]
+        return self.blocks.node(*self._in_cube(node_id))
+
+    def _in_cube(self, node_id: str) -> tuple[int, int, str]:
+        """Return SIP, cube and, without the cube's name, the id of a cube's node."""
+        found = naming.in_cube(node_id)
+        if found is None or not self.blocks.has(*found):
+            place = naming.parse(node_id)
+            cube = naming.cube(place.sip or 0, place.cube or 0)
+            known = [*self._trunk, *(f"{cube}.{local}" for local in self.blocks.cube_ids())]
             near = get_close_matches(node_id, known, n=3)
             raise KernbenchError(
                 f"no node {node_id} in this machine of {self.blocks.n_sips} SIPs x {self.blocks.cubes_per_sip} cubes x "
                 f"{len(self.layout.pes)} PEs" + (f"; nearest: {', '.join(near)}" if near else "")
             )
-        return node
-
-
-def _local(node_id: str) -> str:
-    """Return the id of a cube's node without the cube's name."""
-    return node_id.split(".", 2)[2]
+        return found

@@ -94,7 +94,8 @@ def test_a_node_of_a_cube_is_made_when_it_is_asked_for():
     trunk = 2 + 2 * 19
     assert len(graph._nodes) == trunk
     graph.edge("sip1.cube7.m_cpu", "sip1.cube7.r0c2")
-    assert [*graph._nodes][trunk:] == ["sip1.cube7.m_cpu"]
+    graph.node("sip1.cube7.sram")
+    assert [*graph._nodes][trunk:] == ["sip1.cube7.sram"]
 
 
 @pytest.mark.parametrize(
