@@ -108,6 +108,11 @@ class PeMMU:
         i = bisect_right(self._starts, va) - 1
         return self._owners[i] if i >= 0 and va < self._ends[i] else None
 
+    def owner_of(self, pa: int) -> str | None:
+        """Return the name of the tensor that a physical address belongs to, or None."""
+        ranges = zip(self._pas, self._starts, self._ends, self._owners, strict=True)
+        return next((owner for at, start, end, owner in ranges if at <= pa < at + end - start), None)
+
     def _unmapped(self, at: int, va: int, nbytes: int) -> str:
         access = f"{self.name}: access to {_span(va, va + nbytes)} ({nbytes} B): {at:#x} is not mapped"
         if not self._starts:
