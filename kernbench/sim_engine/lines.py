@@ -36,7 +36,10 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 def user_line() -> Line | None:
     """Return the line that is calling the package now, as `line_text` takes it: found at hardly any cost."""
-    frame = user_frame(sys._getframe())
+    frame: FrameType | None = sys._getframe(1)
+    known = _ours.get
+    while frame is not None and (known(frame.f_code.co_filename) or is_ours(frame)):
+        frame = frame.f_back
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
 

@@ -194,23 +194,36 @@ class DeviceRaces:
             self._host_wrote(pieces)
         if len(self._live) == 1 and not self._fine and not self._coarse:
             return  # alone: whatever is asked for from now on comes after it
-        actor = HostActor(task)
-        for piece in pieces:
-            self.access(actor, (piece,), write, task.line)
+        self.accesses(HostActor(task), [((piece,), write) for piece in pieces], task.line)
 
-    def access(self, actor: Actor, pieces: Sequence[Piece], writes: bool, line: Line | None) -> None:
-        """Take note of an access, which begins now.
+    def accesses(self, actor: Actor, touched: Sequence[tuple[Sequence[Piece], bool]], line: Line | None) -> None:
+        """Take note of accesses, which begin now: each to some pieces, as a read or as a write.
 
         Raises
         ------
         RaceError
-            If another access races with it.
+            If another access races with one of them.
         """
-        lo, n = pieces[0]
-        hi = lo + n
-        if len(pieces) > 1:
-            lo, hi = min(pa for pa, _ in pieces), max(pa + n for pa, n in pieces)
-        access = _Access(actor, pieces, writes, line)
+        fine, coarse = self._fine, self._coarse
+        for pieces, writes in touched:
+            lo, n = pieces[0]
+            hi = lo + n
+            if len(pieces) > 1:
+                lo, hi = min(pieces)[0], max(pa + n for pa, n in pieces)
+            access = _Access(actor, pieces, writes, line)
+            first = lo >> _FINE
+            if first == hi - 1 >> _FINE and not coarse and not self.copies:
+                # The common case: within one stretch, which no other actor has touched.
+                cell = fine.get(first)
+                if cell is not None and cell.sole is actor:
+                    if writes:
+                        cell.wrote = True
+                    cell.accesses[writes, lo, hi] = access
+                    continue
+            self._access(access, lo, hi)
+
+    def _access(self, access: _Access, lo: int, hi: int) -> None:
+        writes = access.writes
         if hi - lo < _LARGE:
             self._note(self._fine, _FINE, lo, hi, access)
             coarse = self._coarse
@@ -241,7 +254,7 @@ class DeviceRaces:
                 cell.sole = None
             if writes:
                 cell.wrote = True
-            cell.accesses[actor, writes, lo, hi, len(access.pieces)] = access
+            cell.accesses[(writes, lo, hi) if cell.sole is actor else (writes, lo, hi, actor)] = access
 
     def _check(self, cell: _Cell, access: _Access) -> None:
         actor = access.actor

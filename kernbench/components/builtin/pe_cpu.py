@@ -130,9 +130,9 @@ class Program(Issuer):
         if command.output is not None:
             self._place(command.output, job)
         if self.races is not None:
-            line = user_line()
-            for pieces, writes in job.pieces():
-                self.races.access(self, pieces, writes, line)
+            touched = job.pieces()
+            if touched:
+                self.races.accesses(self, touched, user_line())
         self.issued += self.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
