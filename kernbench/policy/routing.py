@@ -65,8 +65,10 @@ class Router:
         Where they do not, the order on that one is the order on this.
         """
         node = self._graph.node(src)
+        if node.kind in _IN_IO:
+            return True
         if node.kind != "router":
-            return node.kind in _IN_IO or len(self._graph.out(src)) > 2
+            return len(self._graph.out(src)) > 2
         local = src.rindex(".") + 1
         turn = src[local:], dst[local:]
         found = self._merges.get(turn)

@@ -135,6 +135,18 @@ class Work:
         return f"<Work {self}: {state}>"
 
 
+class Coalesced:
+    """The collectives of one with-block of the coalescing manager."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        for work in self.works:
+            work.wait()
+
+
 def _program_line() -> tuple[str, int]:
     """Return file and line of the program's call that is under way."""
     frame = sys._getframe()
