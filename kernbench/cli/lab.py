@@ -30,12 +30,9 @@ def lab(port: int | None, no_browser: bool) -> None:
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
 def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
     """Serve the explorer alone, on loopback and behind a token; visitors run no code of their own. Needs [web]."""
-    from kernbench.notebook.serve import make_page, web_arguments
+    from kernbench.notebook.serve import serve_page, web_arguments
 
     token, port = token or secrets.token_urlsafe(24), port or 8866
     arguments = web_arguments(token, port, not no_browser, theme)
-    make_page()
-    from voila.app import Voila
-
     click.echo(f"http://127.0.0.1:{port}/?token={token}")
-    Voila.launch_instance(arguments)
+    serve_page(arguments)

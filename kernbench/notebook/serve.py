@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from kernbench.errors import ConfigError
+from kernbench.sim_engine.limits import NONE, Limits
 
 NOTEBOOK = "explorer.ipynb"
 PAGE = "KERNBENCH_PAGE"
+PAGE_LIMITS = Limits(events=100_000_000, host_s=120)
+PAGE_MEMORY_BYTES = 4 << 30
+PAGE_IDLE_S = 1800
 _SHARE = Path(__file__).parent / "share"
 
 
@@ -59,10 +64,13 @@ def lab_arguments(port: int | None = None, browser: bool = True) -> list[str]:
     return [*arguments, *([f"--ServerApp.port={port}"] if port else []), *([] if browser else ["--no-browser"])]
 
 
-def web_arguments(token: str, port: int, browser: bool = True, theme: str = "light") -> list[str]:
+def web_arguments(
+    token: str, port: int, browser: bool = True, theme: str = "light", idle_s: int = PAGE_IDLE_S
+) -> list[str]:
     """Return the arguments with which Voila serves the explorer alone, on loopback, behind a token.
 
-    Visitors send no code: the server passes on nothing but what widgets say to their kernel.
+    Visitors send no code: the server passes on nothing but what widgets say to their kernel. How many kernels there
+    are, `kernbench.notebook.page` says.
 
     Parameters
     ----------
@@ -73,6 +81,8 @@ def web_arguments(token: str, port: int, browser: bool = True, theme: str = "lig
         Open one.
     theme : str
         "light" or "dark".
+    idle_s : int
+        After so long without a message, the kernel of a page ends.
 
     Raises
     ------
@@ -87,22 +97,46 @@ def web_arguments(token: str, port: int, browser: bool = True, theme: str = "lig
         "VoilaConfiguration.file_allowlist": "[]",
         "VoilaConfiguration.extension_denylist": "['jupyterlab-jupytext', '@jupyter-notebook/lab-extension']",
         "VoilaConfiguration.template": "kernbench",
+        "VoilaConfiguration.allow_template_override": "NO",
+        "VoilaConfiguration.multi_kernel_manager_class": "kernbench.notebook.page.PageKernels",
+        "MappingKernelManager.cull_idle_timeout": idle_s,
+        "MappingKernelManager.cull_interval": min(60, idle_s),
+        "MappingKernelManager.cull_connected": True,
         "VoilaConfiguration.theme": theme,
     }
     arguments = [str(notebook()), f"--port={port}", *(f"--{name}={value}" for name, value in options.items())]
     return arguments if browser else [*arguments, "--no-browser"]
 
 
-def make_page() -> None:
-    """Prepare this process to be the server of a page: where the template lies, and what its kernels are to know."""
+def serve_page(arguments: list[str]) -> None:
+    """Serve a page with Voila until it is stopped; `arguments` are those of `web_arguments`."""
     paths = [str(_SHARE / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(x for x in paths if x)
-    os.environ[PAGE] = "1"
+    os.environ[PAGE] = "1"  # its kernels inherit it
+    from traitlets.config import Config
+    from voila.app import Voila
+
+    from kernbench.notebook.page import note_visitor
+
+    Voila.launch_instance(arguments, config=Config({"VoilaConfiguration": {"prelaunch_hook": note_visitor}}))
 
 
 def is_page() -> bool:
     """Return whether this kernel serves a page: then files are downloaded, not written, and no code is named."""
     return os.environ.get(PAGE) == "1"
+
+
+def page_limits() -> Limits:
+    """Return what limits the runs of this kernel; on a page, its memory has a limit from here on, too."""
+    if not is_page():
+        return NONE
+    if sys.platform == "linux":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = PAGE_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(PAGE_MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    return PAGE_LIMITS
 
 
 def _needs(module: str, extra: str) -> None:

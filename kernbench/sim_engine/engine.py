@@ -12,8 +12,9 @@ import simpy
 from kernbench.analysis.records import Records
 from kernbench.errors import DeadlockError, IpcqDeadlock, KernbenchError
 from kernbench.policy.address.allocator import AddressConfig, Allocators
+from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.broadcast import Launch, Range, RangeMap, Spread, Target
+from kernbench.sim_engine.broadcast import Launch, RangeMap, Spread, Target
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.fabric import Fabric
 from kernbench.sim_engine.host import HostCopy
@@ -146,8 +147,9 @@ class GraphEngine:
 
     def unmap(self, sip: int, targets: Sequence[Target], va: int, nbytes: int) -> None:
         """Forget the ranges in `va` .. `va + nbytes` on PEs; takes no simulated time (not modelled)."""
+        made: dict[Table, Table] = {}
         for cube, pe in targets:
-            self.part(naming.pe_cpu(sip, cube, pe)).mmu.unmap(va, nbytes)
+            self.part(naming.pe_cpu(sip, cube, pe)).mmu.unmap(va, nbytes, made)
 
     def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
         """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. Rings are the caller's to reserve."""
