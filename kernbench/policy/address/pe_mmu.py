@@ -166,7 +166,8 @@ class PeMMU:
 
     def owner_of(self, pa: int) -> str | None:
         """Return the name of the tensor that a physical address belongs to, or None."""
-        ranges = zip(self._pas, self._starts, self._ends, self._owners, strict=True)
+        table = self._table
+        ranges = zip(table.pas, table.starts, table.ends, table.owners, strict=True)
         return next((owner for at, start, end, owner in ranges if at <= pa < at + end - start), None)
 
     def _unmapped(self, at: int, va: int, nbytes: int) -> str:
