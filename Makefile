@@ -67,7 +67,7 @@ SANITIZED := build/sanitize
 sanitize: $(READY)
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
 	git ls-files -z | xargs -0 cp --parents --target-directory $(SANITIZED)
-	cd $(SANITIZED) && CFLAGS="-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined" KERNBENCH_ENGINE=core \
+	cd $(SANITIZED) && CFLAGS="-g1 -O1 -fno-omit-frame-pointer -fsanitize=address,undefined" KERNBENCH_ENGINE=core \
 	  $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
 	cd $(SANITIZED) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc KERNBENCH_ENGINE=core \
