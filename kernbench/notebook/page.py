@@ -24,11 +24,11 @@ class PageKernels(AsyncMappingKernelManager):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         self._visitors: dict[str, str] = {}
         self._starting = 0
 
-    async def start_kernel(self, **kwargs: Any) -> str:
+    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]  # of the class for one thread
         """Start a kernel for the visitor whose request this is.
 
         Raises
@@ -45,7 +45,7 @@ class PageKernels(AsyncMappingKernelManager):
             raise HTTPError(503, reason=f"{MOST_KERNELS} pages are open, no more fit on this server; try later")
         self._starting += 1
         try:
-            kernel_id: str = await super().start_kernel(**kwargs)
+            kernel_id: str = await super().start_kernel(**kwargs)  # type: ignore[no-untyped-call]
         finally:
             self._starting -= 1
         self._visitors[kernel_id] = visitor
