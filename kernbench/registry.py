@@ -67,7 +67,7 @@ class Registry:
         module, _, attribute = self._paths.get(name, name).partition(":")
         try:
             found = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
             raise ConfigError(f"{self.kind} {quote(name)}: {error}; expected an importable pkg.mod:name") from error
         self._found[name] = found
         return found

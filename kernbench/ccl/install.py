@@ -136,9 +136,10 @@ def _attribute(path: str) -> Any:
 def _module(name: str, path: str) -> ModuleType:
     try:
         return import_module(path)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
+        why = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"algorithm {quote(name)}: module {path!r} cannot be imported: {error}; it has to be on the Python path"
+            f"algorithm {quote(name)}: module {path!r} cannot be imported: {why}; mend it, or put it on the Python path"
         ) from error
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
-from inspect import Parameter, signature
 from typing import Any
 
 from kernbench.config.ccl import AUTO, FACTS, GRID, CclConfig, CclEntry
 from kernbench.config.faults import Fault, Path
+from kernbench.config.outline import MissingModuleError, Outline, Takes
 from kernbench.config.schema import MachineConfig
 from kernbench.errors import quote
 from kernbench.registry import hint
@@ -65,26 +64,24 @@ def _python(path: Path, entry: CclEntry) -> Iterator[Fault]:
         if attribute:
             yield from _missing((*path, key), f"{module}:{attribute}", module, (attribute,))
     faults = list(_missing((*path, "module"), entry.module, entry.module, ("kernel", "kernel_args")))
-    yield from faults or _options((*path, "options"), entry, import_module(entry.module).kernel_args)
+    takes = None if faults else Outline(entry.module).takes("kernel_args")
+    yield from faults or (() if takes is None else _options((*path, "options"), entry, takes))
 
 
 def _missing(path: Path, value: str, name: str, functions: Sequence[str]) -> Iterator[Fault]:
-    """Yield why a module cannot be imported, or which functions it does not have."""
+    """Yield why a module cannot be read, or which functions it does not have; it is not run."""
     try:
-        module = import_module(name)
-    except Exception as error:  # noqa: BLE001 a module of the user's own may raise anything
-        why = f"{type(error).__name__}: {error}"
-        yield _fault(path, f"= {quote(value)} cannot be imported: {why}; mend it, or put it on the Python path")
+        missing = [f for f in functions if not Outline(name).has(f)]
+    except MissingModuleError as error:
+        yield _fault(path, f"= {quote(value)} cannot be imported: {error}; mend it, or put it on the Python path")
         return
-    missing = [f for f in functions if not callable(getattr(module, f, None))]
     if missing:
         what = _HOLDS if "kernel_args" in functions else f"a function {functions[0]}"
         yield _fault(path, f"= {quote(value)}: the module has no {' and no '.join(missing)}; it has to define {what}")
 
 
-def _options(path: Path, entry: CclEntry, kernel_args: Any) -> Iterator[Fault]:
-    takes = signature(kernel_args).parameters
-    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in takes.values())
+def _options(path: Path, entry: CclEntry, kernel_args: Takes) -> Iterator[Fault]:
+    takes, takes_all = kernel_args
     has_grid = entry.topology in _ON_A_GRID or ":" in entry.topology or any(name in takes for name in GRID)
     known = [name for name in takes if name not in ("n_elem", "world_size", *FACTS)] + [*GRID] * has_grid
     for name, value in entry.options.items():

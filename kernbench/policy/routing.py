@@ -56,7 +56,10 @@ class Router:
         """
         found = self._paths.get((src, dst))
         if found is None:
-            found = self._paths[src, dst] = self._find(src, dst)
+            node = self._graph.node
+            # One string for each node, however many routes and links name it.
+            found = tuple([node(node_id).id for node_id in self._find(src, dst)])
+            self._paths[found[0], found[-1]] = found
         return found
 
     def merges(self, src: str, dst: str) -> bool:

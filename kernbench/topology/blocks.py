@@ -120,14 +120,15 @@ class Blocks:
                 edges.append(self._port_edge(src, naming.io_ucie(sip, cube // self.w, place.conn)))
         return tuple(edges)
 
-    def edge(self, sip: int, cube: int, local: str, dst: str) -> Edge | None:
-        """Return the link from the node `local` of a cube to the node `dst`, or None if there is none."""
+    def edge(self, src: str, sip: int, cube: int, local: str, dst: str) -> Edge | None:
+        """Return the link from a node of a cube, whose id there is `local`, to `dst`; None if there is none."""
         _, template = self._cubes.get(cube) or self._cube(cube)
         prefix = naming.cube(sip, cube) + "."
         if dst.startswith(prefix):
             edge = template[local].get(dst[len(prefix) :])
-            return None if edge is None else Edge(prefix + local, dst, *edge[2:])
-        return next((edge for edge in self.out(sip, cube, local) if edge.dst == dst), None)
+            return None if edge is None else Edge(src, dst, *edge[2:])
+        edge = next((edge for edge in self.out(sip, cube, local) if edge.dst == dst), None)
+        return None if edge is None else edge._replace(src=src, dst=dst)
 
     def _cube(self, cube: int) -> tuple[dict[str, int], _Links]:
         """Return the cubes beside a cube, by side, and the links inside of it, by the node that they leave."""

@@ -96,7 +96,7 @@ class Graph:
     def edge(self, src: str, dst: str) -> Edge:
         """Return the link from `src` to `dst`."""
         trunk = self._trunk.get(src)
-        edge = trunk.get(dst) if trunk is not None else self.blocks.edge(*self._in_cube(src), dst)
+        edge = trunk.get(dst) if trunk is not None else self.blocks.edge(src, *self._in_cube(src), dst)
         if edge is not None:
             return edge
         known = self.out(src)
