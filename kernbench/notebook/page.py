@@ -40,12 +40,12 @@ class PageKernels(AsyncMappingKernelManager):
         self._visitors = {kernel: who for kernel, who in self._visitors.items() if kernel in self}
         own = [kernel for kernel, who in self._visitors.items() if who == visitor]
         for kernel in own[: len(own) - MOST_OF_A_VISITOR + 1]:
-            await self.shutdown_kernel(kernel)
+            await self.shutdown_kernel(kernel)  # type: ignore[no-untyped-call]
         if len(self) + self._starting >= MOST_KERNELS:
             raise HTTPError(503, reason=f"{MOST_KERNELS} pages are open, no more fit on this server; try later")
         self._starting += 1
         try:
-            kernel_id: str = await super().start_kernel(**kwargs)  # type: ignore[no-untyped-call]
+            kernel_id: str = await super().start_kernel(**kwargs)
         finally:
             self._starting -= 1
         self._visitors[kernel_id] = visitor
