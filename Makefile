@@ -1,6 +1,6 @@
 # Every target prepares itself: a fresh machine needs python3 (3.11 or newer) and make.
 #   make milestones   all milestone reports, into milestones/output
-#   make lab          JupyterLab on the explorer and the notebooks
+#   make lab          JupyterLab on copies of the notebooks, in lab/, which git ignores
 #   make docs         notebooks and reports as pages that need no net, into build/docs
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
