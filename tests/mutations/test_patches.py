@@ -18,7 +18,6 @@ MUTATED = [
     "M6.1",
     *(f"M8.{i}" for i in range(1, 8)),
 ]
-)
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
