@@ -7,6 +7,7 @@
 #   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make definition   tests of the engine, components, collectives and kernels on the definition, without the core
 #   make sanitize     the engine's tests on a core that checks its own memory and arithmetic
+#   make mutations   break each rule of docs/model.md in a copy, and see that a test notices; MUTATIONS='m4 m8_6' for some
 #   make bench        the speed of the simulator itself, into benchmarks/README.md
 #   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
 #   make core         compile what has changed of the simulator's core
@@ -22,7 +23,7 @@ CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test check definition sanitize oracle bench sync lock clean
+.PHONY: core milestones lab docs test check definition sanitize oracle mutations bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
 # core is built apart.
@@ -77,6 +78,9 @@ sanitize: $(READY)
 
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
+
+mutations: $(READY)
+	$(PY) -m tests.mutations $(MUTATIONS)
 
 bench: core
 	$(PY) -m benchmarks
