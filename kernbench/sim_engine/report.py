@@ -98,7 +98,7 @@ def collect(engine: GraphEngine) -> Records:
         **columns,
         components=names,
         kinds=KINDS,
-        commands=tuple(log.commands),
+        commands=log.commands,
         links=link_table(engine),
         component_busy_ps=busy,
         makespan_ps=engine.env._now,
