@@ -1,10 +1,12 @@
 # Every target prepares itself: a fresh machine needs python3 (3.11 or newer) and make.
 #   make milestones   all milestone reports, into milestones/output
-#   make lab          JupyterLab on the explorer and the notebooks
+#   make lab          JupyterLab on copies of the notebooks, in lab/, which git ignores
 #   make docs         notebooks and reports as pages that need no net, into build/docs
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
 #   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
+#   make definition   tests of the engine, components, collectives and kernels on the definition, without the core
+#   make sanitize     the engine's tests on a core that checks its own memory and arithmetic
 #   make bench        the speed of the simulator itself, into benchmarks/README.md
 #   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
 #   make core         compile what has changed of the simulator's core
@@ -15,11 +17,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
+ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels ccl,tests/$(part) kernbench/$(part))) tests/reference
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test check oracle bench sync lock clean
+.PHONY: core milestones lab docs test check definition sanitize oracle bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
 # core is built apart.
@@ -56,6 +59,20 @@ check: core
 	$(PY) -m codespell_lib
 	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
 
+definition: $(READY)
+	KERNBENCH_ENGINE=definition $(PYTEST) -n logical --dist loadfile $(ON_BOTH)
+
+# In a copy, which is built apart: a core with sanitizers is slow, and runs only where their library is loaded first.
+SANITIZED := build/sanitize
+sanitize: $(READY)
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	git ls-files -z | xargs -0 cp --parents --target-directory $(SANITIZED)
+	cd $(SANITIZED) && CFLAGS="-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined" KERNBENCH_ENGINE=core \
+	  $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
+	cd $(SANITIZED) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc KERNBENCH_ENGINE=core \
+	  $(CURDIR)/$(PYTEST) -q tests/sim_engine tests/components
+
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
 
@@ -63,7 +80,8 @@ bench: core
 	$(PY) -m benchmarks
 
 # The .py is the source: touched, it is the newer half, which gives the cells. Outputs that survive that may be stale, so
-# every notebook is run.
+# every notebook is run; on the core, because without it the first cells would warn.
+sync: export KERNBENCH_ENGINE ?= core
 sync: core
 	touch $(SOURCES)
 	$(PY) -m jupytext --quiet --sync --set-kernel python3 $(SOURCES)

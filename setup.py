@@ -70,8 +70,8 @@ class BuildCore(build_ext):
         stale = [
             extension for extension in self.extensions if is_stale(Path(extension.sources[0]), package, record, old)
         ]
-        say(f"compiling {len(stale)} of the {len(self.extensions)} modules of the core")
         use_compiler()
+        say(f"compiling {len(stale)} of the {len(self.extensions)} modules of the core")
         # An interrupted build leaves modules that match no record.
         package.mkdir(parents=True, exist_ok=True)
         pending = {Path(extension.sources[0]).relative_to(build.PACKAGE.name).as_posix(): "-" for extension in stale}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.table import Row, best
+from benchmarks.table import Row, against_definition, best
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.topology.builder import resolve_topology
 from kernbench.units import KIB
 from tests.components.queues_under_test import install, launch, specs
 
@@ -19,16 +20,19 @@ ALGORITHM = "intercube_allreduce"
 
 def measure() -> Iterator[Row]:
     """Yield all-reduces of 96 KiB a cube, values checked, then rings of leaders without values."""
-    six, large = resolve_topology("preset:six_sip_torus"), resolve_topology("preset:large")
-    yield all_reduce(six, "< 0.8 s")
-    yield all_reduce(six, "< 0.8 s", chunk_kib=96)
-    yield all_reduce(large, "< 1.5 s", data=False)
-    yield ring(64, "< 0.2 s")
-    yield ring(256, "< 2 s")
+    six = "preset:six_sip_torus"
+    yield against_definition(all_reduce, six, target="0.45 s, then 0.35")
+    yield against_definition(all_reduce, six, chunk_kib=96)
+    yield replace(all_reduce("preset:large", data=False), target="5 s")
+    yield against_definition(ring, 64, target="7.5 us, then 5")
+    yield against_definition(ring, 64, log="operation", target="11 us")
+    yield replace(ring(256), target="11 us")
+    yield replace(ring(1024), target="15 us")
 
 
-def all_reduce(machine: Machine, target: str, *, data: bool = True, chunk_kib: int = 4) -> Row:
+def all_reduce(topology: str, *, data: bool = True, chunk_kib: int = 4) -> Row:
     """Return one all-reduce in messages of `chunk_kib`, from its launch to the last completion."""
+    machine = resolve_topology(topology)
     config = machine.config
     n = 96 * KIB // 2
     policy = DPPolicy(cube="row_wise", pe="replicate", num_pes=1)
@@ -55,11 +59,10 @@ def all_reduce(machine: Machine, target: str, *, data: bool = True, chunk_kib: i
         f"{ALGORITHM}, 96 KiB a cube, {config.n_sips} SIPs x {config.cubes_per_sip} cubes, messages of {chunk_kib} KiB",
         seconds,
         f"{events / seconds / 1e3:,.0f} k events/s",
-        target=target,
     )
 
 
-def ring(leaders: int, target: str) -> Row:
+def ring(leaders: int, *, log: str = "off") -> Row:
     """Return a ring over the first PEs of SIPs that form one, too: 64 MiB in steps of 4 chunks, each a slot."""
     machine = resolve_topology("preset:large", {"system.sips": {"count": leaders, "topology": "ring_1d"}})
     chunk = 64 * 1024 * KIB // leaders // 4
@@ -73,7 +76,7 @@ def ring(leaders: int, target: str) -> Row:
             tl.recv("W", shape=(chunk // 2,))
 
     def once() -> int:
-        engine = GraphEngine(machine, log="off")
+        engine = GraphEngine(machine, log=log)
         pairs = [((a, "E"), (b, "W")) for a, b in zip(places, places[1:] + places[:1], strict=True)]
         install(engine, specs(engine, pairs, slot_bytes=chunk))
         launch(engine, dict.fromkeys(places, pass_on))
@@ -83,8 +86,7 @@ def ring(leaders: int, target: str) -> Row:
     seconds, events = best(once, 1)
     messages = leaders * steps * 4
     return Row(
-        f"ring of {leaders} leaders, 64 MiB in {messages:,} messages, no values",
+        f"ring of {leaders} leaders, 64 MiB in {messages:,} messages, no values, log {log}",
         seconds,
         f"{seconds / messages * 1e6:.1f} us a message, {events / messages:.1f} events",
-        target=target,
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernbench import build
 from kernbench.sim_engine.backend import ENGINE
 
 T = TypeVar("T")
@@ -39,6 +43,18 @@ def best(fn: Callable[[], T], repeat: int = 3) -> tuple[float, T]:
         value = fn()
         seconds.append(time.process_time() - begin)
     return min(seconds), value
+
+
+def against_definition(fn: Callable[..., Row], *args: Any, target: str = "", **options: Any) -> Row:
+    """Return the row of `fn` on the engine in use, and how many times as long the definition takes, in its own process.
+
+    Arguments are plain values: the other process gets their text.
+    """
+    row = fn(*args, **options)
+    code = f"from {fn.__module__} import {fn.__name__} as fn; print(fn(*{args!r}, **{options!r}).seconds)"
+    environment = {**os.environ, build.VARIABLE: build.DEFINITION}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    return replace(row, reference="the definition", ratio=float(done.stdout) / row.seconds, target=target)
 
 
 def peak_mib() -> float:
@@ -79,7 +95,7 @@ def markdown(rows: list[Row]) -> str:
 
 
 def write(rows: list[Row]) -> None:
-    """Put the table into the README, between its marks."""
+    """Put the rows into the table of the README, between its marks."""
     text = README.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

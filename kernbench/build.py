@@ -22,7 +22,7 @@ CORE, DEFINITION = "core", "definition"
 PACKAGE = Path(__file__).parent
 SUFFIX = EXTENSION_SUFFIXES[0]  # of files built for this interpreter
 RECORD = "core" + SUFFIX.rpartition(".")[0] + ".built"
-REMEDY = "build it with `make core` or `python setup.py build_ext --inplace`"
+REMEDY = "run `make core`, or install kernbench again where there is a C compiler"
 
 
 def modules() -> dict[str, Path]:

@@ -9,6 +9,7 @@ KernbenchError
 +-- KernelError              RuntimeError    a kernel failed: its file, line, program and PE are named
 |   +-- OutOfBoundsError     IndexError      an access outside every mapped tensor
 |   +-- OutOfMemoryError                     TCM or scratch cannot hold what the kernel asks for
+|   +-- RaceError                            accesses to the same bytes that nothing orders
 |   +-- IpcqInvalidDirection ValueError      a queue that the program does not have
 +-- DeadlockError            RuntimeError    no program and no rank can continue; every waiter is named
 |   +-- IpcqDeadlock
@@ -19,9 +20,43 @@ KernbenchError
 
 from __future__ import annotations
 
+import re
+
+_WORD, _LINE = 160, 2000
+_LONG_WORD = re.compile(rf"\S{{{_WORD + 1},}}")
+
+
+def quote(value: object, longest: int = 80) -> str:
+    """Return a value as messages quote it: its repr, cut to `longest` characters.
+
+    >>> quote("x" * 1000, 12)
+    "'xxxxxxxx..."
+    >>> quote([1, 2])
+    '[1, 2]'
+    """
+    return cut(repr(value), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """Return `text`, cut to `longest` characters."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
 
 class KernbenchError(Exception):
-    """Base of all kernbench errors."""
+    """Base of all kernbench errors; a long name or value in the message is cut."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_readable(arg) if isinstance(arg, str) else arg for arg in args))
+
+
+def _readable(text: str) -> str:
+    """Return a message without words and lines of a length that hides the rest."""
+    if len(text) <= _WORD:
+        return text
+    text = _LONG_WORD.sub(lambda word: f"{word[0][: _WORD // 2]}...{word[0][-_WORD // 4 :]}", text)
+    return "\n".join(
+        line if len(line) <= _LINE else f"{line[: _LINE // 2]} ... {line[-_LINE // 4 :]}" for line in text.split("\n")
+    )
 
 
 class ArgumentError(KernbenchError, ValueError):
@@ -36,7 +71,7 @@ class ConfigError(KernbenchError, ValueError):
     """A configuration is wrong; `faults` holds one line per fault of the file."""
 
     def __init__(self, faults: list[str] | str) -> None:
-        self.faults = [faults] if isinstance(faults, str) else list(faults)
+        self.faults = [_readable(fault) for fault in ([faults] if isinstance(faults, str) else faults)]
         super().__init__("\n".join(self.faults))
 
 
@@ -58,6 +93,10 @@ class OutOfBoundsError(KernelError, IndexError):
 
 class OutOfMemoryError(KernelError):
     """TCM or scratch cannot hold what a kernel asks for."""
+
+
+class RaceError(KernelError):
+    """Two accesses to the same bytes, one of them a write, that nothing orders; both lines are named."""
 
 
 class IpcqInvalidDirection(KernelError, ValueError):

@@ -8,20 +8,22 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 
 _BUILTIN = "kernbench.components.builtin"
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def hint(name: object, known: Iterable[str]) -> str:
+def hint(name: object, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return the end of a message about an unknown name: the nearest known one, and all of them.
+
+    A name is near from a `likeness` between 0 and 1 on.
 
     >>> hint("rooter", ["router", "sram"])
     'did you mean router? known: router, sram'
     """
     known = list(known)
-    near = get_close_matches(str(name), known, n=1, cutoff=0.3)
+    near = get_close_matches(str(name), known, n=1, cutoff=likeness)
     return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
 
 
@@ -63,12 +65,12 @@ class Registry:
         if name in self._found:
             return self._found[name]
         if (fault := self.fault(name)) is not None:
-            raise ConfigError(f"{name!r} {fault}")
+            raise ConfigError(f"{quote(name)} {fault}")
         module, _, attribute = self._paths.get(name, name).partition(":")
         try:
             found = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{self.kind} {name!r}: {error}; expected an importable pkg.mod:name") from error
+        except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
+            raise ConfigError(f"{self.kind} {quote(name)}: {error}; expected an importable pkg.mod:name") from error
         self._found[name] = found
         return found
 

@@ -59,6 +59,12 @@ class ServiceTimes(dict[int, int]):
         return t
 
 
+@lru_cache(maxsize=64)
+def service_times(bw_gbs: float) -> ServiceTimes:
+    """Return the times of a server of `bw_gbs`, one table for all that have this bandwidth."""
+    return ServiceTimes(bw_gbs)
+
+
 @lru_cache(maxsize=1024)
 def _rate(bw_gbs: float) -> tuple[int, int]:
     """Return whole numbers of picoseconds and of bytes: so many bytes in so many ps."""

@@ -24,9 +24,9 @@
 #   left out.
 # - **GPT-2**: the products of its published layer list over one SIP, one after the other, each in its best placement.
 #
-# Times are simulated, flit by flit. Hardware decides the order of simultaneous arrivals in its own way, so the machine is
-# run with several orders: a change that moves the time by no more than they do is called no effect. Area and energy are
-# proxies from the machine file (`docs/model.md`, M1.5), and rank machines.
+# Times are simulated, flit by flit. Hardware decides the order of simultaneous arrivals in its own way, so the machine
+# is run with several orders: a change that moves the time by no more than they do is called no effect. Area and energy
+# are proxies from the machine file (`docs/model.md`, M1.5), and rank machines.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME

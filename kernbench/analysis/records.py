@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.analysis.causes import Causes
+from kernbench.config.safe import damaged, read_arrays
 from kernbench.errors import ConfigError
 
 SCHEMA_VERSION = 4
@@ -21,6 +22,7 @@ COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
 }  # fmt: skip
+_FILE, _REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
 _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
 
 
@@ -266,11 +268,18 @@ class Records:
         Raises
         ------
         ConfigError
-            If the file was written with another schema version than this one or 3, or holds the estimate of a mode
-            that no longer exists.
+            If the file cannot be read or is damaged, was written with another schema version than this one or 3, or
+            holds the estimate of a mode that no longer exists.
         """
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, Any] = {name: file[name] for name in file.files}
+        path = Path(path)
+        arrays = read_arrays(path, _FILE, _REMEDY)
+        with damaged(path, _FILE, _REMEDY):
+            found = cls._of(path, arrays)
+            found._check()
+        return found
+
+    @classmethod
+    def _of(cls, path: Path, arrays: dict[str, Any]) -> Records:
         meta = json.loads(arrays.pop("meta").tobytes())
         version = meta.pop("schema_version")
         if version == 3:  # the only difference: an engine with modes, whose mode "fast" could be an estimate
@@ -286,6 +295,30 @@ class Records:
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
+
+    def _check(self) -> None:
+        """Raise a ValueError if columns do not fit each other, or ids have no name."""
+        n, most = len(self), np.iinfo(np.int64).max
+        for name, dtype in COLUMNS.items():
+            column = getattr(self, name)
+            if column.shape != (n,) or column.dtype != dtype:
+                raise ValueError(f"column {name} has shape {column.shape} and type {column.dtype}")
+        for name, kind in _LINK_COLUMNS.items():
+            column = getattr(self.links, name)
+            if column.shape != (len(self.links.names),) or column.dtype != kind:
+                raise ValueError(f"column link_{name} has shape {column.shape} and type {column.dtype}")
+        ids = (
+            ("component", 0, len(self.components)), ("kind", 0, len(self.kinds)), ("command", -1, len(self.commands)),
+            ("start_ps", 0, most), ("end_ps", 0, most),
+        )  # fmt: skip
+        for name, least, end in ids:
+            column = getattr(self, name)
+            if n and not (least <= column.min() and column.max() < end):
+                raise ValueError(f"column {name} has values from {column.min()} to {column.max()}")
+        if not isinstance(self.makespan_ps, int):
+            raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
+        if not isinstance(self.spec, Mapping):
+            raise TypeError("the machine is no mapping")
 
 
 def _fields(command: CommandInfo) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.config import AUTO, CclConfig, find, read_ccl
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
             f"here, name one: {', '.join(ccl.algorithms)}"
         )
     if name not in ccl.algorithms:
-        raise ConfigError(f"algorithm {name!r} is unknown; {hint(name, ccl.algorithms)}; or a path pkg.mod:algorithm")
+        raise ConfigError(
+            f"algorithm {quote(name)} is unknown; {hint(name, ccl.algorithms)}; or a path pkg.mod:algorithm"
+        )
     entry = ccl.algorithms[name]
     module = _module(name, entry.module)
     return Algorithm(
@@ -114,31 +116,37 @@ def _own(given: Algorithm | ModuleType | Callable[..., object]) -> Algorithm:
     if isinstance(given, ModuleType):
         name = given.__name__.rpartition(".")[2]
         return algorithm(_held(name, given, "kernel"), _held(name, given, "kernel_args"), name=name)
+    if isinstance(given, CclConfig):
+        raise ConfigError(
+            "a ccl configuration is no algorithm; give a name of it first, resolve_algorithm_config(name, config), "
+            f"or None for its default; known: {', '.join(given.algorithms)}"
+        )
     if not callable(given):
-        raise ConfigError(f"{given!r} is no algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
+        raise ConfigError(f"{quote(given)} is no algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
     return algorithm(given)
 
 
 def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     if not module or not attribute:
-        raise ConfigError(f"algorithm {path!r} is no path; expected pkg.mod:algorithm, or a name of ccl.yaml")
+        raise ConfigError(f"algorithm {quote(path)} is no path; expected pkg.mod:algorithm, or a name of ccl.yaml")
     return _held(path, _module(path, module), attribute)
 
 
 def _module(name: str, path: str) -> ModuleType:
     try:
         return import_module(path)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
+        why = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"algorithm {name!r}: module {path!r} cannot be imported: {error}; it has to be on the Python path"
+            f"algorithm {quote(name)}: module {path!r} cannot be imported: {why}; mend it, or put it on the Python path"
         ) from error
 
 
 def _held(name: str, module: ModuleType, attribute: str) -> Any:
     if not callable(getattr(module, attribute, None)) and not isinstance(getattr(module, attribute, None), Algorithm):
         raise ConfigError(
-            f"algorithm {name!r}: module {module.__name__} has no {attribute!r}; it has to define "
+            f"algorithm {quote(name)}: module {module.__name__} has no {quote(attribute)}; it has to define "
             "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
         )
     return getattr(module, attribute)

@@ -14,10 +14,10 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only serve; op
 @port_option
 @browser_option
 def lab(port: int | None, no_browser: bool) -> None:
-    """Open JupyterLab on notebooks/explorer.ipynb; stop it with Ctrl-C."""
-    from kernbench.notebook.serve import lab_arguments
+    """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C."""
+    from kernbench.notebook.serve import copy_notebooks, lab_arguments, notebook
 
-    arguments = lab_arguments(port, not no_browser)
+    arguments = lab_arguments(copy_notebooks(notebook().parents[1]), port, not no_browser)
     from jupyterlab.labapp import LabApp
 
     LabApp.launch_instance(arguments)
@@ -30,12 +30,9 @@ def lab(port: int | None, no_browser: bool) -> None:
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
 def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
     """Serve the explorer alone, on loopback and behind a token; visitors run no code of their own. Needs [web]."""
-    from kernbench.notebook.serve import make_page, web_arguments
+    from kernbench.notebook.serve import serve_page, web_arguments
 
     token, port = token or secrets.token_urlsafe(24), port or 8866
     arguments = web_arguments(token, port, not no_browser, theme)
-    make_page()
-    from voila.app import Voila
-
     click.echo(f"http://127.0.0.1:{port}/?token={token}")
-    Voila.launch_instance(arguments)
+    serve_page(arguments)

@@ -71,10 +71,14 @@ def milestone(
 def _parameter(text: str) -> tuple[str, Any]:
     import yaml
 
+    from kernbench.config.parse import parse_yaml, problem
+
     key, equals, value = text.partition("=")
     if not (equals and key):
         raise click.BadParameter(f"{text!r} must be KEY=VALUE", param_hint="--param")
     try:
-        return key.strip(), yaml.safe_load(value)
+        return key.strip(), parse_yaml(value)[0]
     except yaml.YAMLError as error:
-        raise click.BadParameter(f"{text!r}: VALUE is no YAML: {error}", param_hint="--param") from error
+        raise click.BadParameter(
+            f"{text!r}: VALUE {problem(error, 'put it in quotes')}", param_hint="--param"
+        ) from error

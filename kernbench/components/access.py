@@ -82,6 +82,11 @@ class AccessJob(Job):
         self.buffer: np.ndarray | None = None
         self.channel, self.kind, self.move = channel, kind, move
 
+    def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
+        """Return the physical memory that it touches: that of its requests."""
+        writes = self.command.writes
+        return [(request.pieces, writes) for request in self.requests]
+
     def enter(self) -> None:
         """Queue for the channel."""
         self.channel.queue.append(self)

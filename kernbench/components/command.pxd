@@ -29,12 +29,10 @@ cdef class Dot(Command):
 cdef class Composite(Command):
     cdef public object op, a, b, out, acc, extra, epilogue
 @cython.final
-@cython.freelist(64)
 cdef class Send(Transfer):
     cdef public object direction
     cdef public int64_t nbytes
 @cython.final
-@cython.freelist(64)
 cdef class Recv(Transfer):
     cdef public object direction, came_from
     cdef public int64_t nbytes

@@ -22,7 +22,9 @@ _COMPOSITE = KIND["composite"]
 
 
 class Engines:
-    """What a job knows of its PE."""
+    """What a job knows of its PE; `data` says whether it moves values, too."""
+
+    data: bool
 
     def completed(self, command: Command, t: int) -> None:
         """Forget a command that is complete at `t`."""
@@ -82,6 +84,15 @@ class Job(Source):
         self.waiting -= 1
         if not self.waiting:
             self.go()
+
+    def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
+        """Return the physical memory that it touches, as ((address, bytes) of each piece, whether it writes)."""
+        touches = self.command.touches()
+        if not touches:
+            return []
+        assert self.program is not None
+        mmu = self.program.pe.mmu
+        return [(mmu.translate(start, end - start), writes) for start, end, writes in touches]
 
     def result(self) -> np.ndarray | None:
         """Return the values of the output."""

@@ -22,6 +22,8 @@ cdef class Stage:
     cdef public bint held
     cdef public Ring leaving
     cdef public object queue
+    cdef public list planned
+    cpdef serve(self, int64_t start, int64_t end)
     @cython.locals(ring=Ring, room=int64_t)
     cpdef bint leave(self) except -1
 

@@ -30,7 +30,6 @@ cdef class Queue:
     cdef public dict written
     cdef public Route way, way_back
 @cython.final
-@cython.freelist(64)
 cdef class Message(Job):
     cdef public object array, data, dtype
     cdef public RecvJob claimed
@@ -40,7 +39,6 @@ cdef class Message(Job):
     cpdef begin(self, int64_t t)
     cpdef bytes(self)
 @cython.final
-@cython.freelist(64)
 cdef class RecvJob(Job):
     cdef public int64_t asked, left
     cdef public Message message

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
-from inspect import Parameter, signature
 from typing import Any
 
 from kernbench.config.ccl import AUTO, FACTS, GRID, CclConfig, CclEntry
 from kernbench.config.faults import Fault, Path
+from kernbench.config.outline import MissingModuleError, Outline, Takes
 from kernbench.config.schema import MachineConfig
+from kernbench.errors import quote
 from kernbench.registry import hint
 
 _HOLDS = "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
@@ -46,7 +46,7 @@ def _choice(config: CclConfig) -> Iterator[Fault]:
     chosen, known = config.defaults.algorithm, config.algorithms
     fits = [AUTO, *(name for name, entry in known.items() if entry.collective == "all_reduce")]
     if chosen not in (AUTO, *known):
-        yield _fault(("defaults", "algorithm"), f"= {chosen!r} names no algorithm; {hint(chosen, fits)}")
+        yield _fault(("defaults", "algorithm"), f"= {quote(chosen)} names no algorithm; {hint(chosen, fits)}")
     elif chosen not in fits:
         yield _fault(
             ("defaults", "algorithm"),
@@ -64,26 +64,24 @@ def _python(path: Path, entry: CclEntry) -> Iterator[Fault]:
         if attribute:
             yield from _missing((*path, key), f"{module}:{attribute}", module, (attribute,))
     faults = list(_missing((*path, "module"), entry.module, entry.module, ("kernel", "kernel_args")))
-    yield from faults or _options((*path, "options"), entry, import_module(entry.module).kernel_args)
+    takes = None if faults else Outline(entry.module).takes("kernel_args")
+    yield from faults or (() if takes is None else _options((*path, "options"), entry, takes))
 
 
 def _missing(path: Path, value: str, name: str, functions: Sequence[str]) -> Iterator[Fault]:
-    """Yield why a module cannot be imported, or which functions it does not have."""
+    """Yield why a module cannot be read, or which functions it does not have; it is not run."""
     try:
-        module = import_module(name)
-    except Exception as error:  # noqa: BLE001 a module of the user's own may raise anything
-        why = f"{type(error).__name__}: {error}"
-        yield _fault(path, f"= {value!r} cannot be imported: {why}; mend it, or put it on the Python path")
+        missing = [f for f in functions if not Outline(name).has(f)]
+    except MissingModuleError as error:
+        yield _fault(path, f"= {quote(value)} cannot be imported: {error}; mend it, or put it on the Python path")
         return
-    missing = [f for f in functions if not callable(getattr(module, f, None))]
     if missing:
         what = _HOLDS if "kernel_args" in functions else f"a function {functions[0]}"
-        yield _fault(path, f"= {value!r}: the module has no {' and no '.join(missing)}; it has to define {what}")
+        yield _fault(path, f"= {quote(value)}: the module has no {' and no '.join(missing)}; it has to define {what}")
 
 
-def _options(path: Path, entry: CclEntry, kernel_args: Any) -> Iterator[Fault]:
-    takes = signature(kernel_args).parameters
-    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in takes.values())
+def _options(path: Path, entry: CclEntry, kernel_args: Takes) -> Iterator[Fault]:
+    takes, takes_all = kernel_args
     has_grid = entry.topology in _ON_A_GRID or ":" in entry.topology or any(name in takes for name in GRID)
     known = [name for name in takes if name not in ("n_elem", "world_size", *FACTS)] + [*GRID] * has_grid
     for name, value in entry.options.items():
@@ -95,14 +93,14 @@ def _options(path: Path, entry: CclEntry, kernel_args: Any) -> Iterator[Fault]:
         elif name not in known and (name in GRID or not takes_all):
             said = f"is no option of {entry.module}; {hint(name, known or ['none'])}"
         if said:
-            yield _fault((*path, name), f"= {value!r} {said}")
+            yield _fault((*path, name), f"= {quote(value)} {said}")
 
 
 def _grid(path: Path, entry: CclEntry) -> Iterator[Fault]:
     given = {name: entry.options[name] for name in GRID if name in entry.options}
     for name, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield _fault((*path, "options", name), f"= {value!r} must be a whole number >= 1")
+            yield _fault((*path, "options", name), f"= {quote(value)} must be a whole number >= 1")
             return
     if len(given) == 1:
         [(name, value)], other = given.items(), next(name for name in GRID if name not in given)

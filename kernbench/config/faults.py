@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from kernbench.config.values import EXPECTED, Model, Unit, keys
+from kernbench.errors import quote
 from kernbench.registry import hint
 
 if TYPE_CHECKING:
@@ -141,5 +142,4 @@ def _shown(value: object, kind: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and get_origin(kind) is Annotated and get_args(kind)[0] is float:
         value = float(value)
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return quote(value, _LONGEST_VALUE)

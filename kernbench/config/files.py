@@ -10,6 +10,7 @@ import yaml
 
 from kernbench.config.faults import Fault
 from kernbench.config.parse import parse_yaml, problem
+from kernbench.config.safe import MOST_YAML, read_text
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
 
@@ -25,15 +26,11 @@ def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
         If it cannot be read, or is no YAML.
     """
     try:
-        return parse_yaml(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+        return parse_yaml(read_text(path, MOST_YAML, "give the path of a YAML file"))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1} " if mark else ""
-        raise ConfigError(f"{path}: {place}is no YAML: {problem(error)}; mend the syntax there") from error
+        raise ConfigError(f"{path}: {place}{problem(error, 'mend the syntax there')}") from error
 
 
 def load_yaml(path: Path) -> Any:

@@ -12,6 +12,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from kernbench.config.faults import Fault, dotted
+from kernbench.errors import cut
 
 _NUMBERS = {
     "int": r"[-+]?(0|[1-9][0-9]*)",
@@ -19,11 +20,27 @@ _NUMBERS = {
 }
 
 
+MOST_VALUES = 50_000
+
+
+class TooLargeError(ConstructorError):
+    """The text holds more values than are read."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML with the plain decimal numbers of YAML 1.2 and of every editor.
 
-    1e3 is one; 1:30 (once 90), 010 (once 8) and 1_000 are text.
+    1e3 is one; 1:30 (once 90), 010 (once 8) and 1_000 are text. At most `MOST_VALUES` values are read.
     """
+
+    values = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next node, unless there are too many; an alias is as large as what it stands for."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise TooLargeError(None, None, f"more than {MOST_VALUES:,} values", self.get_mark())
+        return super().compose_node(parent, index)
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above
         first: [(tag, form) for tag, form in forms if tag.rpartition(":")[2] not in _NUMBERS]
@@ -62,6 +79,8 @@ def _parsed(text: str) -> tuple[Any, list[Fault]]:
         node = loader.get_single_node()
         if node is None:
             return None, []
+        if _size(node, {}) > MOST_VALUES:
+            raise TooLargeError(None, None, f"more than {MOST_VALUES:,} values, its aliases counted", node.start_mark)
         # Before construction, which copies what `<<` merges in among a group's own keys.
         doubles = list(_doubles(node, (), set(), ()))
         return loader.construct_document(node), doubles
@@ -71,9 +90,23 @@ def _parsed(text: str) -> tuple[Any, list[Fault]]:
         loader.dispose()
 
 
-def problem(error: yaml.YAMLError) -> str:
-    """Return what is wrong with YAML text, on one line."""
-    return " ".join(str(getattr(error, "problem", None) or error).split())
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many values a node holds, each alias counted as what it stands for."""
+    if id(node) not in sizes:
+        sizes[id(node)] = 1  # of an alias of itself, which is told elsewhere
+        if isinstance(node, yaml.SequenceNode):
+            sizes[id(node)] += sum(_size(item, sizes) for item in node.value)
+        elif isinstance(node, yaml.MappingNode):
+            sizes[id(node)] += sum(_size(key, sizes) + _size(value, sizes) for key, value in node.value)
+    return sizes[id(node)]
+
+
+def problem(error: yaml.YAMLError, remedy: str) -> str:
+    """Return what is wrong with YAML text, on one line that ends with the remedy of wrong syntax."""
+    what = " ".join(str(getattr(error, "problem", None) or error).split())
+    if isinstance(error, TooLargeError):
+        return f"holds {what}; leave some out"
+    return f"is no YAML: {cut(what, 200)}; {remedy}"
 
 
 def _doubles(node: yaml.Node, path: tuple[Any, ...], visited: set[int], above: tuple[int, ...]) -> Iterator[Fault]:

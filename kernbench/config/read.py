@@ -20,7 +20,7 @@ from kernbench.config.parse import parse_yaml, problem
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
 from kernbench.config.values import Model, keys
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 from kernbench.registry import hint
 
 BASE = "base"
@@ -125,7 +125,7 @@ class Draft:
             return
         base = self.content.pop(BASE)
         if base not in presets():
-            self.faults.append(Fault(f"{BASE} = {base!r} is no preset; {hint(base, presets())}", ((BASE,),)))
+            self.faults.append(Fault(f"{BASE} = {quote(base)} is no preset; {hint(base, presets())}", ((BASE,),)))
             # The other faults are shown too: those of the keys that are there.
             base = "default"
         below = Draft.of(preset_path(base), base)
@@ -143,9 +143,11 @@ class Draft:
         values: dict[tuple[str, ...], object] = {}
         for name, value in pairs:
             if not isinstance(name, str) or not all(name.split(".")):
-                self.complaints.append(f"override: {name!r} is no path; join names by dots, as in sip.cube_mesh.w")
+                self.complaints.append(f"override: {quote(name)} is no path; join names by dots, as in sip.cube_mesh.w")
             elif repr(values.setdefault(key(name), value)) != repr(value):  # nan is not equal to itself
-                self.complaints.append(f"override: {name} is set to {values[key(name)]!r} and to {value!r}; keep one")
+                self.complaints.append(
+                    f"override: {name} is set to {quote(values[key(name)])} and to {quote(value)}; keep one"
+                )
         for path, value in sorted(values.items(), key=lambda pair: len(pair[0])):
             fault = _unknown_part(path)
             if fault is not None:
@@ -162,16 +164,16 @@ class Draft:
         for text in texts:
             path, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
             if not equals or not path.strip():
-                self.complaints.append(f"override: {text!r} must be path=value, as in sip.cube_mesh.w=2")
+                self.complaints.append(f"override: {quote(text)} must be path=value, as in sip.cube_mesh.w=2")
                 continue
             try:
                 content, doubles = parse_yaml(value)
             except yaml.YAMLError as error:
                 self.complaints.append(
-                    f"override: {text!r} has a value that is no YAML: {problem(error)}; mend it, or put it in quotes"
+                    f"override: {quote(text)} has a value that {problem(error, 'mend it, or put it in quotes')}"
                 )
                 continue
-            self.complaints += [f"override: {text!r}: {fault.text}" for fault in doubles]
+            self.complaints += [f"override: {quote(text)}: {fault.text}" for fault in doubles]
             yield path.strip(), content
 
     def validated(

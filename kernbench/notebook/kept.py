@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError
 from kernbench.notebook.job import Outcome
 from kernbench.sweeps import outcome as rows
-from kernbench.sweeps.cache import Cache, default_cache
+from kernbench.sweeps.cache import Cache, Kept, default_cache
 from kernbench.sweeps.keys import Row, Study, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps.studies import complete, resolve_study, row_of
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from kernbench.notebook.state import Entry
 
 STUDIES = "kernbench.studies."
+_NOTES = {"checks": int, "printed": str, "events": int}
 LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
 
 
@@ -61,14 +61,22 @@ class Shared:
         kept = self.cache.find(self.key)
         if kept is None:
             return None
-        records = _unpacked(kept.log) if kept.log is not None else None
-        if records is None:
+        if kept.log is None:
             return kept.row
+        try:
+            return self._outcome(kept, kept.log)
+        except (ConfigError, LookupError, TypeError):
+            self.cache.drop(self.key)
+            return None
+
+    def _outcome(self, kept: Kept, log: bytes) -> Outcome:
         notes: Any = dict(kept.notes)
         shown = notes.pop("shown")
+        if {name: type(value) for name, value in notes.items()} != _NOTES:
+            raise TypeError("not the notes on a run")
         return Outcome(
-            Result(records, self.entry.name),
-            shown=Shown(shown["html"]) if isinstance(shown, dict) else shown,
+            Result(_unpacked(log), self.entry.name),
+            shown=Shown(str(shown["html"])) if isinstance(shown, dict) else shown,
             seconds=kept.seconds,
             made=kept.made,
             **notes,
@@ -125,11 +133,8 @@ def _packed(records: Records) -> bytes:
         return records.save(Path(aside) / "log").read_bytes()
 
 
-def _unpacked(log: bytes) -> Records | None:
+def _unpacked(log: bytes) -> Records:
     with TemporaryDirectory() as aside:
         path = Path(aside) / "log"
         path.write_bytes(log)
-        try:
-            return Records.load(path)
-        except (ConfigError, ValueError, KeyError, OSError, BadZipFile):  # no log that can be read: run again
-            return None
+        return Records.load(path)

@@ -68,6 +68,9 @@ class MachineForm:
     ----------
     source : str, Path, Machine or None
         As for `kb.load`.
+    page : bool
+        Whether visitors of a served page fill it in: only what `sources` lists can be loaded, nothing is saved, and
+        fields that name code cannot be changed.
 
     Attributes
     ----------
@@ -79,8 +82,9 @@ class MachineForm:
         Message of the validator by path; under "" what belongs to no field.
     """
 
-    def __init__(self, source: str | Path | Machine | None = None) -> None:
-        self.load(source)
+    def __init__(self, source: str | Path | Machine | None = None, *, page: bool = False) -> None:
+        self.page = page
+        self._begin(resolve_topology(source))
 
     def load(self, source: str | Path | Machine | None) -> None:
         """Begin anew with a file, a preset, or a machine.
@@ -88,9 +92,14 @@ class MachineForm:
         Raises
         ------
         ConfigError
-            If it is wrong; then nothing has changed.
+            If it is wrong, or a page does not offer it; then nothing has changed.
         """
-        self.file = self.machine = resolve_topology(source)
+        if self.page and source not in (*self.sources().values(), self.file.source):
+            raise ConfigError(f"a page loads only what it offers: {', '.join(self.sources())}")
+        self._begin(resolve_topology(source))
+
+    def _begin(self, machine: Machine) -> None:
+        self.file = self.machine = machine
         self.texts: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
 
@@ -119,7 +128,14 @@ class MachineForm:
         """Take `text` as the value of a field; return whether the machine is right with it.
 
         A machine that is not stays as it was, and `wrong` says why.
+
+        Raises
+        ------
+        ConfigError
+            If the field names code, on a page.
         """
+        if self.page and path not in self.fields():
+            raise ConfigError(f"{path} cannot be changed on a page: it names code")
         self.texts.pop(path, None)
         if text.strip() != self.text(path):
             self.texts[path] = text.strip()
@@ -133,13 +149,17 @@ class MachineForm:
                 self.wrong[place] = "; ".join(x for x in (self.wrong.get(place), fault.removeprefix("override: ")) if x)
         return self.valid
 
+    def fields(self) -> dict[str, Field]:
+        """Return the fields that can be changed, by path."""
+        return {path: field for path, field in fields().items() if not (self.page and path.endswith(".impl"))}
+
     def overrides(self) -> list[str]:
         """Return the changes, as `kb.load` and `--set` take them."""
         return [f"{path}={text}" for path, text in self.texts.items()]
 
     def reset(self) -> None:
         """Take back all changes."""
-        self.load(self.file)
+        self._begin(self.file)
 
     def changed(self) -> list[Change]:
         """Return the values that differ from the file."""
@@ -155,9 +175,11 @@ class MachineForm:
         Raises
         ------
         ConfigError
-            If values are wrong, or the file is there already.
+            If values are wrong, the file is there already, or this is a page.
         """
         path = Path(path)
+        if self.page:
+            raise ConfigError("a page writes no files; download the machine file")
         if self.wrong:
             raise ConfigError(list(self.wrong.values()))
         if path.exists():

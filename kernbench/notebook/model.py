@@ -22,6 +22,7 @@ from kernbench.notebook.parameters import Value
 from kernbench.notebook.state import CANCELLED, DONE, FAILED, OUTDATED, RUNNING, Entry, Finished, State
 from kernbench.notebook.works import works
 from kernbench.registry import hint
+from kernbench.sim_engine.limits import NONE, Limits
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -46,6 +47,10 @@ class Explorer:
         As for `kb.load`.
     own : iterable of callable
         Functions `f(torch, *, size=64, ...)` of the user's own that can be run, too.
+    limits : Limits
+        Of each run.
+    page : bool
+        Whether visitors of a served page use it, see `MachineForm`.
 
     Attributes
     ----------
@@ -63,8 +68,16 @@ class Explorer:
         Called without arguments, from any thread, when `state` is another.
     """
 
-    def __init__(self, machine: str | Path | Machine | None = None, own: Iterable[Callable[..., object]] = ()) -> None:
-        self.form = MachineForm(machine)
+    def __init__(
+        self,
+        machine: str | Path | Machine | None = None,
+        own: Iterable[Callable[..., object]] = (),
+        *,
+        limits: Limits = NONE,
+        page: bool = False,
+    ) -> None:
+        self.form = MachineForm(machine, page=page)
+        self.limits = limits
         self.works = works(own)
         self.options = Options()
         self.state = State()
@@ -234,6 +247,7 @@ class Explorer:
                 partial(self._framed, entry),
                 partial(self._ended, entry, self._point(), self._foresee()[0]),
                 before,
+                self.limits,
             )
             self.state = State(RUNNING, entry=entry, finished=self.state.finished)
         self._changed()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from kernbench.notebook.model import Explorer
+from kernbench.notebook.serve import is_page, page_limits
 from kernbench.notebook.style import STYLE, mimebundle
 from kernbench.notebook.view_machine import TopologyPicker
 from kernbench.notebook.view_result import ResultPanel
 from kernbench.notebook.view_run import RunPanel
 from kernbench.notebook.view_work import WorkPanel
+from kernbench.sim_engine.limits import NONE, Limits
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
@@ -80,7 +82,9 @@ class ExplorerView:
         return mimebundle(self.root, "The explorer: run this cell to open it")
 
 
-def explore(machine: str | Path | Machine | None = None, *own: Callable[..., object]) -> ExplorerView:
+def explore(
+    machine: str | Path | Machine | None = None, *own: Callable[..., object], limits: Limits = NONE
+) -> ExplorerView:
     """Return the explorer, which shows itself in a notebook.
 
     Parameters
@@ -89,8 +93,10 @@ def explore(machine: str | Path | Machine | None = None, *own: Callable[..., obj
         As for `kb.load`.
     *own : callable
         Functions `f(torch, *, size=64, ...)` of your own to run: kernels, algorithms, components at work.
+    limits : Limits, optional
+        Of each run; a served page has its own as well.
     """
-    return ExplorerView(Explorer(machine, own))
+    return ExplorerView(Explorer(machine, own, limits=limits.within(page_limits()), page=is_page()))
 
 
 class LiveRun:

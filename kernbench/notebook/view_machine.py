@@ -40,7 +40,7 @@ class TopologyPicker:
         form: MachineForm | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.form = form or MachineForm(source)
+        self.form = form or MachineForm(source, page=is_page())
         self._on_change = on_change
         sources = self.form.sources()
         given = self.form.file.source
@@ -51,12 +51,6 @@ class TopologyPicker:
             layout=_FILL,
         )
         self.source.add_class("kb-source")
-        self.other = widgets.Text(
-            placeholder="path of another YAML file",
-            tooltip="path of another YAML file",
-            continuous_update=False,
-            layout=_FILL,
-        )
         self.group = widgets.Dropdown(options=list(groups()), tooltip="which values are shown")
         self.group.add_class("kb-group")
         self.fields = widgets.VBox()
@@ -75,11 +69,10 @@ class TopologyPicker:
         self.save = button("Save", "Write the machine file", "save", self._save)
         self.saved = widgets.HTML()
         self.source.observe(lambda change: self._load(change["new"]), "value")
-        self.other.observe(lambda change: self._load(change["new"]), "value")
         self.group.observe(lambda _: self._show_group(), "value")
         self.view.observe(lambda _: self._draw(), "value")
         self._show_group()
-        own_file = [] if is_page() else [row("or file", self.other)]
+        own_file = [] if self.form.page else [self._own_file()]
         self.controls = widgets.VBox(
             [
                 row("machine", self.source),
@@ -108,6 +101,18 @@ class TopologyPicker:
         self.group.value = group
         self.inputs[path].value = text
 
+    def _own_file(self) -> widgets.Widget:
+        """Return the field for the path of a file, which a page does not have: what is only hidden can be set."""
+        other = widgets.Text(
+            placeholder="path of another YAML file",
+            tooltip="path of another YAML file",
+            continuous_update=False,
+            layout=_FILL,
+        )
+        other.add_class("kb-file-path")
+        other.observe(lambda change: self._load(change["new"]), "value")
+        return row("or file", other)
+
     def _load(self, source: str) -> None:
         if not source:
             return
@@ -127,7 +132,7 @@ class TopologyPicker:
 
     def _save(self) -> None:
         try:
-            wrote = "" if is_page() else f"wrote {self.form.save(self.path.value)}"
+            wrote = "" if self.form.page else f"wrote {self.form.save(self.path.value)}"
         except ConfigError as error:
             self.saved.value = told(str(error), wrong=True)
             return
@@ -137,8 +142,8 @@ class TopologyPicker:
     def _show_group(self) -> None:
         self.inputs, self._messages, rows = {}, {}, []
         for field in groups()[self.group.value]:
-            if is_page() and field.path.endswith(".impl"):
-                continue  # it names code
+            if field.path not in self.form.fields():
+                continue
             control, message = self._control(field), widgets.HTML()
             message.add_class("kb-wrong")
             self.inputs[field.path], self._messages[field.path] = control, message

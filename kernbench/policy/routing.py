@@ -56,7 +56,10 @@ class Router:
         """
         found = self._paths.get((src, dst))
         if found is None:
-            found = self._paths[src, dst] = self._find(src, dst)
+            node = self._graph.node
+            # One string for each node, however many routes and links name it.
+            found = tuple([node(node_id).id for node_id in self._find(src, dst)])
+            self._paths[found[0], found[-1]] = found
         return found
 
     def merges(self, src: str, dst: str) -> bool:
@@ -65,8 +68,10 @@ class Router:
         Where they do not, the order on that one is the order on this.
         """
         node = self._graph.node(src)
+        if node.kind in _IN_IO:
+            return True
         if node.kind != "router":
-            return node.kind in _IN_IO or len(self._graph.out(src)) > 2
+            return len(self._graph.out(src)) > 2
         local = src.rindex(".") + 1
         turn = src[local:], dst[local:]
         found = self._merges.get(turn)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from kernbench.errors import CollectiveMismatchError
 from kernbench.runtime_api.device_tensor import DeviceTensor
@@ -13,7 +16,7 @@ from kernbench.runtime_api.p2p import P2POp
 from kernbench.runtime_api.process_group import GroupMember, ProcessGroup
 from kernbench.runtime_api.reduce_op import ReduceOp
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import Call, Work
+from kernbench.runtime_api.work import Call, Coalesced, Meeting, Work
 
 
 class DistributedNames:
@@ -126,6 +129,122 @@ class Distributed(DistributedNames, Lists):
         found = self._enter(group, "barrier")
         return None if found is None else self._done(found.call(Call("barrier")), async_op)
 
+    def monitored_barrier(self, group: GroupLike = None, timeout: object = None, wait_all_ranks: bool = False) -> None:
+        """Let every rank wait for all, on the host: it takes no simulated time.
+
+        A rank that ends without calling it is named in the DeadlockError of the others, whatever `timeout` and
+        `wait_all_ranks` are.
+        """
+        self._meet(group, Call("monitored_barrier", runs=False))
+
+    # -- objects
+
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: GroupLike = None) -> None:
+        """Let `object_list[i]` become a copy of rank i's `obj`, on every rank.
+
+        Objects, here and in the three functions below, are pickled and pass through the host: they take no simulated
+        time.
+        """
+        objects = self._objects(group, "all_gather_object", obj)
+        if objects is not None:
+            _fill("all_gather_object: object_list", object_list, objects)
+
+    def gather_object(
+        self, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: GroupLike = None,
+        group_dst: int | None = None,
+    ) -> None:  # fmt: skip
+        """Let `object_gather_list[i]` of rank `dst` (0 unless given) become a copy of rank i's `obj`."""
+        if (found := self._enter(group, "gather_object")) is None:
+            return
+        root = self._root(found, "dst", dst, group_dst)
+        if (object_gather_list is not None) != (found.rank() == root):
+            raise ValueError(
+                f"gather_object: object_gather_list is given by rank {found.ranks[root]}, and by no other; this is "
+                f"rank {self._host.rank_index}"
+            )
+        objects = self._objects(found, "gather_object", obj, root)
+        if objects is not None and object_gather_list is not None:
+            _fill("gather_object: object_gather_list", object_gather_list, objects)
+
+    def broadcast_object_list(
+        self, object_list: list[Any], src: int | None = None, group: GroupLike = None, device: object = None,
+        group_src: int | None = None,
+    ) -> None:  # fmt: skip
+        """Let the objects in every rank's list become copies of those in the list of rank `src` (0 unless given)."""
+        if (found := self._enter(group, "broadcast_object_list")) is None:
+            return
+        root = self._root(found, "src", src, group_src)
+        given = object_list if found.rank() == root else None
+        objects = self._objects(found, "broadcast_object_list", given, root)
+        if objects is not None and given is None:
+            _fill("broadcast_object_list: object_list", object_list, objects[root])
+
+    def scatter_object_list(
+        self, scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
+        src: int | None = None, group: GroupLike = None, group_src: int | None = None,
+    ) -> None:  # fmt: skip
+        """Let the first entry of rank i's output list become a copy of `scatter_object_input_list[i]` of rank `src`."""
+        if (found := self._enter(group, "scatter_object_list")) is None:
+            return
+        root = self._root(found, "src", src, group_src)
+        if not scatter_object_output_list:
+            raise ValueError("scatter_object_list: scatter_object_output_list is empty; expected at least one entry")
+        given = scatter_object_input_list if found.rank() == root else None
+        if found.rank() == root and (given is None or len(given) != found.size()):
+            raise ValueError(
+                f"scatter_object_list: scatter_object_input_list = {given!r}; expected {found.size()} objects on rank "
+                f"{found.ranks[root]}, one for each rank"
+            )
+        objects = self._objects(found, "scatter_object_list", given, root)
+        if objects is not None:
+            scatter_object_output_list[0] = objects[root][found.rank()]
+
+    def _objects(self, group: GroupLike, name: str, obj: Any, root: int | None = None) -> list[Any] | None:
+        """Return copies of what every member gives; None for who is no member."""
+        meeting = self._meet(group, Call(name, root=root, own=(pickle.dumps(obj),), runs=False))
+        if meeting is None:
+            return None
+        given = [meeting.calls[m].own[0] for m in range(len(meeting.members))]
+        return [pickle.loads(data) for data in given]  # noqa: S301  pickled above, in this process
+
+    def _meet(self, group: GroupLike, call: Call) -> Meeting | None:
+        """Wait for the call of every member on the host; None for who is no member."""
+        if (found := self._enter(group, call.name)) is None:
+            return None
+        meeting, work = found.meet(call)
+        work.wait()
+        return meeting
+
+    # -- order
+
+    def cooperative_yield(self) -> None:
+        """Let the other ranks run as far as they can at this simulated time; an extension, not torch's.
+
+        Each of them runs until it waits for the clock, or yields itself. Without other ranks it does nothing.
+        """
+        if self._host.ranks is not None:
+            self._host.ranks.give_way()
+
+    @contextmanager
+    def _coalescing_manager(
+        self, group: GroupLike = None, device: object = None, async_ops: bool = False
+    ) -> Iterator[Coalesced]:
+        """Queue the collectives of a with-block one behind another, and wait once, at its end.
+
+        With `async_ops` the block does not wait: call `wait()` on what it yields. `device` is torch's, not used.
+        """
+        me = self._host.rank_index
+        if me in self._coalescing:
+            raise RuntimeError("_coalescing_manager: with-blocks of it cannot be nested")
+        self._enter(group, "_coalescing_manager")
+        coalesced = self._coalescing[me] = Coalesced()
+        try:
+            yield coalesced
+        finally:
+            del self._coalescing[me]
+        if not async_ops:
+            coalesced.wait()
+
     def _pair(self, group: ProcessGroup, name: str, joint: Tensor, part: Tensor) -> tuple[DeviceTensor, DeviceTensor]:
         """Return the tensor that holds every rank's part, and the part, checked."""
         gathers = name.startswith("all_gather")
@@ -139,6 +258,12 @@ class Distributed(DistributedNames, Lists):
                 f"as {tuple(own.shape)} of each of {group.size()} ranks"
             )
         return whole, own
+
+
+def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
+    if len(target) != len(objects):
+        raise ValueError(f"{what} has {len(target)} entries; expected {len(objects)}, one for each object")
+    target[:] = objects
 
 
 def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> list[int]:

@@ -10,7 +10,7 @@ from kernbench.ccl.install import AlgorithmLike
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, ProcessGroup
 from kernbench.runtime_api.transport import Transport
-from kernbench.runtime_api.work import Call
+from kernbench.runtime_api.work import Call, Coalesced
 
 BACKEND = "ahbm"
 Algorithms = Mapping[str, AlgorithmLike]
@@ -40,6 +40,7 @@ class Groups:
         self._host = host
         self._transport = Transport(host)
         self._outside, self._spawned = _Scope(), _Scope()
+        self._coalescing: dict[int, Coalesced] = {}
         host.at_ranks_start.append(self._inherit)
         host.at_ranks_end.append(self._forget)
 
@@ -197,6 +198,34 @@ class Groups:
         group: ProcessGroup = meeting.shared
         return group if world.rank() in members else NON_GROUP_MEMBER
 
+    def new_subgroups(
+        self,
+        group_size: int | None = None,
+        group: ProcessGroup | None = None,
+        timeout: object = None,
+        backend: str | None = None,
+        pg_options: Algorithms | None = None,
+        group_desc: str | None = None,
+    ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+        """Cut a group (the world) into groups of `group_size` neighbouring ranks; every rank of the world calls it.
+
+        Returns the calling rank's own and all of them, each as `new_group` returns it. By default one group has as
+        many ranks as the machine has SIPs. The other parameters are those of `new_group`.
+
+        Raises
+        ------
+        ValueError
+            If `group_size` does not divide the number of ranks.
+        """
+        ranks = self._group(group).ranks
+        size = self._host.n_devices if group_size is None else group_size
+        if size < 1 or len(ranks) % size:
+            raise ValueError(f"new_subgroups: group_size = {size} must divide the {len(ranks)} ranks of the group")
+        parts = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+        made = [self.new_group(part, backend=backend, pg_options=pg_options) for part in parts]
+        own = (found for part, found in zip(parts, made, strict=True) if self._host.rank_index in part)
+        return next(own, NON_GROUP_MEMBER), made
+
     def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
         """Return the global ranks of a group (the world), in its order."""
         return list(self._group(group).ranks)
@@ -273,6 +302,7 @@ class Groups:
         for group in self._spawned.made:
             group.cancel()
         self._spawned = _Scope()
+        self._coalescing.clear()
         for group in self._outside.made:
             group.children = [child for child in group.children if child in self._outside.made]
             group.restart()

@@ -83,7 +83,11 @@ class Lists(Messaging):
         return self._done(found.call(Call("all_to_all", own=tuple(lists), ways=_all_to_all)), async_op)
 
     def _done(self, work: Work, async_op: bool) -> Work | None:
-        """Return the handle, or wait and return nothing."""
+        """Return the handle, or wait and return nothing; inside a coalescing manager, leave the waiting to it."""
+        coalesced = self._coalescing.get(self._host.rank_index)
+        if coalesced is not None:
+            coalesced.works.append(work.detach())
+            return None
         if async_op:
             return work.detach()
         work.wait()

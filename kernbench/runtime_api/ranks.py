@@ -14,7 +14,8 @@ import simpy
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.errors import DeadlockError, KernbenchError
-from kernbench.sim_engine.limits import Expired, place_in, place_of
+from kernbench.sim_engine.limits import Expired
+from kernbench.sim_engine.lines import place_in, place_of
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
@@ -119,6 +120,7 @@ class Ranks:
         self.ranks = [Rank(i, program) for i, program in enumerate(programs)]
         self._by_greenlet = {rank.greenlet: rank for rank in self.ranks}
         self._ready = list(self.ranks)
+        self._yielded: list[Rank] = []
         self._wake = simpy.Event(engine.env)
         self.errors: dict[int, BaseException] = {}
         self.is_over = False
@@ -140,6 +142,13 @@ class Ranks:
         self._when(event, rank)
         rank.block(what, self._engine.env._now)
 
+    def give_way(self) -> None:
+        """Let the other ranks that can continue do so before the calling one, at the same simulated time."""
+        rank = self.current
+        if rank is not None:
+            self._yielded.append(rank)
+            rank.block("cooperative_yield", self._engine.env._now)
+
     def join(self) -> None:
         """Run until every rank has ended; what went wrong is in `errors` then."""
         self._run(None, None)
@@ -159,6 +168,7 @@ class Ranks:
             if rank.error is not None:
                 self.errors.setdefault(rank.index, rank.error)
         self._ready.clear()
+        self._yielded.clear()
         if not self.is_over:
             self.is_over = True
             self._engine.waiter = None
@@ -172,6 +182,8 @@ class Ranks:
             self._when(event, None)
         try:
             while not (self.is_over if event is None else event.processed):
+                if not self._ready:
+                    self._ready, self._yielded = self._yielded, self._ready
                 if self._ready:
                     self._turn()
                 else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.build import CORE, ENGINE
+from kernbench.build import CORE, engine
 from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.network import Hop
+
+ENGINE = engine()
 
 if TYPE_CHECKING or ENGINE != CORE:
     from kernbench.sim_engine.network import BULK, QUEUE, Arbiter, Core, HbmSlice, Link

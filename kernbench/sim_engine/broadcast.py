@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
+from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import ACK_BYTES
 from kernbench.topology import naming
@@ -24,7 +25,6 @@ ARGUMENT_BYTES = 8
 RANGE_BYTES = 32
 
 Target = tuple[int, int]
-Range = tuple[int, int, int]
 
 
 class Broadcast(ABC):
@@ -104,6 +104,8 @@ class Launch(Broadcast):
         self.queues, self.ranks, self.world = queues, ranks or {}, world
         self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
         self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
+        races = engine.races(sip)
+        self.task = None if races is None else races.task
         self.sent_ps = engine.env._now
         self.target_start_ps = 0
         self.ended = 0
@@ -151,21 +153,31 @@ class RangeMap(Broadcast):
         super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
         self.sent_ps = engine.env._now
-        behind: dict[tuple[int | None, int | None], set[Range]] = {}
-        for (cube, pe), mine in ranges.items():
-            for copy in ((None, None), (cube, None), (cube, pe)):
-                behind.setdefault(copy, set()).update(mine)
-        self._nbytes = {copy: RANGE_BYTES * len(distinct) for copy, distinct in behind.items()}
+        # Most PEs, often all, are told the same: what a copy carries is counted once for each set of tellings.
+        self._told = {id(mine): mine for mine in ranges.values()}
+        self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
+        for (cube, _), mine in ranges.items():
+            self._tellings.setdefault(cube, set()).add(id(mine))
+        self._nbytes: dict[frozenset[int], int] = {}
+        self._made: dict[int, dict[Table, Table]] = {}
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
-        return self._nbytes[cube, pe]
+        if cube is None or pe is None:
+            tellings = frozenset(self._tellings[cube])
+        else:
+            tellings = frozenset((id(self.ranges[cube, pe]),))
+        nbytes = self._nbytes.get(tellings)
+        if nbytes is None:
+            distinct = set().union(*(self._told[telling] for telling in tellings))
+            nbytes = self._nbytes[tellings] = RANGE_BYTES * len(distinct)
+        return nbytes
 
     def taken(self, cpu: Any) -> None:
         """Enter the ranges, and answer."""
         _, cube, pe = cpu.place
-        for va, nbytes, pa in self.ranges[cube, pe]:
-            cpu.mmu.map(va, nbytes, pa, self.owner)
+        mine = self.ranges[cube, pe]
+        cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
         self.answer(cpu)
 
     def _all_done(self, _: object) -> None:

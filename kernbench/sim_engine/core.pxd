@@ -120,6 +120,13 @@ cdef class Core:
     cdef int64_t number, scheduled, phase
     cdef Place latest
     cdef Lines scratch
+    # What other modules call comes first: so they need not be compiled again when the rest changes.
+    cpdef call_at(self, int64_t t, fn, arg=*)
+    cpdef call_last(self, int64_t t, fn, arg=*)
+    cpdef call_ordered(self, int64_t t, int64_t key, fn, arg)
+    cpdef wake_at(self, int64_t t, Callee callee, int what, arg)
+    cpdef event_at(self, int64_t t, int64_t priority, event)
+    cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=*)
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
     cdef int drop(self, int i, x) except -1
@@ -127,12 +134,6 @@ cdef class Core:
     cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
     cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
     cdef int call(self, fn, arg) except -1
-    cpdef call_at(self, int64_t t, fn, arg=*)
-    cpdef call_last(self, int64_t t, fn, arg=*)
-    cpdef call_ordered(self, int64_t t, int64_t key, fn, arg)
-    cpdef wake_at(self, int64_t t, Callee callee, int what, arg)
-    cpdef event_at(self, int64_t t, int64_t priority, event)
-    cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=*)
     cdef Train start(self, tuple links, int64_t count, int64_t size, fn, arg, bint each, int64_t a, int64_t d)
     cdef bint singly(self, tuple links) except -1
     cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1

@@ -12,9 +12,11 @@ import simpy
 from kernbench.analysis.records import Records
 from kernbench.errors import DeadlockError, IpcqDeadlock, KernbenchError
 from kernbench.policy.address.allocator import AddressConfig, Allocators
+from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.broadcast import Launch, Range, RangeMap, Spread, Target
+from kernbench.sim_engine.broadcast import Launch, RangeMap, Spread, Target
 from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.counters import Counters, Meter
 from kernbench.sim_engine.fabric import Fabric
 from kernbench.sim_engine.host import HostCopy
 from kernbench.sim_engine.install import QueueInstall, QueueSpec
@@ -22,6 +24,7 @@ from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.observer import Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.sim_engine.process import running
+from kernbench.sim_engine.races import DeviceRaces
 from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
@@ -46,6 +49,10 @@ class GraphEngine:
         Who hears of launches and progress.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
+    live
+        Keep what `counters` needs to tell what the engines of a PE have done from what is planned ahead.
+    races
+        With data, look for accesses to the same bytes that nothing orders.
     """
 
     def __init__(
@@ -57,12 +64,15 @@ class GraphEngine:
         trace: bool = False,
         observers: Sequence[Observer] = (),
         tie_seed: int | None = None,
+        live: bool = False,
+        races: bool = True,
     ) -> None:
-        self.machine, self.data = topology, enable_data
+        self.machine, self.data, self.live = topology, enable_data, live
         self.env = Clock()
         self.fabric = Fabric(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
         self.memory = MemoryStore()
+        self._races: dict[int, DeviceRaces] | None = {} if enable_data and races else None
         self.addresses = AddressConfig.of(topology.config)
         self.allocators = Allocators(self.addresses)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
@@ -75,7 +85,17 @@ class GraphEngine:
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
-        self._programs_seen = 0
+        self.programs_started = 0
+        self._meter = Meter(self)
+
+    def races(self, sip: int) -> DeviceRaces | None:
+        """Return what looks for races in the memory of a SIP; None in a run that does not."""
+        if self._races is None:
+            return None
+        found = self._races.get(sip)
+        if found is None:
+            found = self._races[sip] = DeviceRaces(self.memory)
+        return found
 
     @property
     def now_ns(self) -> float:
@@ -132,8 +152,9 @@ class GraphEngine:
 
     def unmap(self, sip: int, targets: Sequence[Target], va: int, nbytes: int) -> None:
         """Forget the ranges in `va` .. `va + nbytes` on PEs; takes no simulated time (not modelled)."""
+        made: dict[Table, Table] = {}
         for cube, pe in targets:
-            self.part(naming.pe_cpu(sip, cube, pe)).mmu.unmap(va, nbytes)
+            self.part(naming.pe_cpu(sip, cube, pe)).mmu.unmap(va, nbytes, made)
 
     def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
         """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. Rings are the caller's to reserve."""
@@ -176,7 +197,7 @@ class GraphEngine:
         launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world)
         self.launches.append(launch)
         launch.done.callbacks.append(lambda _: self._launched(launch))
-        self._programs_seen += len(targets)
+        self.programs_started += len(targets)
         launch.send()
         for observer in self.observers:
             observer.launch_sent(launch)
@@ -236,7 +257,7 @@ class GraphEngine:
 
     def step(self) -> None:
         """Process one event."""
-        self._guarded(self.env.step)
+        self.guarded(self.env.step)
 
     def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
         """Run (until `until`, or to the end), and yield where the run stands every `every_ms` of host time."""
@@ -255,8 +276,8 @@ class GraphEngine:
         more = True
         with running():
             while more:
-                more = self._guarded(lambda: self.env.core.drain(_SLICE, event))
-                self._guarded(self.pulse)
+                more = self.guarded(lambda: self.env.core.drain(_SLICE, event))
+                self.guarded(self.pulse)
                 if more:
                     yield
 
@@ -265,7 +286,8 @@ class GraphEngine:
         for observer in self.observers:
             observer.pulse(self)
 
-    def _guarded(self, action: Callable[[], Any]) -> Any:
+    def guarded(self, action: Callable[[], Any]) -> Any:
+        """Return what `action` does; an error of it ends the run."""
         self._usable()
         try:
             return action()
@@ -298,7 +320,7 @@ class GraphEngine:
         self.env.core.clear()
 
     def _tick(self, finished: bool) -> Tick:
-        total = self._programs_seen
+        total = self.programs_started
         ended = sum(launch.ended for launch in self.launches)
         busy: dict[str, float] = {}
         for name, ps in busy_by_component(self).items():
@@ -313,6 +335,20 @@ class GraphEngine:
     def complete(self) -> bool:
         """Return whether nothing that was asked for is left undone."""
         return not (self.interrupted or self.failure or self.programs or len(self.env.core))
+
+    def counters(self) -> Counters:
+        """Return what links and PEs have done by now; takes as long however much has happened.
+
+        Raises
+        ------
+        KernbenchError
+            If the engine was not opened with `live`.
+        """
+        if not self.live:
+            raise KernbenchError(
+                "counters need GraphEngine(..., live=True): other runs keep no account of what is ahead"
+            )
+        return self._meter.read()
 
     def records(self) -> Records:
         """Return what happened so far, in columns."""

@@ -11,8 +11,8 @@ from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.backend import Core, Hop, Link
 from kernbench.sim_engine.clock import Callback
 from kernbench.sim_engine.route import COUNT_BITS, HOP_BITS, Route
-from kernbench.topology.graph import Graph
-from kernbench.units import ServiceTimes
+from kernbench.topology.graph import Graph, Node
+from kernbench.units import service_times
 
 Hook = Callable[[int, int], int]
 
@@ -40,8 +40,7 @@ class Fabric:
         self.routes: dict[tuple[str, str], Route] = {}
         self._router = router_of(graph)
         self._counts: dict[int, list[int]] = {}
-        self._behind: dict[str, tuple[int, int, Hook | None]] = {}
-        self._times: dict[float, ServiceTimes] = {}
+        self._hooks: dict[str, tuple[int, Hook]] = {}
         if trace:
             core.hops = []
 
@@ -56,12 +55,11 @@ class Fabric:
         if link is None:
             edge = self.graph.edge(src, dst)
             rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
-            times = self._times.get(edge.bw_gbs)
-            if times is None:
-                times = self._times[edge.bw_gbs] = ServiceTimes(edge.bw_gbs)
-            to, extra_ps, hook = self._behind.get(dst) or self._look_behind(dst)
+            node = self.graph.node(dst)
+            extra_ps, hook = self._look_behind(node)
             merges = self._router.merges(src, dst)
-            link = self.links[src, dst] = Link(edge, to, extra_ps, rank, hook, merges, times)
+            link = Link(edge, node.index, extra_ps, rank, hook, merges, service_times(edge.bw_gbs))
+            self.links[edge.src, edge.dst] = link
         return link
 
     def into(self, node_id: str) -> Link:
@@ -69,14 +67,16 @@ class Fabric:
         (edge,) = self.graph.out(node_id)
         return self.link(edge.dst, node_id)
 
-    def _look_behind(self, node_id: str) -> tuple[int, int, Hook | None]:
-        """Return a node's index, what its transit component adds to the latency of links into it, and its hook."""
-        node = self.graph.node(node_id)
-        found: tuple[int, int, Hook | None] = node.index, 0, None
-        if node.kind in _TRANSIT:
+    def _look_behind(self, node: Node) -> tuple[int, Hook | None]:
+        """Return what a node's transit component adds to the latency of links into it, and its hook."""
+        if node.kind not in _TRANSIT:
+            return 0, None
+        found = self._hooks.get(node.id)
+        if found is None:
             part = COMPONENTS.resolve(node.impl)(node)
-            found = node.index, part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
-        self._behind[node_id] = found
+            found = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
+            if found[1] is not None:  # the links into the node share what it keeps in mind
+                self._hooks[node.id] = found
         return found
 
     def route(self, src: str, dst: str) -> Route:

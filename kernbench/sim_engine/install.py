@@ -57,11 +57,15 @@ class QueueInstall(Broadcast):
         super().__init__(engine, sip, list(wiring), f"install {key}")
         self.wiring, self.key = wiring, key
         self.sent_ps = engine.env._now
+        self._directions: dict[int | None, int] = {None: sum(map(len, wiring.values()))}
+        for (cube, _), specs in wiring.items():
+            self._directions[cube] = self._directions.get(cube, 0) + len(specs)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
-        behind = [specs for at, specs in self.wiring.items() if cube in (None, at[0]) and pe in (None, at[1])]
-        return QUEUE_BYTES * sum(map(len, behind))
+        if cube is None or pe is None:
+            return QUEUE_BYTES * self._directions[cube]
+        return QUEUE_BYTES * len(self.wiring[cube, pe])
 
     def taken(self, cpu: Any) -> None:
         """Set up the queues, and answer."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, LimitError
+from kernbench.errors import ConfigError, LimitError, quote
 from kernbench.registry import hint
+from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.observer import Observer
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self._given().items():
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ConfigError(f"limits.{name} = {value!r} must be a number > 0; leave it out for no limit")
+                raise ConfigError(f"limits.{name} = {quote(value)} must be a number > 0; leave it out for no limit")
 
     def _given(self) -> dict[str, float]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -87,7 +87,7 @@ class Limits:
             return limits
         given: Any = {} if limits is None else limits
         if not isinstance(given, Mapping):
-            raise ConfigError(f"limits = {given!r} must be kb.Limits(...) or a mapping with the same names")
+            raise ConfigError(f"limits = {quote(given)} must be kb.Limits(...) or a mapping with the same names")
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
@@ -260,34 +260,3 @@ class Guard(Observer):
             f"the run is over its limit of {limit} (limits.{name}), at {engine.now_ns:,.2f} ns after "
             f"{engine.env.events:,} events; raise the limit, or look for a loop without an end in:{lines}"
         )
-
-
-def place_of(trace: TracebackType | None) -> str:
-    """Return file, line and function of the user's code that a traceback comes from; empty if there is none."""
-    place = ""
-    while trace is not None:
-        if not _is_ours(trace.tb_frame):
-            place = _place(trace.tb_frame, trace.tb_lineno)
-        trace = trace.tb_next
-    return place
-
-
-def place_in(frame: FrameType | None) -> str:
-    """Return file, line and function of the innermost frame of the user's code; empty if there is none."""
-    while frame is not None and _is_ours(frame):
-        frame = frame.f_back
-    return "" if frame is None else _place(frame, frame.f_lineno)
-
-
-def _place(frame: FrameType, line: int) -> str:
-    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
-
-
-# What a program calls; kernels, studies and benches of the package are programs themselves.
-_MACHINERY = tuple(
-    f"kernbench.{name}." for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton_emu")
-)
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith((*_MACHINERY, "simpy."))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kernbench.interrupts import is_raised_again
 from kernbench.sim_engine.limits import Expired
 
 _COLLECT_EVERY = 500_000
-_RAISE_AGAIN_S = 0.005
 
 _lock = threading.Lock()
 _runs = 0
@@ -50,13 +48,7 @@ def running() -> Iterator[None]:
 
 
 def _unraisable(lost: Any) -> None:
-    """Raise an interrupt again that came in a finalizer, such as that of a tile, where Python drops it."""
-    if issubclass(lost.exc_type, KeyboardInterrupt):
-        threading.Thread(target=_interrupt, daemon=True).start()
-    elif not issubclass(lost.exc_type, Expired):  # which its watchdog raises again
+    """Let no interrupt be lost that comes in a finalizer, such as that of a tile."""
+    # A watchdog raises `Expired` again by itself.
+    if not issubclass(lost.exc_type, Expired) and not is_raised_again(lost):
         _hook(lost)
-
-
-def _interrupt() -> None:
-    time.sleep(_RAISE_AGAIN_S)
-    _thread.interrupt_main()

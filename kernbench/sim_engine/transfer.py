@@ -35,7 +35,8 @@ class Transaction:
     they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
     `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A `posted` write ends
     there, without an acknowledgement. A memory with queues says what the log keeps: when the request arrived, since
-    when the memory was busy then, `opener`, the key of the transaction that came first in that time, and the end of service.
+    when the memory was busy then, `opener`, the key of the transaction that came first in that time, and the end of
+    service.
     `asked_ps` and `tile` are its asker's: when it asked, and for which tile.
     """
 

@@ -42,6 +42,11 @@ def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
     return [row for row in rows if not row["left_out"] and (not series or row["series"] in series)]
 
 
+def logged(rows: Sequence[Row], *series: str) -> list[Row]:
+    """Return those of `simulated` that say where their time went."""
+    return [row for row in simulated(rows, *series) if "work_ns" in row]
+
+
 def label(row: Row) -> str:
     """Return what a row is called in figures."""
     name = f"{row['phase']} {row['context']:,}"
@@ -88,13 +93,13 @@ def draw(
     name = machine.hash
     counted = [{"panel": p["panel"], "n_ranks": p["n_ranks"], **p["op_log_summary"]} for p in panels]
     drawn: dict[str, Figure] = {"gqa_op_counts.png": figures.op_counts(counted, machine=name)}
-    mixed = _labelled(simulated(rows, "decode context", "prefill"))
+    mixed = _labelled(logged(rows, "decode context", "prefill"))
     drawn["gqa_stage_breakdown.png"] = figures.stage_breakdown(mixed, machine=name)
     drawn["gqa_roofline.png"] = _roofline(rows, machine)
     drawn["gqa_halving.png"] = figures.halving(
         [{**row, "label": f"{row['phase']}, {row['context']:,} tokens"} for row in limits], machine=name
     )
-    told = [row for row in simulated(rows) if row["ranks"] > 1 and row["series"] != "decode batch"]
+    told = [row for row in logged(rows) if row["ranks"] > 1 and row["series"] != "decode batch"]
     drawn["gqa_overlap.png"] = figures.overlap(_labelled(_distinct(told)), machine=name)
     by_context = [{**row, "line": "decode of one token"} for row in simulated(rows, "decode context")]
     orders = [row for row in simulated(rows, "prefill") if row["ring"]]
@@ -164,7 +169,7 @@ def _roofline(rows: Sequence[Row], machine: Machine) -> Figure:
     config = machine.config
     roofs = Roofs(2 * macs_per_ns(config, "f16"), {"HBM slice": slice_gbs(config)})
     table: dict[str, dict[str, Any]] = {}  # a point that two series share is drawn once
-    for row in simulated(rows, "decode context", "decode batch", "prefill"):
+    for row in logged(rows, "decode context", "decode batch", "prefill"):
         per_pe = row["flops"] / row["pes"]
         nbytes = row["dma_bytes"] / row["pes"]
         table.setdefault(
@@ -266,6 +271,14 @@ def _prefill(rows: Sequence[Row]) -> list[str]:
         said.append(
             f"Causal prefill of {shortest:,} tokens over {same[best]['ranks']} ranks: {times}; fastest are {best} "
             f"tokens, and of their communication {_exposed(same[best]):.1%} is exposed."
+        )
+    grown = sorted((row for row in runs if row["order"] == "zigzag"), key=lambda row: row["context"])
+    if len(grown) > 1:
+        first, last = grown[0], grown[-1]
+        said.append(
+            f"Causal prefill round a ring (zigzag) takes {_us(first)} at {first['context']:,} tokens and {_us(last)} "
+            f"at {last['context']:,}, {first['makespan_ns'] / first['bound_ns']:.2f} x and "
+            f"{last['makespan_ns'] / last['bound_ns']:.2f} x their bounds ({first['limiter']}; {last['limiter']})."
         )
     chains = [row for row in simulated(rows, "prefill") if not row["ring"]]
     for chain in chains:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kernbench.config.safe import read_json
 from kernbench.errors import KernbenchError
 from kernbench.studies.points import Row
 
@@ -41,7 +42,7 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path, "file of results", "run the study again")
     version = content.get("schema_version")
     if version == 1:
         content["rows"] = [_simulated(path, row) for row in content["rows"]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 from kernbench.sweeps.checks import is_number, mapping
 
 Settings = Mapping[str, Any]  # machine fields (with dots) and study parameters (without), with their values
@@ -88,14 +88,14 @@ class Axis:
         if isinstance(given, Mapping) and given:
             wrong = [label for label, settings in given.items() if not isinstance(settings, Mapping)]
             if wrong:
-                raise ConfigError(f"axis {name}: {wrong[0]!r} must hold settings, as in {{sip.cube_mesh.w: 2}}")
+                raise ConfigError(f"axis {name}: {quote(wrong[0])} must hold settings, as in {{sip.cube_mesh.w: 2}}")
             for label, settings in given.items():
                 mapping(f"axis {name}: {label}", settings, "fields and parameters to values")
             return cls(name, tuple(given), tuple(dict(settings) for settings in given.values()))
         if isinstance(given, Sequence) and not isinstance(given, str) and given:
             return cls(name, tuple(given), tuple({name: value} for value in given))
         raise ConfigError(
-            f"axis {name} = {given!r} must be a list of values, a mapping of labels to settings, or low and high"
+            f"axis {name} = {quote(given)} must be a list of values, a mapping of labels to settings, or low and high"
         )
 
     def pick(self, share: float) -> tuple[Any, Settings]:
@@ -117,11 +117,11 @@ def _span(name: str, given: Mapping[str, Any]) -> Span:
 def _checked(name: str, span: Span) -> Span:
     for end, value in (("low", span.low), ("high", span.high)):
         if not is_number(value):
-            raise ConfigError(f"axis {name}: {end} = {value!r} must be a number")
+            raise ConfigError(f"axis {name}: {end} = {quote(value)} must be a number")
     if not isinstance(span.log, bool):
-        raise ConfigError(f"axis {name}: log = {span.log!r} must be true or false")
+        raise ConfigError(f"axis {name}: log = {quote(span.log)} must be true or false")
     if span.step is not None and not (is_number(span.step) and span.step > 0):
-        raise ConfigError(f"axis {name}: step = {span.step!r} must be a number > 0; leave it out for any value")
+        raise ConfigError(f"axis {name}: step = {quote(span.step)} must be a number > 0; leave it out for any value")
     if not span.low < span.high or (span.log and span.low <= 0):
         raise ConfigError(f"axis {name}: low = {span.low} must be < high = {span.high}, and > 0 with log")
     first, last = span.multiples()

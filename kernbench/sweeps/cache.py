@@ -14,6 +14,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from kernbench.errors import KernbenchError
 from kernbench.sweeps.keys import Row
 
 Put = Callable[[str, Row, str, str, str, float], None]
@@ -80,7 +81,8 @@ class Cache:
             for key in keys:
                 hit = database.execute("SELECT row FROM points WHERE key = ?", (key,)).fetchone()
                 if hit:
-                    found[key] = json.loads(hit[0])
+                    with self._dropped_if_damaged(database, key):
+                        found[key] = _object(hit[0])
         return found
 
     def find(self, key: str) -> Kept | None:
@@ -93,8 +95,14 @@ class Cache:
             ).fetchone()
             if hit:
                 row, seconds, made, notes, log = hit
-                return Kept(json.loads(row), seconds, made, json.loads(notes or "{}"), log)
+                with self._dropped_if_damaged(database, key):
+                    return Kept(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
         return None
+
+    def drop(self, key: str) -> None:
+        """Delete a point that turned out to be damaged, and say so."""
+        with _passed_over("write"), self._open() as database:
+            self._drop(database, key)
 
     def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
         """Keep a row, and what it is of."""
@@ -126,9 +134,11 @@ class Cache:
         """Return what is kept, by study and version, the latest first."""
         if not self.path.is_file():
             return []
-        with self._open() as database:
+        with self._told(), self._open() as database:
             rows = database.execute(
-                "SELECT study, version, COUNT(*), SUM(LENGTH(row) + COALESCE(LENGTH(log), 0)), SUM(seconds), MAX(made) "
+                "SELECT CAST(study AS TEXT), CAST(version AS TEXT), COUNT(*), "
+                "SUM(LENGTH(row) + COALESCE(LENGTH(log), 0)), TOTAL(seconds), "
+                "MAX(MIN(MAX(CAST(made AS REAL), 0), 4102444800)) "
                 "FROM points LEFT JOIN logs USING (key) GROUP BY study, version ORDER BY MAX(made) DESC"
             )
             return [Group(*row) for row in rows]
@@ -156,10 +166,10 @@ class Cache:
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        with self._open() as database:
+        with self._told(), self._open() as database:
             gone = database.execute(f"DELETE FROM points WHERE {' AND '.join(conditions)}", values).rowcount  # noqa: S608
             database.execute("DELETE FROM logs WHERE key NOT IN (SELECT key FROM points)")
-        with self._open() as database:
+        with self._told(), self._open() as database:
             database.execute("VACUUM")
         return gone
 
@@ -173,15 +183,48 @@ class Cache:
         return hit[key]
 
     @contextmanager
+    def _dropped_if_damaged(self, database: sqlite3.Connection, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, RecursionError):
+            self._drop(database, key)
+
+    def _drop(self, database: sqlite3.Connection, key: str) -> None:
+        for table in ("points", "logs"):
+            database.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608
+        warnings.warn(f"{self.path}: damaged points are deleted; they are run again", RuntimeWarning, stacklevel=4)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise an error that names the file and says what to do."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise KernbenchError(
+                f"{self.path}: cannot be used as the cache of points ({error}); if it is damaged, delete it: it holds "
+                "only points that can be run again"
+            ) from error
+
+    @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as database:
+            # Text that is no text is damage of its entry alone.
+            database.text_factory = lambda data: data.decode(errors="replace")
             database.execute("PRAGMA journal_mode = WAL")
             # Losing the last rows to a power cut is no loss: they are computed again.
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_TABLE)
             database.execute(_LOGS)
             yield database
+
+
+def _object(text: object) -> Row:
+    """Return the JSON object that a text holds."""
+    found = json.loads(text) if isinstance(text, str) else None
+    if not isinstance(found, dict):
+        raise TypeError("no JSON object")
+    return found
 
 
 def default_cache() -> Cache | None:

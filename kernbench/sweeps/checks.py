@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 
 
 def whole(name: str, value: object, least: int, unit: str = "") -> None:
@@ -20,7 +20,7 @@ def whole(name: str, value: object, least: int, unit: str = "") -> None:
         If `value` is something else.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} = {value!r} must be >= {least}{unit}, a whole number")
+        raise ConfigError(f"{name} = {quote(value)} must be >= {least}{unit}, a whole number")
 
 
 def is_number(value: object) -> bool:
@@ -37,10 +37,10 @@ def mapping(name: str, value: object, holds: str) -> None:
         If `value` is something else; `holds` says of what to what it is a mapping.
     """
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} = {value!r} must be a mapping of {holds}")
+        raise ConfigError(f"{name} = {quote(value)} must be a mapping of {holds}")
     for key in value:
         if not isinstance(key, str):
-            raise ConfigError(f"{name}: the name {key!r} must be a text")
+            raise ConfigError(f"{name}: the name {quote(key)} must be a text")
 
 
 def listed(name: str, value: object) -> None:
@@ -52,7 +52,7 @@ def listed(name: str, value: object) -> None:
         If `value` is something else.
     """
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
-        raise ConfigError(f"{name} = {value!r} must be a list of settings, as in [{{k: 64}}, {{k: 128}}]")
+        raise ConfigError(f"{name} = {quote(value)} must be a list of settings, as in [{{k: 64}}, {{k: 128}}]")
     for i, one in enumerate(value):
         mapping(f"{name}[{i}]", one, "fields and parameters to values")
 
@@ -70,8 +70,8 @@ def plain(settings: Mapping[str, Any]) -> None:
             json.dumps(value, sort_keys=True)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"{name} = {value!r} must be a plain value (number, text, true, null, or lists and mappings of them; "
-                f"of a numpy value its .tolist()), since a point is written as JSON: {error}"
+                f"{name} = {quote(value)} must be a plain value (number, text, true, null, or lists and mappings of "
+                f"them; of a numpy value its .tolist()), since a point is written as JSON: {error}"
             ) from error
 
 
@@ -86,9 +86,9 @@ def folder_of(given: object) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, (str, Path)):
-        raise ConfigError(f"folder = {given!r} must be the path of a folder")
+        raise ConfigError(f"folder = {quote(given)} must be the path of a folder")
     folder = Path(given)
     there = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if there is not None and not there.is_dir():
-        raise ConfigError(f"folder = {str(given)!r} must be a folder, or a new one; {there} is a file")
+        raise ConfigError(f"folder = {quote(str(given))} must be a folder, or a new one; {there} is a file")
     return folder

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ConfigError, KernbenchError, quote
 from kernbench.sweeps import checks
 from kernbench.sweeps.child import Child, packed, unpacked
 from kernbench.sweeps.keys import Row, code_version, own_module
@@ -34,7 +34,7 @@ def check_limits(limits: PointLimits) -> None:
         If the system cannot hold a process to an amount of memory.
     """
     if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
-        raise ConfigError(f"time_limit_s = {limits.seconds!r} must be a number > 0 [s]")
+        raise ConfigError(f"time_limit_s = {quote(limits.seconds)} must be a number > 0 [s]")
     if limits.mib is not None:
         checks.whole("memory_limit_mib", limits.mib, 1, " [MiB]")
     if limits.mib is not None and sys.platform != "linux":

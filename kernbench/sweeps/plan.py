@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 from kernbench.registry import hint
 from kernbench.sweeps import checks
 from kernbench.sweeps.axes import Axis, grid, latin_hypercube
@@ -229,7 +229,7 @@ def _constrained(points: list[Point], where: Constraint | Sequence[Constraint]) 
 
     rules: Any = [where] if isinstance(where, str) or callable(where) else where
     if not isinstance(rules, Sequence) or not all(isinstance(rule, str) or callable(rule) for rule in rules):
-        raise ConfigError(f"where = {where!r} must be an expression, as pes <= 256, a function, or a list of them")
+        raise ConfigError(f"where = {quote(where)} must be an expression, as pes <= 256, a function, or a list of them")
     if not rules or not points:
         return points, []
     rows = [{**p.parameters, **p.overrides, **p.shown, **machine_columns(p.machine.config)} for p in points]

@@ -1,7 +1,6 @@
-"""From the machine file to the graph's blocks: the trunk (host, switch, IO chiplets) and one cube after another.
+"""From the machine file to the parts of the graph: the trunk (host, switch, IO chiplets), and nodes of cubes.
 
-A block holds its nodes and every link that leaves them. All cubes come from one template per set of linked
-sides.
+All cubes come from one template per set of linked sides.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from kernbench.units import ns_to_ps
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
-Block = tuple[list[Node], list[Edge]]
+# Links by the nodes that they leave and lead to.
+_Links = dict[str, dict[str, Edge]]
 
 # Stands in a cube's template for the port beyond its edge: it takes its rank, and its link is another block's.
 _PEER = ""
@@ -38,7 +38,7 @@ class _Wire:
 
 
 class Blocks:
-    """Makes the blocks of the graph of `config`."""
+    """Makes the nodes and links of `config`."""
 
     def __init__(self, config: MachineConfig) -> None:
         self.config = config
@@ -47,11 +47,12 @@ class Blocks:
         self.n_sips = config.n_sips
         self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
         self.cubes_per_sip = self.w * self.h
-        self._cube_nodes = self._local_nodes()
+        self._cube_nodes = {node.id: node for node in self._local_nodes()}
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
-        self._templates: dict[frozenset[str], list[Edge]] = {}
+        self._templates: dict[frozenset[str], _Links] = {}
+        self._cubes: dict[int, tuple[dict[str, int], _Links]] = {}
 
-    def trunk(self) -> Block:
+    def trunk(self) -> tuple[list[Node], list[Edge]]:
         """Return host, switch and all IO chiplets, with the links that leave them."""
         sips, system, io, ucie = range(self.n_sips), self.config.system, self.config.sip.io, self.config.cube.ucie
         nodes = [
@@ -88,8 +89,49 @@ class Blocks:
         edges += [self._port_edge(wire.src, wire.dst) for wire in wires if wire.dst not in local]
         return nodes, [edge for edge in edges if edge.src in local]
 
-    def cube(self, sip: int, cube: int) -> Block:
-        """Return the nodes of a cube, with the links that leave them."""
+    def cube_ids(self) -> Iterable[str]:
+        """Return the id of each node of a cube, without the cube's name."""
+        return self._cube_nodes
+
+    def has(self, sip: int, cube: int, local: str) -> bool:
+        """Return whether the machine has that cube, and the cube a node `local`."""
+        return sip < self.n_sips and cube < self.cubes_per_sip and local in self._cube_nodes
+
+    def node(self, sip: int, cube: int, local: str) -> Node:
+        """Return the node `local` of a cube."""
+        node = self._cube_nodes[local]
+        first = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes)
+        node_id = f"{naming.cube(sip, cube)}.{local}"
+        return Node(node_id, node.kind, node.impl, node.overhead_ps, node.pos_mm, first + node.index)
+
+    def out(self, sip: int, cube: int, local: str) -> tuple[Edge, ...]:
+        """Return the links that leave the node `local` of a cube."""
+        beside, template = self._cubes.get(cube) or self._cube(cube)
+        prefix = naming.cube(sip, cube) + "."
+        src = prefix + local
+        edges = [Edge(src, prefix + e.dst, *e[2:]) for e in template[local].values()]
+        if local.startswith("ucie_"):
+            place = naming.parse(src)
+            assert place.side is not None
+            assert place.conn is not None
+            if (other := beside.get(place.side)) is not None:
+                edges.append(self._port_edge(src, naming.ucie(sip, other, OPPOSITE[place.side], place.conn)))
+            elif place.side == "w" and not cube % self.w:
+                edges.append(self._port_edge(src, naming.io_ucie(sip, cube // self.w, place.conn)))
+        return tuple(edges)
+
+    def edge(self, src: str, sip: int, cube: int, local: str, dst: str) -> Edge | None:
+        """Return the link from a node of a cube, whose id there is `local`, to `dst`; None if there is none."""
+        _, template = self._cubes.get(cube) or self._cube(cube)
+        prefix = naming.cube(sip, cube) + "."
+        if dst.startswith(prefix):
+            edge = template[local].get(dst[len(prefix) :])
+            return None if edge is None else Edge(src, dst, *edge[2:])
+        edge = next((edge for edge in self.out(sip, cube, local) if edge.dst == dst), None)
+        return None if edge is None else edge._replace(src=src, dst=dst)
+
+    def _cube(self, cube: int) -> tuple[dict[str, int], _Links]:
+        """Return the cubes beside a cube, by side, and the links inside of it, by the node that they leave."""
         row, col = divmod(cube, self.w)
         beside = {
             side: (row + step_r) * self.w + col + step_c
@@ -97,21 +139,13 @@ class Blocks:
             if 0 <= row + step_r < self.h and 0 <= col + step_c < self.w
         }
         linked = frozenset(beside) | ({"w"} if col == 0 else set())
-        if linked not in self._templates:
-            self._templates[linked] = self._local_edges(linked)
-        prefix = naming.cube(sip, cube) + "."
-        first = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes)
-        ids = {node.id: prefix + node.id for node in self._cube_nodes}
-        nodes = [Node(ids[n.id], n.kind, n.impl, n.overhead_ps, n.pos_mm, first + n.index) for n in self._cube_nodes]
-        edges = [
-            Edge(ids[e.src], ids[e.dst], e.bw_gbs, e.latency_ps, e.distance_mm, e.rank) for e in self._templates[linked]
-        ]
-        for conn in range(self.config.cube.ucie.connections):
-            peers = {side: naming.ucie(sip, other, OPPOSITE[side], conn) for side, other in beside.items()}
-            if col == 0:
-                peers["w"] = naming.io_ucie(sip, row, conn)
-            edges += [self._port_edge(naming.ucie(sip, cube, side, conn), peer) for side, peer in peers.items()]
-        return nodes, edges
+        template = self._templates.get(linked)
+        if template is None:
+            template = self._templates[linked] = {node: {} for node in self._cube_nodes}
+            for edge in self._local_edges(linked):
+                template[edge.src][edge.dst] = edge
+        self._cubes[cube] = beside, template
+        return beside, template
 
     def _sip_index(self, sip: int) -> int:
         return 2 + sip * (self._io_nodes + self.cubes_per_sip * len(self._cube_nodes))
@@ -171,7 +205,7 @@ class Blocks:
             wires += _both_ways(_local(naming.hbm(0, 0, number)), router(at), cube.hbm.bw_gbs)
             wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
             wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
-        overheads = {node.id: node.overhead_ps for node in self._cube_nodes}
+        overheads = {node.id: node.overhead_ps for node in self._cube_nodes.values()}
         return [edge for edge in _ranked(wires, overheads, cube.propagation_ns_per_mm) if edge.src != _PEER]
 
     def _pos(self, at: At) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The graph of a machine: nodes and directed links, made cube by cube when first asked for."""
+"""The graph of a machine: nodes and directed links, made when first asked for."""
 
 from __future__ import annotations
 
@@ -68,26 +68,26 @@ class Edge(NamedTuple):
 class Graph:
     """Nodes and links of a machine, by id.
 
-    Host, switch and IO chiplets exist from the start; a cube's nodes and links are made when the first of
-    them is asked for, so that a machine costs what is used of it.
+    Host, switch and IO chiplets exist from the start; a node of a cube is made when it is first asked for and its links
+    whenever they are, so that a machine costs what is used of it.
     """
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         self.layout = blocks.layout
         self.sips = blocks.sips
-        self._nodes: dict[str, Node] = {}
-        self._out: dict[str, dict[str, Edge]] = {}
-        self._made: set[tuple[int, int]] = set()
-        self._add(*blocks.trunk())
+        nodes, edges = blocks.trunk()
+        self._nodes = {node.id: node for node in nodes}
+        self._trunk: dict[str, dict[str, Edge]] = {node.id: {} for node in nodes}
+        for edge in edges:
+            self._trunk[edge.src][edge.dst] = edge
 
     def node(self, node_id: str) -> Node:
         """Return the node called `node_id`."""
-        try:
-            return self._nodes[node_id]
-        except KeyError:
-            self._make_cube_of(node_id)
-            return self._nodes[node_id]
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = self._make(node_id)
+        return node
 
     def index(self, node_id: str) -> int:
         """Return the node's number: unique, and independent of the order in which nodes were made."""
@@ -95,55 +95,44 @@ class Graph:
 
     def edge(self, src: str, dst: str) -> Edge:
         """Return the link from `src` to `dst`."""
-        try:
-            return self._out[src][dst]
-        except KeyError:
-            known = self.out(src)
-        for edge in known:
-            if edge.dst == dst:
-                return edge
+        trunk = self._trunk.get(src)
+        edge = trunk.get(dst) if trunk is not None else self.blocks.edge(src, *self._in_cube(src), dst)
+        if edge is not None:
+            return edge
+        known = self.out(src)
         self.node(dst)
         raise KernbenchError(f"no link from {src} to {dst}; {src} leads to {', '.join(e.dst for e in known)}")
 
     def out(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave `node_id`."""
-        self.node(node_id)
-        return tuple(self._out[node_id].values())
+        trunk = self._trunk.get(node_id)
+        return self.blocks.out(*self._in_cube(node_id)) if trunk is None else tuple(trunk.values())
 
     def nodes(self) -> Iterator[Node]:
-        """Iterate over all nodes by index; makes the whole graph."""
-        self._make_all()
+        """Iterate over all nodes by index; makes them all."""
+        for sip in range(self.blocks.n_sips):
+            for cube in range(self.blocks.cubes_per_sip):
+                for local in self.blocks.cube_ids():
+                    self.node(f"{naming.cube(sip, cube)}.{local}")
         return iter(sorted(self._nodes.values(), key=lambda node: node.index))
 
     def edges(self) -> Iterator[Edge]:
-        """Iterate over all links by the index of their source; makes the whole graph."""
-        return (edge for node in self.nodes() for edge in self._out[node.id].values())
+        """Iterate over all links by the index of their source."""
+        return (edge for node in self.nodes() for edge in self.out(node.id))
 
-    def _make_all(self) -> None:
-        for sip in range(self.blocks.n_sips):
-            for cube in range(self.blocks.cubes_per_sip):
-                self._make_cube(sip, cube)
+    def _make(self, node_id: str) -> Node:
+        return self.blocks.node(*self._in_cube(node_id))
 
-    def _make_cube(self, sip: int, cube: int) -> None:
-        if (sip, cube) not in self._made:
-            self._made.add((sip, cube))
-            self._add(*self.blocks.cube(sip, cube))
-
-    def _make_cube_of(self, node_id: str) -> None:
-        place = naming.parse(node_id)
-        sip, cube = place.sip, place.cube
-        if sip is not None and cube is not None and sip < self.blocks.n_sips and cube < self.blocks.cubes_per_sip:
-            self._make_cube(sip, cube)
-        if node_id not in self._nodes:
-            near = get_close_matches(node_id, self._nodes, n=3)
+    def _in_cube(self, node_id: str) -> tuple[int, int, str]:
+        """Return SIP, cube and, without the cube's name, the id of a cube's node."""
+        found = naming.in_cube(node_id)
+        if found is None or not self.blocks.has(*found):
+            place = naming.parse(node_id)
+            cube = naming.cube(place.sip or 0, place.cube or 0)
+            known = [*self._trunk, *(f"{cube}.{local}" for local in self.blocks.cube_ids())]
+            near = get_close_matches(node_id, known, n=3)
             raise KernbenchError(
                 f"no node {node_id} in this machine of {self.blocks.n_sips} SIPs x {self.blocks.cubes_per_sip} cubes x "
                 f"{len(self.layout.pes)} PEs" + (f"; nearest: {', '.join(near)}" if near else "")
             )
-
-    def _add(self, nodes: list[Node], edges: list[Edge]) -> None:
-        for node in nodes:
-            self._nodes[node.id] = node
-            self._out[node.id] = {}
-        for edge in edges:
-            self._out[edge.src][edge.dst] = edge
+        return found

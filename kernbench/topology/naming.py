@@ -174,6 +174,21 @@ def parse(node_id: str) -> Place:
     return Place(part["part"], at, cube_at, number("pe"))
 
 
+@lru_cache(maxsize=1 << 12)
+def in_cube(node_id: str) -> tuple[int, int, str] | None:
+    """Return SIP, cube and the rest of the id of what has the form of a cube's node, else None.
+
+    >>> in_cube("sip0.cube5.pe3.pe_dma")
+    (0, 5, 'pe3.pe_dma')
+    """
+    sip, _, rest = node_id.partition(".")
+    cube, _, local = rest.partition(".")
+    if sip[:3] != "sip" or cube[:4] != "cube" or not (sip[3:].isdecimal() and cube[4:].isdecimal()):
+        return None
+    found = int(sip[3:]), int(cube[4:]), local
+    return found if node_id == f"sip{found[0]}.cube{found[1]}.{local}" else None
+
+
 def natural_key(node_id: str) -> tuple[str | int, ...]:
     """Return a sort key that orders numbers in ids as numbers: pe2 before pe10."""
     return tuple(int(word) if word.isdigit() else word for word in re.split(r"(\d+)", node_id))

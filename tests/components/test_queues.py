@@ -450,3 +450,28 @@ def test_an_installation_costs_64_bytes_a_direction(directions):
     expected = Launch(Cpus(reference), 0, [A[1:]], 64 * directions, at_once=True)
     reference.run()
     assert engine.env.now == expected.done
+
+
+@pytest.mark.parametrize(
+    ("later", "came"), [((0, 0), "first"), ((1, 0), "second"), ((0, 1), "first"), ((2, 1), "second")]
+)
+def test_the_earliest_of_any_direction_is_earlier_by_a_picosecond(later, came):
+    # `B` and `c` are equally far and meet on the way; at a tie the one from the east goes first. PE_CPU issues commands
+    # a picosecond apart, so a load before the send delays it by one.
+    c, seen = (0, 4, 0), []
+
+    def receiver(tl: Any) -> None:
+        seen.append(tl.recv(shape=(2,)).came_from)
+
+    def sender(more: int):
+        def program(tl: Any) -> None:
+            kept = [tl.load(pointer(), shape=2) for _ in range(more)]
+            tl.send("x", value_of(tl, 2))
+            assert len(kept) == more
+
+        return program
+
+    machine = machine_of({"cube.pe.pe_cpu.command_ns": 0.001})
+    pairs = [((A, "first"), (B, "x")), ((A, "second"), (c, "x"))]
+    run({A: receiver, B: sender(later[0]), c: sender(later[1])}, pairs, machine=machine)
+    assert seen == [came]

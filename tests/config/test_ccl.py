@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 
 import pytest
 
 from kernbench import config
+from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.errors import ConfigError
 
 DEFAULT = config.load_yaml(config.default_ccl_path())
@@ -120,14 +122,14 @@ def star(lane):
 
 
 def test_what_is_named_in_python_has_to_be_there(tmp_path, monkeypatch):
-    (tmp_path / "my_broken.py").write_text("1 / 0\n")
+    (tmp_path / "my_broken.py").write_text("def kernel(:\n")
     (tmp_path / "my_empty.py").write_text("def kernel(t_ptr, *, tl): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     holds = "it has to define kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
     cannot = "mend it, or put it on the Python path"
     for key, value, said in [
         ("module", "no_such.ring", f"cannot be imported: ModuleNotFoundError: No module named 'no_such'; {cannot}"),
-        ("module", "my_broken", f"cannot be imported: ZeroDivisionError: division by zero; {cannot}"),
+        ("module", "my_broken", f"cannot be imported: SyntaxError: invalid syntax (<unknown>, line 1); {cannot}"),
         ("topology", "no_such:star", f"cannot be imported: ModuleNotFoundError: No module named 'no_such'; {cannot}"),
     ]:
         assert faults(with_entry(**{key: value})) == [f"algorithms.mine.{key} = {value!r} {said}"]
@@ -135,6 +137,29 @@ def test_what_is_named_in_python_has_to_be_there(tmp_path, monkeypatch):
         f"algorithms.mine.module = 'my_empty': the module has no kernel_args; {holds}",
         f"algorithms.mine.mapper = '{__name__}:stars': the module has no stars; it has to define a function stars",
     ]
+
+
+def test_a_module_that_a_file_names_is_not_run(tmp_path, monkeypatch):
+    package = tmp_path / "colleague"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('run')\n")
+    (package / "ring.py").write_text(
+        "raise SystemExit('run')\nfrom colleague.base import args as kernel_args\n"
+        "if 1:\n    def kernel(t_ptr, *, tl): ...\n"
+    )
+    (package / "base.py").write_text("import sys\nsys.exit('run')\ndef args(*, n_elem, world_size, row=1): ...\n")
+    (package / "free.py").write_text("from no_such import *\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    read = config.read_ccl(with_entry(module="colleague.ring", topology="colleague.base:args", options={"row": 2}))
+    assert read.algorithms["mine"].options == {"row": 2}
+    config.read_ccl(with_entry(module="colleague.free", options={"anything": 2}))
+    assert faults(with_entry(module="colleague.ring", mapper="colleague.ring:heads", options={"rows": 2})) == [
+        "algorithms.mine.mapper = 'colleague.ring:heads': the module has no heads; it has to define a function heads",
+        "algorithms.mine.options.rows = 2 is no option of colleague.ring; did you mean row? known: row",
+    ]
+    assert not [name for name in sys.modules if name.startswith("colleague")]
+    with pytest.raises(ConfigError, match=r"module 'colleague.ring' cannot be imported"):
+        resolve_algorithm_config("mine", with_entry(module="colleague.ring"))
 
 
 TORUS = {"module": "kernbench.ccl.algorithms.torus_2d", "topology": "torus_2d"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 import kernbench as kb
@@ -198,8 +201,26 @@ def test_a_log_that_cannot_be_read_is_run_again(cache, monkeypatch):
     run(explorer())
     monkeypatch.setattr(kept, "_packed", lambda _: b"no log")
     run(explorer(), again=True)
-    state, _ = run(explorer())
+    with pytest.warns(RuntimeWarning, match="damaged points are deleted"):
+        state, _ = run(explorer())
     assert (state.status, state.message) == (DONE, "")
+    assert kept_points(cache) == 1
+
+
+@pytest.mark.parametrize(
+    "column", ["log = zeroblob(9)", "log = substr(log, 1, 2000)", "log = substr(log, 1, 900) || substr(log, 899)",
+               "notes = '{'", "notes = '[]'", "notes = '{}'", """notes = '{"shown": null, "checks": "1"}'""",
+               """notes = json_set(notes, '$.more', 1)""", "notes = json_set(notes, '$.events', 'many')"]
+)  # fmt: skip
+def test_a_damaged_entry_is_deleted_and_run_again(cache, column):
+    run(explorer())
+    with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
+        database.execute(f"UPDATE logs SET {column}")
+    with pytest.warns(RuntimeWarning, match="damaged points are deleted; they are run again") as warned:
+        state, _ = run(explorer())
+    assert (state.status, state.message) == (DONE, "")
+    assert len(warned) == 1
+    assert run(explorer())[0].message.startswith("from the cache")
 
 
 def test_without_a_cache_it_runs(monkeypatch):

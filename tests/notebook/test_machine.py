@@ -127,6 +127,32 @@ def test_a_wrong_file_leaves_the_form_as_it_was(form, tmp_path):
     assert form.machine.source == "preset:small"
 
 
+def test_a_page_loads_what_it_offers_and_nothing_else(tmp_path):
+    form = MachineForm("preset:small", page=True)
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: small\n")
+    for source in (path, str(path), "preset:no_such"):
+        with pytest.raises(ConfigError, match=r"a page loads only what it offers: .*preset:small"):
+            form.load(source)
+    assert form.machine.source == "preset:small"
+    form.load("preset:default")
+    assert form.machine.source == "preset:default"
+    with pytest.raises(ConfigError, match="a page writes no files"):
+        form.save(tmp_path / "saved.yaml")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_page_changes_no_field_that_names_code():
+    form = MachineForm("preset:small", page=True)
+    names = [path for path in fields() if path.endswith(".impl")]
+    assert names
+    for path in names:
+        with pytest.raises(ConfigError, match="it names code"):
+            form.set(path, "os:system")
+    assert set(form.fields()) == set(fields()) - set(names)
+    assert form.set("cube.ucie.port_ns", "4")
+
+
 def test_begins_with_presets_and_the_nearest_file(form, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert list(MachineForm.sources()) == [f"preset:{name}" for name in config.presets()]

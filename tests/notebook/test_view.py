@@ -182,11 +182,12 @@ def test_another_preset_takes_the_place_of_all_changes(view):
 def test_a_file_of_the_users_own_is_loaded_or_refused(view, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("base: small\ncube:\n  ucie: {port_ns: 4}\n")
-    view.machine_panel.other.value = str(path)
+    [other] = [x for x in controls(view.machine_panel.controls) if "kb-file-path" in x._dom_classes]
+    other.value = str(path)
     assert view.machine.config.cube.ucie.port_ns == 4
     path.write_text("base: small\ncube:\n  ucie: {ports_ns: 4}\n")
-    view.machine_panel.other.value = ""
-    view.machine_panel.other.value = str(path)
+    other.value = ""
+    other.value = str(path)
     assert "did you mean port_ns" in text(view.machine_panel.saved)
     assert view.machine.config.cube.ucie.port_ns == 4
 
@@ -210,7 +211,7 @@ def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
     for name in picker.group.options:
         picker.group.value = name
         assert not [path for path in picker.inputs if path.endswith(".impl")]
-    assert picker.other not in [child for row in picker.controls.children for child in getattr(row, "children", ())]
+    assert not [x for x in controls(picker.controls) if "kb-file-path" in x._dom_classes]
 
 
 def test_choices_of_a_parameter_follow_the_machine(view):

@@ -142,6 +142,8 @@ def _random_transactions(rng: Random, machine: Machine, count: int, turns: bool)
     sources, memories, parts = (rng.sample(some, min(crowd, len(some))) for some in (sources, memories, parts))
     kinds = rng.choice((("read",), ("write",), ("read", "write"), ("send", "read", "write")))
     chained, at_once = rng.choice(((0.0, False), (0.5, False), (0.7, True), (0.7, turns)))
+    # Messages that take little time, or none, end while others at the same instant begin.
+    brief = turns and rng.random() < 0.5
     burst_bytes = machine.config.cube.hbm.burst_bytes
     made: list[Transaction] = []
     while len(made) < count:
@@ -150,11 +152,11 @@ def _random_transactions(rng: Random, machine: Machine, count: int, turns: bool)
             kind = rng.choice(("send", "queue"))
         message = kind in ("send", "queue")
         dst = rng.choice([part for part in parts if part != src] or memories if message else memories)
-        nbytes = max(0 if message else 1, _random_size(rng, burst_bytes))
+        nbytes = rng.choice((0, 0, 1, 256)) if message and brief else _random_size(rng, burst_bytes)
         offset = rng.choice((0, rng.randrange(1 << 14), rng.randrange(8) * burst_bytes, rng.randrange(8) * 256))
         after = rng.randrange(len(made)) if made and rng.random() < chained else None
         wait_ps = 0 if after is not None and at_once else rng.randrange(instants) * step_ps
-        made.append(Transaction(kind, src, dst, offset, nbytes, wait_ps, after))
+        made.append(Transaction(kind, src, dst, offset, nbytes if message else max(1, nbytes), wait_ps, after))
     return made
 
 

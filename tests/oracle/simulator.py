@@ -164,20 +164,22 @@ class Oracle:
             turns = self._turns.setdefault(src, Turns(self._turn_flits))
             turns.lines[line].append((message, 1))
             if not turns.busy:
-                self._take_turns(src)
+                self._take_turn(src)
 
-    def _take_turns(self, src: str) -> None:
-        """Begin turns until one takes time; what asks in the picosecond in which that ends takes part in the next."""
+    def _take_turn(self, src: str) -> None:
+        """Begin a turn, if something waits."""
         turns = self._turns[src]
-        while turns.waiting():
-            message, flits = turns.next()
-            for flit in flits:
-                self._arrive(message, flit, 0)
-            if (end := message.links[0].free_ps) > self.now:
-                turns.busy = True
-                heapq.heappush(self._heap, (end, self.turn_key(*message.asked), self._take_turns, (src,)))
-                return
-        turns.busy = False
+        if not turns.waiting():
+            turns.busy = False
+            return
+        message, flits = turns.next()
+        for flit in flits:
+            self._arrive(message, flit, 0)
+        end = message.links[0].free_ps
+        # After a turn that takes no time, and behind which nothing waits, the next message finds the link free.
+        turns.busy = end > self.now or turns.waiting()
+        if turns.busy:
+            heapq.heappush(self._heap, (end, self.turn_key(*message.asked), self._take_turn, (src,)))
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now: a command of 0 bytes, the memory, the data (M4.7)."""

@@ -53,6 +53,18 @@ def test_ranks_on_every_sip_are_run_on_every_sip(study):
     assert (alone.sips, alone.programs, alone.ranks) == (1, 16, 4)
 
 
+def test_a_run_too_long_for_a_log_has_its_makespan_only(study, monkeypatch, tmp_path):
+    [point] = [point for point in POINTS if (point.phase, point.order, point.ring) == ("prefill", "zigzag", True)]
+    [known] = [row for row in study[0] if (row["series"], row["order"], row["ring"]) == ("prefill", "zigzag", True)]
+    monkeypatch.setattr(gqa, "LOGGED", known["scores"] - 1)
+    [row] = gqa.sweep(MACHINE, [point])
+    assert row["makespan_ns"] == known["makespan_ns"]
+    assert "work_ns" not in row
+    rows = [row if other == known else other for other in study[0]]
+    assert len(report.logged(rows)) == len(report.simulated(rows)) - 1
+    assert all(path.is_file() for path in report.draw(rows, PANELS, study[1], MACHINE, tmp_path))
+
+
 def test_what_does_not_fit_says_how_many_bytes(study):
     [row] = [row for row in study[0] if row["left_out"]]
     assert (row["context"], row["batch"]) == (131072, 64)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
 import kernbench as kb
-from kernbench.sweeps.cache import FILE, Cache, default_cache
+from kernbench.cli.main import main
+from kernbench.sweeps.cache import FILE, VARIABLE, Cache, default_cache
 from tests.sweeps import studies
 
 ROW = {"y": 1.5, "name": "a", "nested": {"z": [1, 2]}}
@@ -116,3 +119,41 @@ def test_a_log_is_kept_beside_its_row_and_goes_with_it(tmp_path):
     assert cache.prune() == 1
     put(cache, "a")
     assert (cache.find("a").notes, cache.find("a").log) == ({}, None)
+
+
+@pytest.mark.parametrize("row", ["{", "[1]", "null", "nonsense", None, "[" * 9999])
+def test_a_damaged_row_is_deleted_and_the_others_are_found(tmp_path, row):
+    cache = Cache(tmp_path)
+    for key in "abc":
+        put(cache, key)
+    with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
+        database.execute("UPDATE points SET row = ? WHERE key = 'b'", (b"\xff" if row is None else row,))
+    with pytest.warns(RuntimeWarning, match=r"points.sqlite: damaged points are deleted; they are run again"):
+        assert cache.get("abc") == {"a": ROW, "c": ROW}
+    assert cache.get("abc") == {"a": ROW, "c": ROW}
+    with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
+        database.execute("UPDATE points SET seconds = 'long', row = ? WHERE key = 'a'", (row or "{}",))
+    with pytest.warns(RuntimeWarning, match="damaged points are deleted"):
+        assert cache.find("a") is None
+    assert cache.find("a") is None
+
+
+@pytest.mark.parametrize("command", [[], ["--json"], ["--prune"], ["--prune", "--all"]])
+@pytest.mark.parametrize("broken", ["text", "folder", "zeros"])
+def test_the_command_names_a_broken_file_and_the_remedy(tmp_path, monkeypatch, capsys, command, broken):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    path = tmp_path / FILE
+    if broken == "text":
+        path.write_bytes(b"this is no database, though it is long enough to look like one" * 9)
+    elif broken == "folder":
+        Cache(tmp_path).put("a", ROW, "s", "m", "v1", 1)
+        data = bytearray(path.read_bytes())
+        data[100:4000] = bytes(3900)
+        path.write_bytes(data)
+    else:
+        path.write_bytes(bytes(9999))
+    assert main(["cache", *command]) == 1
+    _, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert line.startswith(f"error: {path}: cannot be used as the cache of points (")
+    assert line.endswith("if it is damaged, delete it: it holds only points that can be run again")

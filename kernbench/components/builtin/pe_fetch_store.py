@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kernbench.config import PeTcmConfig
-from kernbench.units import ServiceTimes
+from kernbench.units import service_times
 
 
 class PeFetchStore:
     """Moves a tile's true bytes through the read port, results through the write port."""
 
     def __init__(self, tcm: PeTcmConfig) -> None:
-        self._read, self._write = ServiceTimes(tcm.read_bw_gbs), ServiceTimes(tcm.write_bw_gbs)
+        self._read, self._write = service_times(tcm.read_bw_gbs), service_times(tcm.write_bw_gbs)
         self._fetched = self._stored = -1
         self._fetch = self._store = 0
 

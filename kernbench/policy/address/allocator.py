@@ -117,6 +117,8 @@ class FirstFit:
         Every allocation starts at a multiple of it and takes whole ones.
     """
 
+    __slots__ = ("_held", "_holes", "alignment", "name", "nbytes")
+
     def __init__(self, name: str, start: int, nbytes: int, alignment: int = ALIGNMENT) -> None:
         self.name = name
         self.alignment = alignment
@@ -185,6 +187,8 @@ class FirstFit:
 
 class PEMemAllocator:
     """The memory of one PE: its HBM slice and the heap of its TCM. Addresses are physical, as integers."""
+
+    __slots__ = ("hbm", "tcm")
 
     def __init__(self, config: AddressConfig, sip: int, cube: int, pe: int) -> None:
         hbm = PhysAddr.pe_hbm_addr(sip, cube, pe, 0, slice_bytes=config.slice_bytes)

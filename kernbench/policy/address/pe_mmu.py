@@ -3,8 +3,36 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 from kernbench.errors import AllocationError, OutOfBoundsError
+
+Range = tuple[int, int, int]
+
+
+class Table:
+    """Ranges in columns, sorted by virtual address. It does not change: PEs that were told the same share one."""
+
+    __slots__ = ("ends", "owners", "pas", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.pas: list[int] = []
+        self.owners: list[str] = []
+
+    def copy(self) -> Table:
+        """Return one with the same ranges."""
+        new = Table()
+        new.starts, new.ends, new.pas, new.owners = self.starts[:], self.ends[:], self.pas[:], self.owners[:]
+        return new
+
+    def range(self, i: int) -> str:
+        """Return range `i` in words."""
+        return f"{self.owners[i]!r} {_span(self.starts[i], self.ends[i])}"
+
+
+_EMPTY = Table()
 
 
 class PeMMU:
@@ -28,13 +56,10 @@ class PeMMU:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._pas: list[int] = []
-        self._owners: list[str] = []
+        self._table = _EMPTY
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._table.starts)
 
     def map(self, va: int, nbytes: int, pa: int, owner: str) -> None:
         """Let `va` .. `va + nbytes` mean `pa` .. `pa + nbytes`, memory of the tensor `owner`.
@@ -44,42 +69,70 @@ class PeMMU:
         AllocationError
             If a part of the range is mapped already.
         """
+        self.map_all(((va, nbytes, pa),), owner, {})
+
+    def map_all(self, ranges: Iterable[Range], owner: str, made: dict[Table, Table]) -> None:
+        """Map ranges (va, nbytes, pa).
+
+        `made` holds the tables that this made of others, for the next PE that is told the same.
+
+        Raises
+        ------
+        AllocationError
+            If a part of a range is mapped already.
+        """
+        new = made.get(self._table)
+        if new is None:
+            new = self._table.copy()
+            for one in ranges:
+                self._insert(new, *one, owner)
+            made[self._table] = new
+        self._table = new
+
+    def _insert(self, table: Table, va: int, nbytes: int, pa: int, owner: str) -> None:
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot map {nbytes} B of {owner!r} at {va:#x}; expected at least 1 B")
-        i = len(self._starts)
-        if i and va < self._ends[-1]:
-            i = bisect_left(self._starts, va)
+        i = len(table.starts)
+        if i and va < table.ends[-1]:
+            i = bisect_left(table.starts, va)
             for at in (i - 1, i):
-                if 0 <= at < len(self) and va < self._ends[at] and self._starts[at] < va + nbytes:
+                if 0 <= at < len(table.starts) and va < table.ends[at] and table.starts[at] < va + nbytes:
                     raise AllocationError(
-                        f"{self.name}: {owner!r} {_span(va, va + nbytes)} overlaps {self._range(at)}, which is mapped; "
+                        f"{self.name}: {owner!r} {_span(va, va + nbytes)} overlaps {table.range(at)}, which is mapped; "
                         "unmap it first"
                     )
-        self._starts.insert(i, va)
-        self._ends.insert(i, va + nbytes)
-        self._pas.insert(i, pa)
-        self._owners.insert(i, owner)
+        table.starts.insert(i, va)
+        table.ends.insert(i, va + nbytes)
+        table.pas.insert(i, pa)
+        table.owners.insert(i, owner)
 
-    def unmap(self, va: int, nbytes: int) -> None:
-        """Forget the ranges that lie in `va` .. `va + nbytes`.
+    def unmap(self, va: int, nbytes: int, made: dict[Table, Table] | None = None) -> None:
+        """Forget the ranges that lie in `va` .. `va + nbytes`; `made` is as for `map_all`.
 
         Raises
         ------
         AllocationError
             If there is none, or one reaches over an end.
         """
-        first, behind = bisect_left(self._starts, va), bisect_left(self._starts, va + nbytes)
-        crossing = [
-            i for i in (first - 1, behind - 1) if i >= 0 and self._starts[i] < va + nbytes and self._ends[i] > va
-        ]
-        partly = [i for i in crossing if self._starts[i] < va or self._ends[i] > va + nbytes]
+        made = {} if made is None else made
+        new = made.get(self._table)
+        if new is None:
+            new = made[self._table] = self._without(va, nbytes)
+        self._table = new
+
+    def _without(self, va: int, nbytes: int) -> Table:
+        table = self._table.copy()
+        starts, ends = table.starts, table.ends
+        first, behind = bisect_left(starts, va), bisect_left(starts, va + nbytes)
+        crossing = [i for i in (first - 1, behind - 1) if i >= 0 and starts[i] < va + nbytes and ends[i] > va]
+        partly = [i for i in crossing if starts[i] < va or ends[i] > va + nbytes]
         if first == behind or partly:
-            found = f"only a part of {self._range(partly[0])}" if partly else "nothing that is mapped"
+            found = f"only a part of {table.range(partly[0])}" if partly else "nothing that is mapped"
             raise AllocationError(
                 f"{self.name}: unmap of {_span(va, va + nbytes)} covers {found}; unmap whole ranges, once"
             )
-        for column in (self._starts, self._ends, self._pas, self._owners):
-            del column[first:behind]
+        del starts[first:behind], ends[first:behind], table.pas[first:behind], table.owners[first:behind]
+        return table
 
     def translate(self, va: int, nbytes: int) -> list[tuple[int, int]]:
         """Return the physical pieces (pa, nbytes) of an access, in address order.
@@ -89,38 +142,45 @@ class PeMMU:
         OutOfBoundsError
             If a byte of it is not mapped; the message names the PE, the address and the nearest tensor.
         """
-        i = bisect_right(self._starts, va) - 1
-        if i >= 0 and va + nbytes <= self._ends[i]:
-            return [(self._pas[i] + va - self._starts[i], nbytes)]
+        table = self._table
+        starts, ends, pas = table.starts, table.ends, table.pas
+        i = bisect_right(starts, va) - 1
+        if i >= 0 and va + nbytes <= ends[i]:
+            return [(pas[i] + va - starts[i], nbytes)]
         pieces = []
         at, end = va, va + nbytes
         while at < end:
-            if i < 0 or i == len(self) or not self._starts[i] <= at < self._ends[i]:
+            if i < 0 or i == len(starts) or not starts[i] <= at < ends[i]:
                 raise OutOfBoundsError(self._unmapped(at, va, nbytes))
-            size = min(end, self._ends[i]) - at
-            pieces.append((self._pas[i] + at - self._starts[i], size))
+            size = min(end, ends[i]) - at
+            pieces.append((pas[i] + at - starts[i], size))
             at += size
             i += 1
         return pieces
 
     def owner(self, va: int) -> str | None:
         """Return the name of the tensor that `va` belongs to, or None."""
-        i = bisect_right(self._starts, va) - 1
-        return self._owners[i] if i >= 0 and va < self._ends[i] else None
+        table = self._table
+        i = bisect_right(table.starts, va) - 1
+        return table.owners[i] if i >= 0 and va < table.ends[i] else None
+
+    def owner_of(self, pa: int) -> str | None:
+        """Return the name of the tensor that a physical address belongs to, or None."""
+        table = self._table
+        ranges = zip(table.pas, table.starts, table.ends, table.owners, strict=True)
+        return next((owner for at, start, end, owner in ranges if at <= pa < at + end - start), None)
 
     def _unmapped(self, at: int, va: int, nbytes: int) -> str:
+        table = self._table
         access = f"{self.name}: access to {_span(va, va + nbytes)} ({nbytes} B): {at:#x} is not mapped"
-        if not self._starts:
+        if not table.starts:
             return f"{access}; no tensor is mapped on this PE; launch the kernel with the tensor as an argument"
-        i = bisect_right(self._starts, at)
-        beside = [j for j in (i - 1, i) if 0 <= j < len(self)]
-        near = min(beside, key=lambda j: max(self._starts[j] - at, at - self._ends[j] + 1))
-        gap = at - self._ends[near]
-        where = f"{gap + 1} B past the last byte of" if gap >= 0 else f"{self._starts[near] - at} B before"
-        return f"{access}; it is {where} {self._range(near)}; check the offsets against the tensor's size"
-
-    def _range(self, i: int) -> str:
-        return f"{self._owners[i]!r} {_span(self._starts[i], self._ends[i])}"
+        i = bisect_right(table.starts, at)
+        beside = [j for j in (i - 1, i) if 0 <= j < len(table.starts)]
+        near = min(beside, key=lambda j: max(table.starts[j] - at, at - table.ends[j] + 1))
+        gap = at - table.ends[near]
+        where = f"{gap + 1} B past the last byte of" if gap >= 0 else f"{table.starts[near] - at} B before"
+        return f"{access}; it is {where} {table.range(near)}; check the offsets against the tensor's size"
 
 
 def _span(start: int, end: int) -> str:

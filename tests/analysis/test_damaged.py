@@ -1,0 +1,134 @@
+"""A saved result that is damaged anywhere, cut, or something else: one error with its name, and never a raw one."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zipfile
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench.errors import ConfigError
+from kernbench.runtime_api.context import session
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> bytes:
+    def add(x, *, tl):
+        tl.store(x, tl.load(x, shape=(64,)) + 1)
+
+    with session("preset:small", log="tile") as torch:
+        x = torch.zeros(64, device="ahbm")
+        torch.launch("add", add, x)
+        x.numpy()
+    return torch.result.save(tmp_path_factory.mktemp("saved") / "run.npz").read_bytes()
+
+
+def refused(path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        kb.read(path)
+    (line,) = caught.value.faults
+    assert line.startswith(f"{path}: ")
+    assert "allow_pickle" not in line
+    return line
+
+
+def test_what_was_saved_is_read(data, tmp_path):
+    path = tmp_path / "run.npz"
+    path.write_bytes(data)
+    assert kb.read(path).latency_ns > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bytes_that_changed(data, tmp_path, seed):
+    chosen, path, read = random.Random(seed), tmp_path / "run.npz", 0
+    told = []
+    whole = kb_digest(tmp_path, data)
+    for _ in range(100):
+        changed = bytearray(data)
+        for _ in range(chosen.choice([1, 1, 4, 40])):
+            changed[chosen.randrange(len(changed))] = chosen.randrange(256)
+        path.write_bytes(changed)
+        try:
+            found = kb.read(path)
+        except ConfigError as error:
+            told.append(str(error))
+        else:  # the byte was one that nothing depends on, such as a date
+            read += 1
+            assert found.records.digest() == whole
+    assert all(line.startswith(f"{path}: ") for line in told)
+    assert read < 50
+
+
+def kb_digest(tmp_path, data) -> str:
+    path = tmp_path / "whole.npz"
+    path.write_bytes(data)
+    return kb.read(path).records.digest()
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
+def test_a_file_that_was_cut(data, tmp_path, share):
+    path = tmp_path / "run.npz"
+    path.write_bytes(data[: int(len(data) * share)])
+    assert "is damaged, or no result of kernbench" in refused(path)
+    assert "save the result again" in refused(path)
+
+
+@pytest.mark.parametrize("content", [b"a text\n", b"\x80\x04N.", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
+def test_another_file(tmp_path, content):
+    path = tmp_path / "run.npz"
+    path.write_bytes(content)
+    assert "is damaged, or no result of kernbench" in refused(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert "cannot be read (No such file or directory)" in refused(tmp_path / "run.npz")
+    assert "cannot be read" in refused(tmp_path)
+
+
+def rewritten(data, path, change):
+    """Write a file that is whole, but whose content does not fit."""
+    with np.load(io.BytesIO(data)) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays["meta"].tobytes())
+    change(arrays, meta)
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def drop(name):
+    return lambda arrays, meta: (arrays if name in arrays else meta).pop(name)
+
+
+def put(name, value):
+    return lambda arrays, meta: (arrays if name in arrays else meta).update({name: value})
+
+
+CHANGES = [
+    *map(drop, ("start_ps", "kind", "link_nbytes", "schema_version", "components", "commands", "nodes", "launches")),
+    put("start_ps", np.zeros(3, np.int64)), put("kind", np.zeros(0, np.int16)), put("command", np.zeros((2, 2), "i4")),
+    put("component", np.full(9, 99, np.int32)), put("components", []), put("kinds", ["x"]), put("kinds", 3),
+    put("commands", [["a"]]), put("commands", {}), put("launches", [[1]]), put("makespan_ps", None), put("spec", 7),
+    put("links", ["a"]), put("more", 1), put("nodes", 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
+def test_a_whole_file_whose_content_does_not_fit(data, tmp_path, change):
+    path = rewritten(data, tmp_path / "run.npz", change)
+    assert "is damaged, or no result of kernbench" in refused(path)
+
+
+def test_a_file_with_objects_is_not_unpickled(data, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("it was run",))
+
+    path = tmp_path / "run.npz"
+    np.savez(path, meta=np.array([Bomb()], dtype=object))
+    assert zipfile.is_zipfile(path)
+    assert "an array holds Python objects" in refused(path)
