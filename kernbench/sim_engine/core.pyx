@@ -21,6 +21,7 @@ are kept in lists, where Python's garbage collector sees them.
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport qsort
@@ -94,6 +95,14 @@ cdef int more_room(void** at, int* room, size_t size) except -1:
         raise MemoryError()
     at[0], room[0] = grown, wanted
     return 0
+
+
+cdef inline void put_at(list objects, int i, x) noexcept:
+    """Replace an entry of a list."""
+    cdef PyObject* old = PyList_GET_ITEM(objects, i)
+    Py_INCREF(x)
+    PyList_SET_ITEM(objects, i, x)
+    Py_DECREF(<object>old)
 
 
 cdef inline int add(Lines* lines, int64_t a, int64_t d) except -1:
@@ -266,7 +275,7 @@ cdef class Link:
         cdef Service* services
         while self.waiting and self.services[self.first].end <= now:
             if self.services[self.first].link >= 0:
-                self.trains[self.first] = None
+                put_at(self.trains, self.first, None)
             self.first = (self.first + 1) & mask
             self.waiting -= 1
         if self.waiting == self.room:
@@ -288,7 +297,7 @@ cdef class Link:
         services = &self.services[(self.first + self.waiting) & mask]
         services.a, services.end, services.size, services.link = a, end, size, k
         if train is not None:
-            self.trains[(self.first + self.waiting) & mask] = train
+            put_at(self.trains, (self.first + self.waiting) & mask, train)
         self.waiting += 1
         return 0
 
@@ -1444,7 +1453,7 @@ cdef class HbmSlice:
             mask = self.room - 1
         i = (self.first + self.count) & mask
         self.coming[i].t, self.coming[i].priority, self.coming[i].order = t, self.link.priority, order
-        self.what[i] = what
+        put_at(self.what, i, what)
         self.count += 1
         return 0
 
@@ -1481,7 +1490,7 @@ cdef class HbmSlice:
                     self.flits(<Transaction>train.arg, lines, m, first, train.told)
                 if train.told < train.n:
                     return 0
-            self.what[self.first] = None
+            put_at(self.what, self.first, None)
             self.first = (self.first + 1) & (self.room - 1)
             self.count -= 1
         return 0
