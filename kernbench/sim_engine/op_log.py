@@ -111,7 +111,8 @@ class OpLog:
         """Return `fn` for the arrival of a message that is sent now, which is logged then."""
         if not self.operation:
             return fn
-        sent, core = clock.now, clock.core
+        core = clock.core
+        sent = core.now
         self.route(route)
 
         def arrived(arg: Any) -> None:
@@ -143,7 +144,7 @@ class OpLog:
 
 
 def _block(n: int) -> memoryview:
-    return memoryview(np.empty(n, np.int64))
+    return np.empty(n, np.int64).data
 
 
 def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type]) -> dict[str, np.ndarray]:
