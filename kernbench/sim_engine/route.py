@@ -19,12 +19,13 @@ class Route:
     less by size: every link's bytes and busy time follow from these, so that nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("base", "counter", "flits", "links", "nbytes", "reply", "small")
+    __slots__ = ("base", "counter", "flits", "links", "logged", "nbytes", "reply", "small")
 
     def __init__(self, links: tuple[Link, ...], base: int, counter: list[int]) -> None:
         self.links, self.base, self.counter = links, base, counter
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
+        self.logged = -1  # its id in the log
         self.small: dict[int, int] = {}
 
     def key(self) -> int:
