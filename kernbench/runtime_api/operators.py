@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from numbers import Number
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -301,7 +301,7 @@ def _checked(name: str, operands: Sequence[object]) -> list[DeviceTensor]:
                 f"{name}: a tensor of shape {tuple(x.shape)} is on the host, where there are no operators: move it, "
                 '.to("ahbm"), or take its array, .numpy()'
             )
-        elif not isinstance(x, Number) or isinstance(x, complex):
+        elif not isinstance(x, Real):
             raise TypeError(f"{name}: expected tensors and numbers, got {x!r}")
     devices = {str(t.device) for t in found}
     if len(devices) > 1:
@@ -320,7 +320,8 @@ def _places(x: DeviceTensor) -> np.ndarray:
     """Return where each element is, in elements from the tensor's pointer, in the tensor's shape."""
     base = np.empty(x.layout.shape, np.int64)
     for shard in x.layout.parts:
-        part = base[(*shard.index, ...)]  # a view, also without dims
+        key: Any = (*shard.index, ...)  # which gives a view, also of a tensor without dims
+        part = base[key]
         first = shard.offset // x.dtype.itemsize
         part[...] = np.arange(first, first + part.size).reshape(part.shape)
     return x._seen(base)

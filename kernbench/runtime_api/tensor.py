@@ -6,6 +6,7 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import prod
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,8 @@ class Tensor(ABC):
     device : Device
         Where it is; of a device tensor always with an index.
     """
+
+    __array_priority__ = 1000  # as in torch: numpy's numbers leave `number * tensor` to __rmul__
 
     shape: Size
     dtype: DType
@@ -175,10 +178,8 @@ class Tensor(ABC):
     def __rtruediv__(self, other: Any) -> Tensor:
         return _binary("div", other, self)
 
-    def __matmul__(self, other: Tensor) -> Tensor:
-        from kernbench.runtime_api.operators import matmul
-
-        return matmul(self, other)
+    def __matmul__(self, other: Any) -> Tensor:
+        return self.matmul(other) if isinstance(other, Tensor) else NotImplemented
 
     def matmul(self, other: Tensor) -> Tensor:
         """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
@@ -383,6 +384,9 @@ def deploy_tensor(
 
 
 def _binary(name: str, x: Any, y: Any) -> Tensor:
+    x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
+    if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
+        return NotImplemented
     from kernbench.runtime_api.operators import binary  # it is built on this module
 
     return binary(name, x, y)

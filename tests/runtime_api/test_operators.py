@@ -59,6 +59,13 @@ def test_a_number_on_either_side(torch, name):
     close(OPERATORS[name](3, x), OPERATORS[name](np.float32(3), a))
 
 
+def test_numbers_of_numpy_are_numbers(torch):
+    x = placed(torch, normal(4).astype(np.float16))
+    for y in (np.float32(2) * x, x * np.float32(2), x * np.float64(2), np.int64(2) * x):
+        assert y.dtype is torch.float16
+        assert np.array_equal(y.numpy(), x.numpy() * np.float16(2))
+
+
 @given(
     shapes=st.sampled_from(
         [((4, 6), (6,)), ((4, 1), (1, 6)), ((3, 1, 5), (4, 1)), ((), (2, 3)), ((5,), ()), ((1,), (7, 1))]
@@ -274,7 +281,8 @@ def test_operators_are_launches_that_take_time():
         (lambda torch, x: x.sum((0, 0)), RuntimeError, "multiple times"),
         (lambda torch, x: torch.cat([x, x[:2]], 1), RuntimeError, "must match except in dimension 1"),
         (lambda torch, x: torch.cat([]), RuntimeError, "non-empty"),
-        (lambda torch, x: x + "one", TypeError, "expected tensors and numbers"),
+        (lambda torch, x: x + "one", TypeError, "unsupported operand"),
+        (lambda torch, x: torch.cat([x, "one"]), TypeError, "expected tensors and numbers"),
         (lambda torch, x: x.permute(0, 0), RuntimeError, "not an order"),
         (lambda torch, x: torch.nn.functional.gelu(x), ValueError, "tanh"),
     ],
