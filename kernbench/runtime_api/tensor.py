@@ -154,31 +154,31 @@ class Tensor(ABC):
 
     # -- operators
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: Any) -> Any:
         return _binary("add", self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: Any) -> Any:
         return _binary("add", other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: Any) -> Any:
         return _binary("sub", self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: Any) -> Any:
         return _binary("sub", other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: Any) -> Any:
         return _binary("mul", self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: Any) -> Any:
         return _binary("mul", other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: Any) -> Any:
         return _binary("div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: Any) -> Any:
         return _binary("div", other, self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: Any) -> Any:
         return self.matmul(other) if isinstance(other, Tensor) else NotImplemented
 
     def matmul(self, other: Tensor) -> Tensor:
@@ -383,7 +383,7 @@ def deploy_tensor(
     return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
 
 
-def _binary(name: str, x: Any, y: Any) -> Tensor:
+def _binary(name: str, x: Any, y: Any) -> Any:
     x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
     if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
         return NotImplemented
