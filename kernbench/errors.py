@@ -9,6 +9,7 @@ KernbenchError
 +-- KernelError              RuntimeError    a kernel failed: its file, line, program and PE are named
 |   +-- OutOfBoundsError     IndexError      an access outside every mapped tensor
 |   +-- OutOfMemoryError                     TCM or scratch cannot hold what the kernel asks for
+|   +-- RaceError                            accesses to the same bytes that nothing orders
 |   +-- IpcqInvalidDirection ValueError      a queue that the program does not have
 +-- DeadlockError            RuntimeError    no program and no rank can continue; every waiter is named
 |   +-- IpcqDeadlock
@@ -92,6 +93,10 @@ class OutOfBoundsError(KernelError, IndexError):
 
 class OutOfMemoryError(KernelError):
     """TCM or scratch cannot hold what a kernel asks for."""
+
+
+class RaceError(KernelError):
+    """Two accesses to the same bytes, one of them a write, that nothing orders; both lines are named."""
 
 
 class IpcqInvalidDirection(KernelError, ValueError):

@@ -14,14 +14,16 @@ _BUILTIN = "kernbench.components.builtin"
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def hint(name: object, known: Iterable[str]) -> str:
+def hint(name: object, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return the end of a message about an unknown name: the nearest known one, and all of them.
+
+    A name is near from a `likeness` between 0 and 1 on.
 
     >>> hint("rooter", ["router", "sram"])
     'did you mean router? known: router, sram'
     """
     known = list(known)
-    near = get_close_matches(str(name), known, n=1, cutoff=0.3)
+    near = get_close_matches(str(name), known, n=1, cutoff=likeness)
     return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
 
 

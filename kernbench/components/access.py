@@ -84,6 +84,11 @@ class AccessJob(Job):
         self.buffer: np.ndarray | None = None
         self.loaded = self.is_load
 
+    def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
+        """Return the physical memory that it touches: that of its requests."""
+        writes = self.command.writes
+        return [(request.pieces, writes) for request in self.requests]
+
     @property
     @abstractmethod
     def channel(self) -> Channel:

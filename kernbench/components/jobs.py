@@ -84,6 +84,15 @@ class Job:
         if not self.waiting:
             self.go()
 
+    def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
+        """Return the physical memory that it touches, as ((address, bytes) of each piece, whether it writes)."""
+        touches = self.command.touches()
+        if not touches:
+            return []
+        assert self.program is not None
+        mmu = self.program.pe.mmu
+        return [(mmu.translate(start, end - start), writes) for start, end, writes in touches]
+
     def result(self) -> np.ndarray | None:
         """Return the values of the output."""
         compute = self.command.compute

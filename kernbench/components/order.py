@@ -60,6 +60,10 @@ class AccessOrder:
         self._spans[command] = spans
         return list(first)
 
+    def under_way(self) -> list[Span]:
+        """Return all that the commands under way touch."""
+        return [span for spans in self._spans.values() for span in spans]
+
     def remove(self, command: Command) -> None:
         """Forget a command that is complete."""
         spans = self._spans.pop(command, None)

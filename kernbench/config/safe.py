@@ -24,7 +24,7 @@ MOST_JSON = 256 * MIB
 MOST_ARRAYS, MOST_RATIO = 64 * MIB, 200
 
 _DAMAGE = (
-    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, RecursionError,
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError,
     RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 

@@ -177,11 +177,16 @@ class Collectives:
             if queues.ready.processed:
                 return launch()
             done = simpy.Event(engine.env)
+            races = engine.races(sip)
+            task = None if races is None else races.task
 
             def complete(event: simpy.Event) -> None:
                 done.succeed(event.value)
 
-            queues.ready.callbacks.append(lambda _: launch().callbacks.append(complete))
+            def begin(_: simpy.Event) -> None:
+                (launch() if task is None else task.run(launch)).callbacks.append(complete)
+
+            queues.ready.callbacks.append(begin)
             return done
 
         return start

@@ -22,6 +22,7 @@ from kernbench.runtime_api.names import TypeNames
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import Expired, Guard, Limits
+from kernbench.sim_engine.lines import Line, line_number
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -208,11 +209,11 @@ class RuntimeContext(TypeNames, Creation):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        forgotten: list[tuple[str, tuple[str, int]]] = []
+        forgotten: list[tuple[str, Line]] = []
         try:
             if error is None and self.engine.failure is None:
                 self.multiprocessing.finish()
-                forgotten = [(str(work), line) for work, line in self._host.unwaited.items()]
+                forgotten = [(str(work), line) for work, line in self._host.unwaited.items() if line]
                 self._host.synchronize()
         except Expired as expired:
             error = expired
@@ -225,12 +226,12 @@ class RuntimeContext(TypeNames, Creation):
         late = self._guard.told(error)
         if late is not None:
             raise late from None
-        for what, (file, line) in forgotten:
+        for what, line in forgotten:
             message = (
                 f"{what}, was never waited for: its tensors can be read too early and written too early; call wait() "
                 "on the Work that it returned"
             )
-            warnings.warn_explicit(message, UserWarning, file, line)
+            warnings.warn_explicit(message, UserWarning, line[0].co_filename, line_number(line))
 
     if not TYPE_CHECKING:
 
@@ -253,6 +254,7 @@ def session(
     log: str = "operation",
     device: DeviceSelector | str | None = None,
     limits: Limits | Mapping[str, float] | None = None,
+    races: bool = True,
 ) -> RuntimeContext:
     """Return the torch-like namespace of a fresh machine, for a with-block.
 
@@ -271,9 +273,13 @@ def session(
         How many events, how much simulated time and how much host time the session may take:
         `kb.Limits(events=10**7, simulated_ns=1e9, host_s=60)`, or a mapping with these names. Without them it has no
         limit.
+    races : bool
+        With data, whether accesses to the same bytes that nothing orders are an error.
 
     Raises
     ------
+    RaceError
+        Later, if two accesses race; the message names both lines.
     ConfigError
         If the machine is wrong, or a limit is not a number > 0.
     LimitError
@@ -286,5 +292,5 @@ def session(
     ...     a.numpy().sum()
     np.float16(16.0)
     """
-    engine = GraphEngine(resolve_topology(machine), data, log=log)
+    engine = GraphEngine(resolve_topology(machine), data, log=log, races=races)
     return RuntimeContext(engine, device, limits=limits)

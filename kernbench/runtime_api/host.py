@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import greenlet
@@ -25,11 +25,13 @@ from kernbench.runtime_api.messages import map_ranges
 from kernbench.runtime_api.ranks import Rank, Ranks
 from kernbench.runtime_api.stream import Stream
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
+from kernbench.sim_engine.races import Copies
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.collective import Collectives
     from kernbench.runtime_api.work import Work
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.lines import Line
 
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 
@@ -84,7 +86,7 @@ class Host:
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
-        self.unwaited: dict[Work, tuple[str, int]] = {}
+        self.unwaited: dict[Work, Line | None] = {}
         self.is_open = True
         self.ranks: Ranks | None = None
         self.at_ranks_start: list[Callable[[int], None]] = []
@@ -233,10 +235,20 @@ class Host:
             self.stream(sip).synchronize()
             handle = place()
         self._handles.add(handle)
+        self._watch_copies(sip, handle)
         if handle.nbytes:
             ranges = map_ranges(handle.va, handle.layout.shards, self.pes)
             self._submit(handle, lambda: self.engine.map(sip, ranges, handle.name))
         return handle
+
+    def _watch_copies(self, sip: int, handle: TensorHandle) -> None:
+        races = self.engine.races(sip)
+        if races is None:
+            return
+        for shards in handle.layout.replicated():
+            copies = Copies(handle.name, [shard.pa for shard in shards], shards[0].nbytes)
+            handle.copies.append(copies)
+            weakref.finalize(handle, races.replicate(copies)).atexit = False
 
     def _unmap(self, sip: int, va: int, nbytes: int) -> None:
         if self.is_open and self.engine.failure is None:
@@ -257,6 +269,8 @@ class Host:
         self.requests += 1
         done = self._submit(handle, lambda: self.engine.read(pieces))
         data: np.ndarray | None = self.stream(handle.sip).wait(done, f"a read of {handle.name!r}")
+        for copies in handle.copies:
+            self.engine.guarded(partial(copies.check, self.engine.memory))
         return data
 
     def write(self, handle: TensorHandle, pieces: list[Piece], data: np.ndarray | None) -> None:

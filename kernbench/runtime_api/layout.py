@@ -66,6 +66,13 @@ class Layout:
             first.setdefault(shard.offset, shard)
         return tuple(first.values())
 
+    def replicated(self) -> list[list[TensorShard]]:
+        """Return the copies of each part that has several, the one that the host reads first."""
+        by_offset: dict[int, list[TensorShard]] = {}
+        for shard in self.shards:
+            by_offset.setdefault(shard.offset, []).append(shard)
+        return [shards for shards in by_offset.values() if len(shards) > 1]
+
     @property
     def nbytes(self) -> int:
         """Bytes of all parts, copies not counted."""

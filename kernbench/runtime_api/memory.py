@@ -12,6 +12,7 @@ from kernbench.policy.address.allocator import ALIGNMENT, Allocators
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
 from kernbench.runtime_api.layout import Layout, TensorShard
+from kernbench.sim_engine.races import Copies
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -38,15 +39,18 @@ class TensorHandle:
         Its device and its range of virtual memory.
     layout : Layout
         Its shards.
+    copies : list of Copies
+        The copies of its replicated parts, where races are looked for.
     """
 
-    __slots__ = ("__weakref__", "_claim", "_release", "_unclaim", "layout", "name", "nbytes", "sip", "va")
+    __slots__ = ("__weakref__", "_claim", "_release", "_unclaim", "copies", "layout", "name", "nbytes", "sip", "va")
 
     def __init__(
         self, name: str, sip: int, va: int, layout: Layout, release: Callable[[], None], unclaim: Callable[[], None]
     ) -> None:
         self.name, self.sip, self.va, self.layout = name, sip, va, layout
         self.nbytes = sum(part.nbytes for part in layout.parts)
+        self.copies: list[Copies] = []
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
         self._unclaim = unclaim

@@ -14,7 +14,8 @@ import simpy
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.errors import DeadlockError, KernbenchError
-from kernbench.sim_engine.limits import Expired, place_in, place_of
+from kernbench.sim_engine.limits import Expired
+from kernbench.sim_engine.lines import place_in, place_of
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine

@@ -28,6 +28,10 @@ class Stream:
         self._engine = engine
         self.device = device
         self._last: simpy.Event | None = None
+        assert device.index is not None
+        self._races = engine.races(device.index)
+        self._submitted = 0
+        self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
 
     def submit(self, start: Callable[[], simpy.Event], keep: object = None) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return the event of its own completion.
@@ -35,12 +39,20 @@ class Stream:
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
         """
         done = simpy.Event(self._engine.env)
+        self._submitted += 1
+        task = None if self._races is None else self._races.submit(self, self._submitted, self._after)
 
         def finished(event: simpy.Event, keep: object = (start, keep)) -> None:
+            if task is not None:
+                task.finish()
             done.succeed(event.value)
 
         def begin(_: Any = None) -> None:
-            event = start()
+            if task is None:
+                event = start()
+            else:
+                task.begin()
+                event = task.run(start)
             assert event.callbacks is not None, "what has just been started is not complete"
             event.callbacks.append(finished)
 
@@ -53,6 +65,7 @@ class Stream:
 
     def wait_stream(self, other: Stream) -> None:
         """Let what is submitted from now on start after everything that `other` holds now."""
+        self._after = {**self._after, other: other._submitted}
         last = other._last
         if last is not None and last.callbacks is not None:
             self.submit(lambda: self._engine.env.timeout(0) if last.processed else last)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -14,10 +13,12 @@ import simpy
 from kernbench.errors import CollectiveMismatchError, KernbenchError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.reduce_op import ReduceOp
+from kernbench.sim_engine.lines import user_line
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.exchange import Route
     from kernbench.runtime_api.host import Host
+    from kernbench.sim_engine.races import Task
 
 Start = Callable[[], simpy.Event]
 
@@ -100,7 +101,7 @@ class Work:
 
     def detach(self) -> Work:
         """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
-        self._host.unwaited[self] = _program_line()
+        self._host.unwaited[self] = user_line()
         return self
 
     def wait(self, timeout: object = None) -> bool:
@@ -147,14 +148,6 @@ class Coalesced:
             work.wait()
 
 
-def _program_line() -> tuple[str, int]:
-    """Return file and line of the program's call that is under way."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
-
-
 class Meeting:
     """One collective of a group: it starts on the machine when its last member has called it.
 
@@ -185,6 +178,7 @@ class Meeting:
         self.shared: Any = None
         self._works: dict[int, Work] = {}
         self._ready: dict[int, simpy.Event] = {}
+        self._tasks: dict[int, Task | None] = {}
         self._starts: list[Start] | None = None
         self._is_cancelled = False
 
@@ -239,7 +233,10 @@ class Meeting:
                 event.succeed()
 
     def _begin(self, member: int) -> simpy.Event:
-        event = self._ready[member] = simpy.Event(self._host.engine.env)
+        engine = self._host.engine
+        event = self._ready[member] = simpy.Event(engine.env)
+        races = engine.races(self._devices[member])
+        self._tasks[member] = None if races is None else races.task
         if self._is_cancelled:
             event.succeed()
         elif self._starts is not None:
@@ -248,7 +245,8 @@ class Meeting:
 
     def _go(self, member: int) -> None:
         assert self._starts is not None
-        started, ready = self._starts[member](), self._ready[member]
+        start, task, ready = self._starts[member], self._tasks[member], self._ready[member]
+        started = start() if task is None else task.run(start)
         assert started.callbacks is not None, "what has just been started is not complete"
 
         def complete(_: simpy.Event) -> None:

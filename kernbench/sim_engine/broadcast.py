@@ -105,6 +105,8 @@ class Launch(Broadcast):
         self.queues, self.ranks, self.world = queues, ranks or {}, world
         self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
         self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
+        races = engine.races(sip)
+        self.task = None if races is None else races.task
         self.sent_ps = engine.env._now
         self.target_start_ps = 0
         self.ended = 0

@@ -23,6 +23,7 @@ from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.observer import Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.sim_engine.process import running
+from kernbench.sim_engine.races import DeviceRaces
 from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
@@ -47,6 +48,8 @@ class GraphEngine:
         Who hears of launches and progress.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
+    races
+        With data, look for accesses to the same bytes that nothing orders.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class GraphEngine:
         trace: bool = False,
         observers: Sequence[Observer] = (),
         tie_seed: int | None = None,
+        races: bool = True,
     ) -> None:
         self.machine, self.data = topology, enable_data
         self.env = Clock()
         self.fabric = Fabric(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
         self.memory = MemoryStore()
+        self._races: dict[int, DeviceRaces] | None = {} if enable_data and races else None
         self.addresses = AddressConfig.of(topology.config)
         self.allocators = Allocators(self.addresses)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
@@ -77,6 +82,15 @@ class GraphEngine:
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
         self._programs_seen = 0
+
+    def races(self, sip: int) -> DeviceRaces | None:
+        """Return what looks for races in the memory of a SIP; None in a run that does not."""
+        if self._races is None:
+            return None
+        found = self._races.get(sip)
+        if found is None:
+            found = self._races[sip] = DeviceRaces(self.memory)
+        return found
 
     @property
     def now_ns(self) -> float:
@@ -238,7 +252,7 @@ class GraphEngine:
 
     def step(self) -> None:
         """Process one event."""
-        self._guarded(self.env.step)
+        self.guarded(self.env.step)
 
     def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
         """Run (until `until`, or to the end), and yield where the run stands every `every_ms` of host time."""
@@ -257,8 +271,8 @@ class GraphEngine:
         more = True
         with running():
             while more:
-                more = self._guarded(lambda: self.env.core.drain(_SLICE, event))
-                self._guarded(self.pulse)
+                more = self.guarded(lambda: self.env.core.drain(_SLICE, event))
+                self.guarded(self.pulse)
                 if more:
                     yield
 
@@ -267,7 +281,8 @@ class GraphEngine:
         for observer in self.observers:
             observer.pulse(self)
 
-    def _guarded(self, action: Callable[[], Any]) -> Any:
+    def guarded(self, action: Callable[[], Any]) -> Any:
+        """Return what `action` does; an error of it ends the run."""
         self._usable()
         try:
             return action()

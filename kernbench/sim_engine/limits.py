@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError, LimitError, quote
 from kernbench.interrupts import Repeated, hold, release
 from kernbench.registry import hint
+from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.observer import Observer
 
 if TYPE_CHECKING:
@@ -275,34 +275,3 @@ class Guard(Observer):
             f"the run is over its limit of {limit} (limits.{name}), at {engine.now_ns:,.2f} ns after "
             f"{engine.env.events:,} events; raise the limit, or look for a loop without an end in:{lines}"
         )
-
-
-def place_of(trace: TracebackType | None) -> str:
-    """Return file, line and function of the user's code that a traceback comes from; empty if there is none."""
-    place = ""
-    while trace is not None:
-        if not _is_ours(trace.tb_frame):
-            place = _place(trace.tb_frame, trace.tb_lineno)
-        trace = trace.tb_next
-    return place
-
-
-def place_in(frame: FrameType | None) -> str:
-    """Return file, line and function of the innermost frame of the user's code; empty if there is none."""
-    while frame is not None and _is_ours(frame):
-        frame = frame.f_back
-    return "" if frame is None else _place(frame, frame.f_lineno)
-
-
-def _place(frame: FrameType, line: int) -> str:
-    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
-
-
-# What a program calls; kernels, studies and benches of the package are programs themselves.
-_MACHINERY = tuple(
-    f"kernbench.{name}." for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton_emu")
-)
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith((*_MACHINERY, "simpy."))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import numpy as np
 
@@ -12,11 +13,41 @@ _PAGE = 1 << _PAGE_BITS
 Piece = tuple[int, int]
 
 
+class Watch:
+    """Bytes that two programs write: `differs` is called when the second writes other values than the first."""
+
+    def __init__(self, piece: Piece, differs: Callable[[], NoReturn]) -> None:
+        self.piece, self._differs = piece, differs
+        self._values = np.zeros(piece[1], np.uint8)
+        self._known = np.zeros(piece[1], bool)
+
+    def see(self, pa: int, data: np.ndarray) -> None:
+        """Compare what is written at `pa` with what was written before."""
+        start, n = self.piece
+        lo, hi = max(pa, start), min(pa + data.size, start + n)
+        if lo >= hi:
+            return
+        new, own = data[lo - pa : hi - pa], slice(lo - start, hi - start)
+        known = self._known[own]
+        if (new[known] != self._values[own][known]).any():
+            self._differs()
+        self._values[own], self._known[own] = new, True
+
+
 class MemoryStore:
     """All bytes of a machine, zero until written. A piece is (physical address, number of bytes)."""
 
     def __init__(self) -> None:
         self._pages: dict[int, np.ndarray] = {}
+        self.watches: dict[int, list[Watch]] = {}
+
+    def watch(self, watch: Watch, is_written: bool) -> None:
+        """Compare what is written to the bytes of a watch from now on, and what is there if that `is_written`."""
+        pa, n = watch.piece
+        if is_written:
+            watch.see(pa, self.peek([watch.piece]))
+        for page in range(pa >> _PAGE_BITS, (pa + n - 1 >> _PAGE_BITS) + 1):
+            self.watches.setdefault(page, []).append(watch)
 
     def peek(self, pieces: Iterable[Piece]) -> np.ndarray:
         """Return the bytes of `pieces`, one after the other, as a new uint8 array; no simulated time passes."""
@@ -41,6 +72,8 @@ class MemoryStore:
         at = 0
         for pa, nbytes in pieces:
             for page, offset, n in _split(pa, nbytes):
+                for watch in self.watches.get(page, ()) if self.watches else ():
+                    watch.see((page << _PAGE_BITS) + offset, data[at : at + n])
                 held = self._pages.get(page)
                 if held is None:
                     held = self._pages[page] = np.zeros(_PAGE, np.uint8)

@@ -20,7 +20,8 @@ from kernbench import build
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies.points import FINISHED, progress
-from kernbench.studies.stamp import is_made, made_of, stamp
+from kernbench.studies.stamp import foreign, is_made, made_of, stamp
+from kernbench.sweeps.store import LOCK
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"
@@ -117,32 +118,65 @@ def run(
     given = {key: _from_here(value) for key, value in (parameters or {}).items()}
     values = _full(notebook.with_suffix(".yaml")) | given
     values |= {
-        "output": str(out),
         "workers": workers or os.cpu_count() or 1,
         "rerender": rerender or os.environ.get("MILESTONE_FAST") == "1",
     }
     values["overrides"] = list(overrides)
     machine = resolve_topology(topology, overrides)
+    work = out.with_name(f".{out.name}.unfinished")
+    values["output"] = str(work)
     if isinstance(topology, Machine):
-        values["topology"] = str(out / MACHINE)
+        values["topology"] = str(work / MACHINE)
     elif machine.source.startswith("preset:"):
         values["topology"] = machine.source
     else:
         values["topology"] = str(Path(machine.source).resolve())
     _check(notebook, values)
+    _recover(out)
     followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
     # What a Python file does may change without its text.
     code = any(str(value).endswith(".py") for value in given.values())
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or values["rerender"]):
         return Report(out, found=True)
+    if values["rerender"] and out.is_dir():
+        shutil.copytree(out, work, dirs_exist_ok=True)
     if isinstance(topology, Machine):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
-    _execute(notebook, out, values)
+        work.mkdir(parents=True, exist_ok=True)
+        (work / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
+    _execute(notebook, work, values)
     if not values["rerender"]:  # which draws results of whatever code made them
-        stamp(out, key)
+        stamp(work, key)
+    publish(work, out, foreign(out) if output is not None and out.is_dir() else ())
     return Report(out, found=False)
+
+
+def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
+    """Move a finished report to its place, at once: whenever this is interrupted, a whole report is there.
+
+    Files to `keep` in `out` stay there. Finished points do not: the shared cache has them.
+    """
+    for name in (FINISHED, LOCK):
+        (work / name).unlink(missing_ok=True)
+    former = out.with_name(f".{out.name}.former")
+    _recover(out)
+    if out.exists():
+        for path in keep:
+            target = work / path.relative_to(out)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+        out.rename(former)
+    work.rename(out)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def _recover(out: Path) -> None:
+    """Put back what was there before a move that was interrupted half way."""
+    former = out.with_name(f".{out.name}.former")
+    if former.exists() and not out.exists():
+        former.rename(out)
+    elif former.exists():
+        shutil.rmtree(former)
 
 
 def _full(path: Path) -> dict[str, Any]:
@@ -174,7 +208,6 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
     from papermill.exceptions import PapermillExecutionError
 
     with TemporaryDirectory() as aside, _progress(notebook.stem, out / FINISHED):
-        # What a study refuses leaves nothing behind: the notebook joins its report once that has been begun.
         report = Path(aside) / REPORT
         build.engine()  # warns here if there is no core, not in the notebook, whose process then has an engine selected
         try:
@@ -202,10 +235,13 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
         finally:
             if _begun(out) and report.is_file():
                 shutil.move(report, out / REPORT)
+            elif not _begun(out):
+                shutil.rmtree(out, ignore_errors=True)
 
 
 def _begun(out: Path) -> bool:
-    return (out / FINISHED).is_file()
+    """Return whether the study has written anything: what it refuses before leaves nothing behind."""
+    return out.is_dir() and any(path.name not in (MACHINE, LOCK) for path in out.iterdir())
 
 
 @contextlib.contextmanager

@@ -52,6 +52,13 @@ def _map(case: str) -> Chart:
     return Chart(name, draw, f"Busy links of {case}", where=lambda row: row["case"] == case and bool(row.get("links")))
 
 
+def _parts_of_the_smallest(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw what the time of single transfers is made of, at the smallest size."""
+    least = min(row["nbytes"] for row in rows)
+    draw = kinds.parts("case", list(_COLOURS), title="time [ns]", colours=_COLOURS)
+    return draw([row for row in rows if row["nbytes"] == least], columns, machine)
+
+
 def _name(row: Mapping[str, Any]) -> str:
     return f"{row['case']}, {row['transfers']} x {size_name(row['nbytes'])}"
 
@@ -104,9 +111,9 @@ class ProbeStudy(Study):
         ),
         Chart(
             "probe_single_parts",
-            kinds.parts("case", list(_COLOURS), title="time [ns]", colours=_COLOURS),
-            lambda rows: f"Where the time of a single transfer of {size_name(rows[0]['nbytes'])} goes",
-            where=lambda row: _single(row) and row["nbytes"] == 4 * KIB,
+            _parts_of_the_smallest,
+            lambda rows: f"Where the time of a single transfer of {size_name(min(r['nbytes'] for r in rows))} goes",
+            where=_single,
             caption="Parts sum to the time exactly: wires, nodes, one flit's time on the faster links (fill), bytes on "
             "the slowest link (serialization), and what the memory adds.",
         ),
@@ -170,11 +177,10 @@ class ProbeStudy(Study):
             "fair_utilization", "hottest_link", "hottest_share",
         ]  # fmt: skip
         chosen = {"Single transfers": (single, True), "Patterns": (pattern, False)}
-        tables = {
+        return {
             heading: pd.DataFrame([r for r in rows if _single(r) is alone], columns=names)
             for heading, (names, alone) in chosen.items()
         }
-        return {heading: table for heading, table in tables.items() if len(table)}
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Return what single transfers and patterns say."""

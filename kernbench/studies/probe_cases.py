@@ -60,7 +60,7 @@ def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
     known = cases(machine)
     for name in names:
         if name not in known:
-            raise ArgumentError(f"no probe case {name!r} on this machine; {hint(name, known)}")
+            raise ArgumentError(f"no probe case {name!r} on this machine; {hint(name, known, likeness=0.3)}")
     return [known[name] for name in names] if names else list(known.values())
 
 

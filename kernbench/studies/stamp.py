@@ -49,6 +49,16 @@ def is_made(folder: Path, key: str | None) -> bool:
     return isinstance(made, dict) and made.get("key") == key and made.get("files") == _files(folder)
 
 
+def foreign(folder: Path) -> list[Path]:
+    """Return the files of a folder that no report wrote, as far as its stamp tells."""
+    try:
+        made: Any = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        written = set(made["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        written = set()
+    return [folder / name for name in _files(folder) if name not in written]
+
+
 def stamp(folder: Path, key: str | None) -> None:
     """Say of the report in `folder` that it is that of `key`."""
     text = json.dumps({"key": key, "files": _files(folder)}, indent=1)

@@ -128,7 +128,7 @@ class Study:
 
         The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value.
         """
-        raise NotImplementedError
+        raise self._missing("points")
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
         """Simulate one point and return its row: plain values, units in the names of columns."""
@@ -142,11 +142,11 @@ class Study:
 
     def program(self, torch: RuntimeContext, **point: Any) -> object:
         """Run one point in a session. Its signature gives the fields of the explorer's form and the axes of sweeps."""
-        raise NotImplementedError
+        raise self._missing("program")
 
     def row(self, machine: Machine, result: Result, **point: Any) -> Row:
         """Return what the study keeps of one run of `program`."""
-        raise NotImplementedError
+        raise self._missing("row")
 
     def fields(self) -> dict[str, inspect.Parameter]:
         """Return the fields of a point by name: the keywords of `simulate`, or of `program` if that is what it runs."""
@@ -179,6 +179,9 @@ class Study:
 
         shown = [name for name in self.columns if any(name in row for row in rows)]
         return {"All points": pd.DataFrame(rows, columns=shown)}
+
+    def _missing(self, method: str) -> KernbenchError:
+        return KernbenchError(f"study {type(self).__name__} must define {method}")
 
     # -- what the frame does with it
 
@@ -328,17 +331,18 @@ class Report:
         return sorted(found, key=lambda finding: -finding.weight)[:MOST_FINDINGS]
 
     def figure(self, name: str) -> Any:
-        """Return a figure to show in a notebook cell, as it has been written.
+        """Return a figure to show in a notebook cell, as it has been written; a sentence if no row is for it.
 
         Raises
         ------
         KernbenchError
             If the study has no chart of that name.
         """
-        from IPython.display import Image
+        from IPython.display import Image, Markdown
 
-        self.chart(name)
         assert self.folder is not None
+        if not self._named(name).taken(self.rows):
+            return Markdown(f"*{name}: the parameters of this run leave no point for this figure.*")
         return Image(self.folder / f"{name}.png", width=720)
 
     def chart(self, name: str) -> Any:
@@ -349,10 +353,13 @@ class Report:
         KernbenchError
             If the study has no chart of that name, or no row for it.
         """
+        return self._named(name).show(self.rows, self.study.columns, self.machine)
+
+    def _named(self, name: str) -> Chart:
         charts = {chart.name: chart for chart in self.study.charts}
         if name not in charts:
             raise KernbenchError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
-        return charts[name].show(self.rows, self.study.columns, self.machine)
+        return charts[name]
 
     def write(self, folder: Path) -> list[Path]:
         """Write the report and return its paths, the page first.
@@ -400,7 +407,7 @@ class Report:
             for chart in rest:
                 lines += _figure(chart, self.rows)
         for heading, table in study.tables(self.rows).items():
-            lines += [f"## {heading}", "", *_markdown(table, study.columns), ""]
+            lines += [f"## {heading}", "", *_markdown(table, study.columns), ""] if len(table) else []
         used = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.parameters.items())
         lines += ["## Method", "", study.method or (study.__doc__ or "").strip(), ""]
         lines += [f"Parameters: {used}.", ""] if used else []

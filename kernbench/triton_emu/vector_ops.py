@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.components.lines import kernel_line, line_text
 from kernbench.dtypes import DType, as_dtype, bfloat16, bool_, float32, int32
 from kernbench.errors import KernelError
+from kernbench.sim_engine.lines import line_text, user_line
 from kernbench.triton_emu.handles import Tile
 from kernbench.triton_emu.program import Program, broadcast, shape_of
 from kernbench.triton_emu.promotion import dtype_of, kind, promote, promote_scalar
@@ -33,7 +33,7 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _checked_divisor(name: str, function: Function) -> Function:
     """Return an integer division that refuses zeros, in the name of the line that is asking for it."""
-    line = kernel_line()
+    line = user_line()
 
     def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         zeros = np.count_nonzero(b == 0)

@@ -81,8 +81,13 @@ def _rows(file: str) -> list[dict]:
     if path.suffix == ".json":
         content = json.loads(path.read_text())
         return content["rows"] + content.get("limits", [])
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    with path.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    if "row" not in rows[0]:
+        return rows
+    # A nested column: `row` counts the rows of the study's own file, a mapping has columns `key` and `value`.
+    study = _rows(f"{path.parent.name}/{path.parent.name}.csv")
+    return [study[int(row["row"])] | row | ({"share": row["value"]} if "value" in row else {}) for row in rows]
 
 
 def _is_estimate(row: dict) -> bool:

@@ -137,7 +137,7 @@ def test_times_are_the_same_with_and_without_data():
     def program(data):
         with session(small(), data=data) as torch:
             x = torch.from_numpy(np.ones((8, 8), np.float32)).to("ahbm", dp=DPPolicy(cube="row_wise"))
-            torch.launch("add", add_one, x, 16)
+            torch.launch("add", lambda x, *, tl: add_one(x + 16 * tl.program_id(1), 16, tl=tl), x)
             y = x.T.contiguous().clone()
             y.tolist()
             y.fill_(2)

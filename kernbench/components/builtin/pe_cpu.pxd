@@ -5,7 +5,7 @@ from kernbench.components.command cimport Value, Command
 from kernbench.components.jobs cimport Job, Issuer
 from kernbench.components.pe cimport Pe
 cdef class Program(Issuer):
-    cdef public object cpu, launch, engine, waits_for, _greenlet, _hub
+    cdef public object cpu, launch, engine, task, races, waits_for, _greenlet, _hub
     cdef public Pe pe
     cdef public Core core
     cdef public bint data, ended, short

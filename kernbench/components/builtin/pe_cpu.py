@@ -10,13 +10,13 @@ from greenlet import getcurrent, greenlet
 
 from kernbench.components.command import Command, Stopped, Value
 from kernbench.components.jobs import Issuer, Job
-from kernbench.components.lines import kernel_frame
 from kernbench.components.pe import Pe
 from kernbench.components.pipeline import Stage
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.registry import COMPONENTS, RUNNERS
 from kernbench.sim_engine.broadcast import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.lines import user_frame, user_line
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 
@@ -81,6 +81,8 @@ class Program(Issuer):
         self.engine = cpu.engine
         self.core, self.command_ps = self.pe.core, cpu.command_ps
         self.data = self.engine.data
+        self.task: Any = launch.task
+        self.races = None if launch.task is None else launch.task.device
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
         self.unfinished = self.commands = 0
@@ -127,6 +129,10 @@ class Program(Issuer):
         job = self.pe.job(command, self)
         if command.output is not None:
             self._place(command.output, job)
+        if self.races is not None:
+            touched = job.pieces()
+            if touched:
+                self.races.accesses(self, touched, user_line())
         self.issued += self.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
@@ -200,6 +206,31 @@ class Program(Issuer):
             self.pe.free(value, self.engine.env._now)
         self.launch.program_done(self)
 
+    # -- as an actor in a race
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether messages order it with the other programs of its launch."""
+        return bool(self.queues)
+
+    def says(self) -> str:
+        """Return PE and kernel."""
+        return f"{self.pe.name}, kernel {self.launch.name!r}"
+
+    def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
+        """Return whether a command under way touches, or writes, physical memory from `lo` to `hi`."""
+        order, mmu = self.pe.order, self.pe.mmu
+        return order is not None and any(
+            pa < hi and lo < pa + nbytes
+            for start, end, is_write in order.under_way()
+            if is_write or not writes_only
+            for pa, nbytes in mmu.translate(start, end - start)
+        )
+
+    def owner(self, pa: int) -> str:
+        """Return the tensor that a physical address is in."""
+        return self.pe.mmu.owner_of(pa) or ""
+
     def receives(self) -> bool:
         """Return whether the program waits for a message that has not come."""
         return bool(self.pe.ipcq.receiver.describe(self.launch.queues))
@@ -217,7 +248,7 @@ class Program(Issuer):
 
     def stands(self) -> str:
         """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
-        frame = kernel_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
+        frame = user_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 

@@ -164,6 +164,12 @@ class PeMMU:
         i = bisect_right(table.starts, va) - 1
         return table.owners[i] if i >= 0 and va < table.ends[i] else None
 
+    def owner_of(self, pa: int) -> str | None:
+        """Return the name of the tensor that a physical address belongs to, or None."""
+        table = self._table
+        ranges = zip(table.pas, table.starts, table.ends, table.owners, strict=True)
+        return next((owner for at, start, end, owner in ranges if at <= pa < at + end - start), None)
+
     def _unmapped(self, at: int, va: int, nbytes: int) -> str:
         table = self._table
         access = f"{self.name}: access to {_span(va, va + nbytes)} ({nbytes} B): {at:#x} is not mapped"

@@ -1,0 +1,75 @@
+"""Lines of the user's code: which one is calling the package now, or did when an error began."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType, TracebackType
+
+Line = tuple[CodeType, int]
+
+# What a program calls; kernels, studies and benches of the package are programs themselves.
+_MACHINERY = tuple(
+    f"kernbench.{name}." for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton_emu")
+)
+
+# Whether the code of a file is machinery, by its name.
+_ours: dict[str, bool] = {}
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Return whether a frame is the package's own: neither the user's code nor a kernel."""
+    file = frame.f_code.co_filename
+    found = _ours.get(file)
+    if found is None:
+        found = str(frame.f_globals.get("__name__", "")).startswith((*_MACHINERY, "simpy."))
+        if not file.startswith("<"):  # the name of a file, not of any text that was executed
+            _ours[file] = found
+    return found
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost of `frame` and its callers that is the user's, or a kernel's."""
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> Line | None:
+    """Return the line that is calling the package now, as `line_text` takes it: found at hardly any cost."""
+    frame: FrameType | None = sys._getframe(1)
+    known = _ours.get
+    while frame is not None and (known(frame.f_code.co_filename) or is_ours(frame)):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def line_text(line: Line | None) -> str:
+    """Return a line as messages name it: file:line."""
+    return "an unknown line" if line is None else f"{line[0].co_filename}:{line_number(line)}"
+
+
+def line_number(line: Line) -> int:
+    """Return the number of a line in its file."""
+    code, instruction = line
+    number = next((n for start, end, n in code.co_lines() if start <= instruction < end), None)
+    return number or code.co_firstlineno
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """Return file, line and function of the user's code that a traceback comes from; empty if there is none."""
+    place = ""
+    while trace is not None:
+        if not is_ours(trace.tb_frame):
+            place = _place(trace.tb_frame, trace.tb_lineno)
+        trace = trace.tb_next
+    return place
+
+
+def place_in(frame: FrameType | None) -> str:
+    """Return file, line and function of the innermost frame of the user's code; empty if there is none."""
+    frame = user_frame(frame)
+    return "" if frame is None else _place(frame, frame.f_lineno)
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"

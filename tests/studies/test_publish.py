@@ -1,0 +1,89 @@
+"""A report appears completely or not at all, whenever its process is interrupted or killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernbench.studies import milestone
+from kernbench.studies.stamp import foreign, stamp
+
+REPORT = [sys.executable, "-m", "kernbench", "milestone", "probe", "--param", 'cases=["own-slice-read", "h2d-write"]',
+          "--workers", "1", "--again"]  # fmt: skip
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def made(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in ("README.md", "rows.json"):
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_report_replaces_the_former_one_as_a_whole(tmp_path):
+    out = made(tmp_path / "out", "former")
+    (out / "former.png").write_text("gone")
+    work = made(tmp_path / "work", "new")
+    (work / "points.jsonl").write_text("{}")
+    milestone.publish(work, out)
+    assert content(out) == {"README.md": b"new", "rows.json": b"new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_files_that_no_report_wrote_stay(tmp_path):
+    out = made(tmp_path / "out", "former")
+    stamp(out, "key")
+    (out / "notes.txt").write_text("mine")
+    milestone.publish(made(tmp_path / "work", "new"), out, foreign(out))
+    assert content(out) == {"README.md": b"new", "rows.json": b"new", "notes.txt": b"mine"}
+
+
+@pytest.mark.parametrize("former", [True, False])
+def test_a_move_interrupted_half_way_is_undone(tmp_path, former):
+    out = tmp_path / "out"
+    made(tmp_path / ".out.former", "former")
+    if former:
+        made(out, "new")
+    milestone.publish(made(tmp_path / "work", "newest"), out)
+    assert content(out) == {"README.md": b"newest", "rows.json": b"newest"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_whenever_it_is_stopped_the_former_report_is_untouched(tmp_path, how):
+    out = tmp_path / "report"
+    environment = {**os.environ, "KERNBENCH_CACHE": str(tmp_path / "cache")}
+    command = [*REPORT, "--output", str(out)]
+    began = time.monotonic()
+    subprocess.run([*command, "--param", "sizes=[256]"], check=True, capture_output=True, env=environment)
+    whole, former = time.monotonic() - began, content(out)
+    rng = random.Random(int(how))
+    for _ in range(2):
+        process = subprocess.Popen(
+            [*command, "--param", "sizes=[512, 1024]"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(rng.uniform(0, whole))
+        if how is signal.SIGKILL:
+            os.killpg(process.pid, how)
+        else:
+            process.send_signal(how)
+        process.wait(60)
+        rows = json.loads((out / "probe.json").read_text())["rows"]
+        if {row["nbytes"] for row in rows} == {256}:
+            assert content(out) == former
+        else:  # it was finished before the signal came
+            assert {row["nbytes"] for row in rows} == {512, 1024}
+            former = content(out)
