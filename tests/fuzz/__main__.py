@@ -64,10 +64,9 @@ def main(seed: int | None, scale: float, only: tuple[str, ...], as_json: bool) -
 
 def _apart(part: str, seeds: range) -> Report:
     """Run a part in a process of its own, whose memory is the part's alone and which may die."""
-    code = f"from tests.fuzz.__main__ import run; import json, dataclasses; print(json.dumps(dataclasses.asdict(run({part!r}, {seeds!r}))))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False
-    )
+    code = "import dataclasses, json; from tests.fuzz.__main__ import run; "
+    code += f"print(json.dumps(dataclasses.asdict(run({part!r}, {seeds!r}))))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     try:
         return Report(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Collectives of ranks on the machine against numpy: every algorithm, odd worlds and sizes, overlap, groups, failures."""
+"""Collectives of ranks against numpy: every algorithm, odd worlds and sizes, overlap, groups, failures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Drawn:
         self.name = chosen.choice(list(TYPES))
         self.size, self.op = chosen.choice(SIZES), chosen.choice(list(OPS))
         self.calls = [chosen.choice(KINDS) for _ in range(chosen.choice([1, 1, 2]))]
-        self.algorithm = {kind: chosen.choice(algorithms(kind)) for kind in KINDS if kind not in ("message",)}
+        self.algorithm = {kind: chosen.choice(algorithms(kind)) for kind in KINDS if kind != "message"}
         self.is_async = chosen.random() < 0.5
         self.members = sorted(chosen.sample(range(self.world), chosen.randrange(1, self.world + 1)))
         self.root = chosen.choice(self.members)
@@ -55,10 +55,9 @@ class Drawn:
         self.culprit = chosen.choice(self.members)
 
     def __str__(self) -> str:
-        return (
-            f"world {self.world}, group {self.members}, root {self.root}, {self.size} x {self.name}, {self.op}, {self.calls}, "
-            + str({k: v for k, v in self.algorithm.items() if k in self.calls})
-        )
+        named = {kind: name for kind, name in self.algorithm.items() if kind in self.calls}
+        who = f"world {self.world}, group {self.members}, root {self.root}"
+        return f"{who}, {self.size} x {self.name}, {self.op}, {self.calls}, {named}"
 
     def values(self, rank: int, n: int = 1) -> np.ndarray:
         """Return what a rank gives: whole numbers whose sums are exact in every type."""

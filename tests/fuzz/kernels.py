@@ -68,8 +68,9 @@ class Drawn:
 
     def _tl(self, tl: Any, name: str, value: float, x: Any, y: Any) -> Any:
         calls: dict[str, Callable[[], Any]] = {
-            "add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "div": lambda: (x / y).to(x.dtype), "neg": lambda: -x,
-            "maximum": lambda: tl.maximum(x, y), "minimum": lambda: tl.minimum(x, y), "abs": lambda: tl.abs(x),
+            "add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "div": lambda: (x / y).to(x.dtype),
+            "neg": lambda: -x, "maximum": lambda: tl.maximum(x, y), "minimum": lambda: tl.minimum(x, y),
+            "abs": lambda: tl.abs(x),
             "where": lambda: tl.where(x > y, x, y), "scalar": lambda: x * int(value) + 1, "exp": lambda: tl.exp(x),
             "sqrt": lambda: tl.sqrt(tl.abs(x)), "sigmoid": lambda: tl.sigmoid(x), "fma": lambda: tl.fma(x, y, x),
             "trans2": lambda: tl.trans(tl.trans(x)) if len(self.shape) == 2 else x,
@@ -124,7 +125,6 @@ class Drawn:
         finite = np.isfinite(want) & np.isfinite(exact)
         terms = max(self.shape)
         eps = 2.0**-23 if got.dtype == np.float32 else float(ml_dtypes.finfo(got.dtype).eps)
-        x, y = self.given
         scale = np.maximum(np.abs(want), self._size())
         bound = (SUM_ULP * eps + terms * 2.0**-23) * scale
         bad = finite & (np.abs(exact - want) > bound)
@@ -167,34 +167,57 @@ def run(seeds: range, _folder: object = None) -> Report:
     return report
 
 
-def hostile() -> list[tuple[str, str]]:
-    """Return names and bodies of kernels that must end in an error; `x` is a pointer to 64 f32, `n` a number."""
-    raises = ["ValueError('no')", "KeyError('no')", "RecursionError", "MemoryError", "StopIteration(3)", "GeneratorExit", "SystemExit(0)",
-              "SystemExit(3)", "BaseException('no')", "OSError(5, 'no')", "UnicodeDecodeError('utf-8', b'', 0, 1, 'no')", "AssertionError",
-              "type('Own', (BaseException,), {})('mine')", "type('Odd', (Exception,), {'__str__': lambda s: 1 / 0})()"]  # fmt: skip
-    bodies = {
-        "divide": ["tl.arange(0, 4) // 0", "tl.arange(0, 4) % 0", "1 // 0", "tl.cdiv(4, 0)"],
-        "bounds": ["tl.load(x + n * 1000, shape=(4,))", "tl.store(x - n * 99, tl.zeros((4,), tl.float32))", "tl.load(x, shape=(n * 1000,))",
-                   "tl.load(x + tl.arange(0, 128) * n)", "tl.store(x + (1 << 50), tl.zeros((4,), tl.float32))"],
-        "room": ["tl.zeros((1 << 14, 1 << (n + 6)), tl.float32) + tl.load(x, shape=(1,))", "[tl.load(x, shape=(64,)) for _ in range(1 << 20)][0]",
-                 "tl.load(x, shape=(1 << 40,))"],
-        "shape": ["tl.load(x, shape=(3,)) + tl.load(x, shape=(4,))", "tl.load(x, shape=(0,))", "tl.load(x, shape=(-n,))", "tl.load(x, shape='a')",
-                  "tl.load(x, shape=(4,)).reshape(3)", "tl.dot(tl.load(x, shape=(4, 4)), tl.load(x, shape=(8, 8)))", "tl.load(x, shape=(2.5,))",
-                  "tl.sum(tl.load(x, shape=(4,)), axis=n)", "tl.arange(4, 0)", "tl.arange(0, 1 << 60)", "tl.full((4,), 'a', tl.float32)"],
-        "name": ["tl.no_such(x)", "undefined", "tl.float33", "x.no_such", "tl.load(x, shape=(4,)).no_such()", "tl.load(x, size=4)"],
-        "kind": ["tl.load(None)", "tl.load(3)", "tl.load('x')", "x + 'a'", "x * 2", "x + 1.5", "tl.load(x, shape=(4,)) + None", "tl.store(x, None)",
-                 "tl.store(x, 'a')", "tl.store(None, tl.arange(0, 4))", "tl.exp(None)", "tl.load(x, shape=(4,), dtype='f99')", "tl.wait(3)",
-                 "if_tile(tl.load(x, shape=(4,)))", "tl.load(x, shape=(4,)).to('no')", "tl.program_id(n)", "tl.num_programs(-n)", "len(x)",
-                 "x[0]", "tl.load(x, shape=(4,))[n]", "float(tl.load(x, shape=(4,)))", "list(tl.load(x, shape=(4,)))"],
-        "queue": ["tl.send(tl.load(x, shape=(4,)), 'right')", "tl.recv('left', shape=(4,))", "tl.send(None, None)", "tl.recv_async('E', shape=(4,))"],
-        "composite": ["tl.composite('no', x, x, x)", "tl.composite('gemm', x, x, x)", "tl.composite('gemm', None, None, None)", "tl.composite()"],
-        "late": ["kept.append(tl) or kept[0].load(x, shape=(4,))", "kept.append(tl.load(x, shape=(4,))) or kept[0] + 1"],
-        "depth": ["deep(n)", "[x for x in iter(lambda: deep(1), 0)]"],
-        "time": ["spin()", "commands(x, tl)", "caught(x, tl)"],
-        "raise": [f"throw({text})" for text in raises],
-        "kinds of kernel": ["(yield)", "await_it"],
-    }  # fmt: skip
-    return [(name, body) for name, several in bodies.items() for body in several]
+# Errors that a kernel may raise, of any kind.
+RAISED = (
+    "ValueError('no')", "KeyError('no')", "RecursionError", "MemoryError", "StopIteration(3)", "GeneratorExit",
+    "SystemExit(0)", "SystemExit(3)", "BaseException('no')", "OSError(5, 'no')",
+    "UnicodeDecodeError('utf-8', b'', 0, 1, 'no')",
+    "AssertionError", "type('Own', (BaseException,), {})('mine')",
+    "type('Odd', (Exception,), {'__str__': lambda s: 1 / 0})()",
+)  # fmt: skip
+# Bodies of kernels that must end in an error; `x` is a pointer to 64 f32, `n` a number.
+BODIES = {
+    "divide": ("tl.arange(0, 4) // 0", "tl.arange(0, 4) % 0", "1 // 0", "tl.cdiv(4, 0)"),
+    "bounds": (
+        "tl.load(x + n * 1000, shape=(4,))", "tl.store(x - n * 99, tl.zeros((4,), tl.float32))",
+        "tl.load(x, shape=(n * 1000,))", "tl.load(x + tl.arange(0, 128) * n)",
+        "tl.store(x + (1 << 50), tl.zeros((4,), tl.float32))",
+    ),
+    "room": (
+        "tl.zeros((1 << 14, 1 << (n + 6)), tl.float32) + tl.load(x, shape=(1,))",
+        "[tl.load(x, shape=(64,)) for _ in range(1 << 20)][0]", "tl.load(x, shape=(1 << 40,))",
+    ),
+    "shape": (
+        "tl.load(x, shape=(3,)) + tl.load(x, shape=(4,))", "tl.load(x, shape=(0,))", "tl.load(x, shape=(-n,))",
+        "tl.load(x, shape='a')", "tl.load(x, shape=(4,)).reshape(3)", "tl.load(x, shape=(2.5,))",
+        "tl.dot(tl.load(x, shape=(4, 4)), tl.load(x, shape=(8, 8)))", "tl.sum(tl.load(x, shape=(4,)), axis=n)",
+        "tl.arange(4, 0)", "tl.arange(0, 1 << 60)", "tl.full((4,), 'a', tl.float32)",
+    ),
+    "name": (
+        "tl.no_such(x)", "undefined", "tl.float33", "x.no_such", "tl.load(x, shape=(4,)).no_such()",
+        "tl.load(x, size=4)",
+    ),
+    "kind": (
+        "tl.load(None)", "tl.load(3)", "tl.load('x')", "x + 'a'", "x * 2", "x + 1.5", "tl.load(x, shape=(4,)) + None",
+        "tl.store(x, None)", "tl.store(x, 'a')", "tl.store(None, tl.arange(0, 4))", "tl.exp(None)", "tl.wait(3)",
+        "tl.load(x, shape=(4,), dtype='f99')", "if_tile(tl.load(x, shape=(4,)))", "tl.load(x, shape=(4,)).to('no')",
+        "tl.program_id(n + 3)", "tl.num_programs(-n)", "len(x)", "x[0]", "tl.load(x, shape=(4,))[n]",
+        "float(tl.load(x, shape=(4,)))", "list(tl.load(x, shape=(4,)))",
+    ),
+    "queue": (
+        "tl.send(tl.load(x, shape=(4,)), 'right')", "tl.recv('left', shape=(4,))", "tl.send(None, None)",
+        "tl.recv_async('E', shape=(4,))",
+    ),
+    "composite": (
+        "tl.composite('no', x, x, x)", "tl.composite('gemm', x, x, x)", "tl.composite('gemm', None, None, None)",
+        "tl.composite()",
+    ),
+    "late": ("kept.append(tl) or kept[0].load(x, shape=(4,))", "kept.append(tl.load(x, shape=(4,))) or kept[0] + 1"),
+    "depth": ("deep(n)", "[x for x in iter(lambda: deep(1), 0)]"),
+    "time": ("spin()", "commands(x, tl)", "caught(x, tl)"),
+    "raise": tuple(f"throw({text})" for text in RAISED),
+    "kinds of kernel": ("(yield)", "await_it"),
+}  # fmt: skip
 
 
 HELPERS = """
@@ -223,21 +246,22 @@ def if_tile(tile):
 def run_hostile(seeds: range, _folder: object = None) -> Report:
     """Run the hostile kernels in turn, in a launch or in a rank's; each must end in an error that names its line."""
     report = Report("hostile kernels")
-    known = hostile()
+    known = [(name, body) for name, several in BODIES.items() for body in several]
     for seed in seeds:
         name, body = known[seed % len(known)]
         chosen = random.Random(seed)
         n = chosen.choice([1, 2, 3, 7])
         space: dict[str, Any] = {"__name__": "hostile"}
         head = "async def" if body == "await_it" else "def"
-        source = f"{HELPERS}\n{head} kernel(x, n, *, tl):\n    tl.load(x, shape=(8,))\n    return {'None' if head != 'def' else body}\n"
+        result = "None" if body == "await_it" else body
+        source = f"{HELPERS}\n{head} kernel(x, n, *, tl):\n    tl.load(x, shape=(8,))\n    return {result}\n"
         exec(compile(source, f"<hostile {seed}>", "exec"), space)
         report.tried += 1
         begin = time.perf_counter()
         try:
             rounds = 2 if name == "late" else 1
             for _ in range(rounds):
-                told = _outcome(space["kernel"], n, chosen.random() < 0.3)
+                told = _outcome(space["kernel"], n, chosen.random() < 0.3, 0.5 if name == "time" else 20)
         except BaseException as error:
             told = error
             if isinstance(error, KeyboardInterrupt):
@@ -255,14 +279,14 @@ def run_hostile(seeds: range, _folder: object = None) -> Report:
     return report
 
 
-def _outcome(kernel: Any, n: int, in_rank: bool) -> BaseException | None:
+def _outcome(kernel: Any, n: int, in_rank: bool, host_s: float) -> BaseException | None:
     def program(torch: Any) -> None:
         x = torch.zeros(64, dtype=torch.float32, device="ahbm")
         torch.launch("hostile", kernel, x, n)
         x.numpy()
 
     try:
-        with session(MACHINE, data=True, limits={"host_s": 0.5}) as torch:
+        with session(MACHINE, data=True, limits={"host_s": host_s}) as torch:
             if in_rank:
                 torch.multiprocessing.spawn(lambda rank: program(torch), nprocs=1)
             else:

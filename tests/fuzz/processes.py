@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 from tests.fuzz.report import Report
@@ -36,7 +37,8 @@ runpy.run_module("kernbench", run_name="__main__", alter_sys=True)
 DIGEST = """
 import kernbench as kb
 from kernbench.benches.run import run
-print([run(name, "preset:small", data=True, log="tile").result.records.digest() for name in ("gemm-single-pe", "va-offset-verify")])
+for name in ("gemm-single-pe", "va-offset-verify"):
+    print(run(name, "preset:small", data=True, log="tile").result.records.digest())
 with kb.session(kb.load(), data=True) as torch:
     def program(rank):
         torch.distributed.init_process_group("ahbm")
@@ -45,6 +47,15 @@ with kb.session(kb.load(), data=True) as torch:
     torch.multiprocessing.spawn(program, nprocs=2)
 print(torch.result.records.digest())
 """
+
+
+ELSEWHERE = [x for part in ("files", "kernels", "hostile", "collectives", "damage") for x in ("--only", part)]
+
+
+def requirements() -> list[str]:
+    """Return what the package needs to run."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return list(project["dependencies"])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -112,8 +123,8 @@ def run_hash_seeds(seeds: range, _folder: Path) -> Report:
     for seed in seeds:
         report.tried += 1
         done = subprocess.run(
-            [sys.executable, "-c", DIGEST], env=environment(PYTHONHASHSEED=str(seed)), cwd=ROOT, capture_output=True, text=True,
-            check=False,
+            [sys.executable, "-c", DIGEST], env=environment(PYTHONHASHSEED=str(seed)), cwd=ROOT, capture_output=True,
+            text=True, check=False,
         )  # fmt: skip
         first = first or done.stdout
         if done.returncode or done.stdout != first:
@@ -131,14 +142,12 @@ def run_pythons(seeds: range, folder: Path) -> Report:
         home = folder / f"python3.{minor}"
         # The definition: a core is built for one version only.
         env = environment(KERNBENCH_ENGINE="definition")
+        python = str(home / "bin" / "python")
         steps = (
             [found, "-m", "venv", str(home)],
-            [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy", "pandas",
-             "click", "cloudpickle", "filelock", "greenlet", "matplotlib", "ml_dtypes", "platformdirs", "pydantic", "pyyaml",
-             "rich", "simpy", "tqdm"],
-            [str(home / "bin" / "python"), "-m", "tests.fuzz", "--scale", "0.05", "--seed", str(seeds.start), "--json", "--only", "files",
-             "--only", "kernels", "--only", "hostile", "--only", "collectives", "--only", "damage"],
-        )  # fmt: skip
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements()],
+            [python, "-m", "tests.fuzz", "--scale", "0.05", "--seed", str(seeds.start), "--json", *ELSEWHERE],
+        )
         if subprocess.run([found, "-c", "import venv"], check=False, capture_output=True).returncode:
             continue
         for step in steps:
