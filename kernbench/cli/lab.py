@@ -14,10 +14,10 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only serve; op
 @port_option
 @browser_option
 def lab(port: int | None, no_browser: bool) -> None:
-    """Open JupyterLab on notebooks/explorer.ipynb; stop it with Ctrl-C."""
-    from kernbench.notebook.serve import lab_arguments
+    """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C."""
+    from kernbench.notebook.serve import copy_notebooks, lab_arguments, notebook
 
-    arguments = lab_arguments(port, not no_browser)
+    arguments = lab_arguments(copy_notebooks(notebook().parents[1]), port, not no_browser)
     from jupyterlab.labapp import LabApp
 
     LabApp.launch_instance(arguments)

@@ -56,7 +56,7 @@ class Pe(Engines):
         self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
         self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
-        self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers)
+        self.pipeline = Pipeline(self.name, engine.log, config.pe_tcm.stage_buffers, engine.live)
         self.order: AccessOrder | None = None
         self.placed: dict[Value, Program] = {}
         self._jobs: dict[type[Command], Callable[[Any, Program | None], Job]] = {

@@ -11,7 +11,9 @@ so a stage needs no event of its own: only arrivals from memory and departures t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from operator import itemgetter
 from typing import Any
 
 from kernbench.components.jobs import TileJob, VectorJob
@@ -51,18 +53,38 @@ class Ring:
 class Stage:
     """A server of tiles: `free` from when on, `queue` the jobs in program order.
 
+    `busy_ps` counts all services so far, ahead of the clock, too; `planned` keeps (end, start, busy before) of those
+    that may be ahead, in a live run.
+
     `leaving` is the tile that has been served: (when, the ring it goes to). Until that has room the stage stands
     still, but the buffer that the tile came from is free since it was taken.
     """
 
-    __slots__ = ("busy_ps", "component", "free", "held", "leaving", "name", "queue")
+    __slots__ = ("busy_ps", "component", "free", "held", "leaving", "name", "planned", "queue")
 
-    def __init__(self, name: str, log: OpLog) -> None:
+    def __init__(self, name: str, log: OpLog, live: bool) -> None:
         self.name, self.component = name, log.component(name)
         self.free = self.busy_ps = 0
         self.held = False
         self.leaving: tuple[int, Ring] | None = None
         self.queue: deque[Any] = deque()
+        self.planned: list[tuple[int, int, int]] | None = [] if live else None
+
+    def serve(self, start: int, end: int) -> None:
+        """Count a service."""
+        if self.planned is not None:
+            self.planned.append((end, start, self.busy_ps))
+        self.busy_ps += end - start
+
+    def busy_by(self, now: int) -> int:
+        """Return for how long it has been busy by now [ps], in a live run."""
+        planned = self.planned
+        assert planned is not None
+        del planned[: bisect_right(planned, now, key=itemgetter(0))]
+        if not planned:
+            return self.busy_ps
+        _, start, before = planned[0]
+        return before + max(0, now - start)
 
     def leave(self) -> bool:
         """Let the served tile go on; return False while it is not known when it can."""
@@ -80,12 +102,12 @@ class Stage:
 class Pipeline:
     """The stages of one PE and the rings between them; `advance` moves every tile as far as is known."""
 
-    def __init__(self, pe: str, log: OpLog, buffers: int) -> None:
+    def __init__(self, pe: str, log: OpLog, buffers: int, live: bool = False) -> None:
         self.log = log
-        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", log)
-        self.gemm = Stage(f"{pe}.pe_gemm", log)
-        self.math = Stage(f"{pe}.pe_math", log)
-        self.store = Stage(f"{pe}.pe_fetch_store.store", log)
+        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", log, live)
+        self.gemm = Stage(f"{pe}.pe_gemm", log, live)
+        self.math = Stage(f"{pe}.pe_math", log, live)
+        self.store = Stage(f"{pe}.pe_fetch_store.store", log, live)
         self.fetch_gemm, self.fetch_math = Ring(buffers), Ring(buffers)
         self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
         self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
@@ -137,7 +159,7 @@ class Pipeline:
                 job.fetches = job.plan.fetches(i // job.kt)
             nbytes, service = job.fetches[k]
             end = start + service
-            stage.busy_ps += service
+            stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _FETCH, job.id, nbytes, 0, i)
             if end < room:
@@ -179,7 +201,7 @@ class Pipeline:
         ring.taken[ring.got % ring.size] = start
         ring.got += 1
         end = start + job.gemm_ps
-        stage.busy_ps += job.gemm_ps
+        stage.serve(start, end)
         if log.tiles:
             log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
         job.multiplied = i = i + 1
@@ -206,7 +228,7 @@ class Pipeline:
                     break
                 start = max(stage.free, job.ready)
                 end = stage.free = start + job.service_ps
-                stage.busy_ps += job.service_ps
+                stage.serve(start, end)
                 stage.queue.popleft()
                 if log.operation:
                     log.row(start, end, stage.component, _MATH, job.id, 0, job.command.flops, -1)
@@ -221,7 +243,7 @@ class Pipeline:
             o = job.vectored
             service = job.vector_ps(o)
             end = start + service
-            stage.busy_ps += service
+            stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
             stage.leaving = end, self.math_store
@@ -252,7 +274,7 @@ class Pipeline:
             o = job.stored
             service = job.plan.store_ps(o)
             end = start + service
-            stage.busy_ps += service
+            stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _STORE, job.id, job.plan.out_nbytes(o), 0, job.tile_of(o))
             job.stored = o + 1

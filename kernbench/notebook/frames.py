@@ -11,9 +11,10 @@ import numpy as np
 from kernbench.analysis.links import Crossings
 from kernbench.analysis.records import COLUMNS, Records
 from kernbench.analysis.result import Busy, Result
+from kernbench.sim_engine.counters import ENGINES
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.counters import Counters
 
 SHOWN_LINKS = 6
 
@@ -26,12 +27,12 @@ class Frame:
     ----------
     now_ns : float
         Simulated time.
-    exclusive_ns : dict
-        Mean exclusive time of each stage up to then; sums to `now_ns`.
+    busy_ns : dict
+        For how long each of `ENGINES` was busy up to then, as a mean over the PEs.
     links : tuple of Busy
         The busiest links so far.
     n_pes : int
-        PEs that have done work.
+        PEs that have had work.
     done, total : int
         Programs that have ended, of those started.
     events : int
@@ -41,7 +42,7 @@ class Frame:
     """
 
     now_ns: float
-    exclusive_ns: dict[str, float]
+    busy_ns: dict[str, float]
     links: tuple[Busy, ...]
     n_pes: int
     done: int = 0
@@ -53,17 +54,35 @@ class Frame:
 def frame_of(records: Records) -> Frame:
     """Return the frame at the end of `records`."""
     result = Result(records)
-    parts = result.breakdown
-    return Frame(result.latency_ns, parts.exclusive_ns(), tuple(result.busiest_links(SHOWN_LINKS)), len(records.pes()))
+    busy_ns = result.breakdown.busy_ns()
+    return Frame(
+        result.latency_ns,
+        {engine: busy_ns[engine] for engine in ENGINES},
+        tuple(result.busiest_links(SHOWN_LINKS)),
+        len(records.pes()),
+    )
 
 
-def live_frame(engine: GraphEngine, events_per_s: float) -> Frame:
-    """Return where an engine stands."""
-    return replace(
-        frame_of(engine.records()),
-        done=sum(launch.ended for launch in engine.launches),
-        total=sum(len(pes) for launch in engine.launches for pes in launch.cubes.values()),
-        events=engine.env.events,
+def live_frame(counters: Counters, events_per_s: float) -> Frame:
+    """Return what a snapshot of a run shows."""
+    now, n_pes = counters.now_ps, len(counters.pes)
+    first = np.argsort(-counters.busy_ps, kind="stable")[:SHOWN_LINKS].tolist()
+    links = [
+        Busy(
+            counters.links[i], int(counters.busy_ps[i]) / 1000, int(counters.busy_ps[i]) / now, int(counters.nbytes[i])
+        )
+        for i in first
+        if counters.busy_ps[i]
+    ]
+    busy = counters.engine_busy_ps.sum(axis=0) / (1000 * max(1, n_pes))
+    return Frame(
+        now / 1000,
+        dict(zip(ENGINES, busy.tolist(), strict=True)),
+        tuple(links),
+        n_pes,
+        done=counters.done,
+        total=counters.total,
+        events=counters.events,
         events_per_s=events_per_s,
     )
 

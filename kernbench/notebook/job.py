@@ -94,7 +94,7 @@ class Watch(Observer):
             return
         then, events = self._before
         self._before = now, engine.env.events
-        self._report(live_frame(engine, (engine.env.events - events) / max(1e-9, now - then)))
+        self._report(live_frame(engine.counters(), (engine.env.events - events) / max(1e-9, now - then)))
         self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))
 
 
@@ -195,7 +195,7 @@ class Job:
 
     def _run(self) -> Outcome:
         options = self.options
-        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[Watch(self.on_frame)])
+        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[Watch(self.on_frame)], live=True)
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)

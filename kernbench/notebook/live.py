@@ -1,12 +1,12 @@
-"""What a frame looks like: time and progress, the stages so far, the busiest links. Text only, for any thread."""
+"""What a frame looks like: time and progress, engines and links by how busy they were. Text only, for any thread."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
 
+from kernbench.analysis.result import LABELS
 from kernbench.viz import palette
-from kernbench.viz.html import stage_bar_svg
 
 if TYPE_CHECKING:
     from kernbench.notebook.frames import Frame
@@ -31,7 +31,7 @@ def frame_html(frame: Frame | None, status: str, message: str = "", end_ns: floa
     """
     parts = [_status(status, message)]
     if frame is not None:
-        parts += [_clock(frame, end_ns), stage_bar_svg(frame.exclusive_ns), _links(frame)]
+        parts += [_clock(frame, end_ns), _busy(frame)]
     return f'<div class="kb-frame">{"".join(parts)}</div>'
 
 
@@ -56,13 +56,23 @@ def _clock(frame: Frame, end_ns: float | None) -> str:
     return f'<div style="margin:6px 0">simulated time {" &nbsp; ".join(x for x in facts if x)}</div>'
 
 
-def _links(frame: Frame) -> str:
-    rows = "".join(
-        f'<tr><td style="text-align:left;font-family:monospace;font-size:90%">{escape(x.name)}</td>'
-        f'<td style="text-align:right;min-width:110px;background:linear-gradient(90deg,{_BAR} {x.share:.1%},'
-        f'transparent {x.share:.1%})">{x.share:.1%}</td>'
-        f'<td style="text-align:right">{x.nbytes:,} B</td></tr>'
-        for x in frame.links
+def _busy(frame: Frame) -> str:
+    now = max(frame.now_ns, 1e-3)
+    engines = "".join(_row(LABELS[name], ns / now) for name, ns in frame.busy_ns.items() if ns)
+    links = "".join(_row(f"<code>{escape(x.name)}</code>", x.share, f"{x.nbytes:,} B") for x in frame.links)
+    return "".join(
+        f'<table class="kb-table {kind}"><tr><th>{title}</th><th>busy so far</th><th>{last}</th></tr>{rows}</table>'
+        for kind, title, last, rows in (
+            ("kb-engines", "engines of a PE, mean", "", engines),
+            ("kb-links", "busiest links", "carried", links),
+        )
+        if rows
     )
-    head = '<tr><th style="text-align:left">busiest links</th><th>busy</th><th>carried</th></tr>'
-    return f'<table class="kb-table">{head}{rows}</table>' if rows else ""
+
+
+def _row(name: str, share: float, last: str = "") -> str:
+    bar = f"background:linear-gradient(90deg,{_BAR} {share:.1%},transparent {share:.1%})"
+    return (
+        f'<tr><td>{name}</td><td style="text-align:right;min-width:110px;{bar}">{share:.1%}</td>'
+        f'<td style="text-align:right">{last}</td></tr>'
+    )

@@ -24,11 +24,11 @@ class PageKernels(AsyncMappingKernelManager):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         self._visitors: dict[str, str] = {}
         self._starting = 0
 
-    async def start_kernel(self, **kwargs: Any) -> str:
+    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]  # of the class for one thread
         """Start a kernel for the visitor whose request this is.
 
         Raises
@@ -40,7 +40,7 @@ class PageKernels(AsyncMappingKernelManager):
         self._visitors = {kernel: who for kernel, who in self._visitors.items() if kernel in self}
         own = [kernel for kernel, who in self._visitors.items() if who == visitor]
         for kernel in own[: len(own) - MOST_OF_A_VISITOR + 1]:
-            await self.shutdown_kernel(kernel)
+            await self.shutdown_kernel(kernel)  # type: ignore[no-untyped-call]
         if len(self) + self._starting >= MOST_KERNELS:
             raise HTTPError(503, reason=f"{MOST_KERNELS} pages are open, no more fit on this server; try later")
         self._starting += 1

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from kernbench.errors import ConfigError
 from kernbench.sim_engine.limits import NONE, Limits
 
 NOTEBOOK = "explorer.ipynb"
+LAB = "lab"
 PAGE = "KERNBENCH_PAGE"
 PAGE_LIMITS = Limits(events=100_000_000, host_s=120)
 PAGE_MEMORY_BYTES = 4 << 30
 PAGE_IDLE_S = 1800
+_COPIED = "kernbench_copied"
 _SHARE = Path(__file__).parent / "share"
 
 
@@ -36,11 +41,56 @@ def notebook() -> Path:
     )
 
 
-def lab_arguments(port: int | None = None, browser: bool = True) -> list[str]:
+def copy_notebooks(root: Path) -> Path:
+    """Copy the notebooks of a checkout to its folder `lab`, which git ignores, and return that.
+
+    JupyterLab saves what it shows, so that notebooks under version control would change by being looked at. A copy
+    whose cells were edited stays as it is; another one follows its original.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be written.
+    """
+    lab = root / LAB
+    try:
+        for original in sorted(path for name in ("notebooks", "milestones") for path in (root / name).glob("*.ipynb")):
+            _copy(original, lab / original.relative_to(root))
+    except OSError as error:
+        raise ConfigError(f"{lab}: cannot be written ({error.strerror}); copy the checkout to another place") from error
+    return lab
+
+
+def _copy(original: Path, copy: Path) -> None:
+    content = json.loads(original.read_text("utf-8"))
+    cells = _cells(content)
+    if copy.is_file():
+        try:
+            present = json.loads(copy.read_text("utf-8"))
+        except ValueError:  # the user's, whatever it is
+            return
+        copied = present["metadata"].get(_COPIED)
+        if copied == cells or copied != _cells(present):
+            return
+    content["metadata"].pop("jupytext", None)  # the copy has no other half
+    content["metadata"][_COPIED] = cells
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _cells(notebook: dict[str, Any]) -> str:
+    """Return a hash of what the cells say, whatever came out of them."""
+    sources = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
+    return sha256(json.dumps(sources).encode()).hexdigest()
+
+
+def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -> list[str]:
     """Return the arguments with which JupyterLab opens on the explorer.
 
     Parameters
     ----------
+    folder : Path
+        Holds `notebooks`, see `copy_notebooks`.
     port : int, optional
         By default one that is free, from 8888 on.
     browser : bool
@@ -49,13 +99,12 @@ def lab_arguments(port: int | None = None, browser: bool = True) -> list[str]:
     Raises
     ------
     ConfigError
-        If JupyterLab is not installed, or there is no notebook.
+        If JupyterLab is not installed.
     """
     _needs("jupyterlab", "notebook")
-    path = notebook()
     arguments = [
         f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",
-        f"--ServerApp.root_dir={path.parents[1]}",
+        f"--ServerApp.root_dir={folder}",
         "--ServerApp.ip=127.0.0.1",
         f"--LabApp.app_settings_dir={_SHARE / 'lab'}",
     ]

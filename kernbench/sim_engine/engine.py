@@ -16,6 +16,7 @@ from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.broadcast import Launch, RangeMap, Spread, Target
 from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.counters import Counters, Meter
 from kernbench.sim_engine.fabric import Fabric
 from kernbench.sim_engine.host import HostCopy
 from kernbench.sim_engine.install import QueueInstall, QueueSpec
@@ -48,6 +49,8 @@ class GraphEngine:
         Who hears of launches and progress.
     tie_seed
         Permute the ranks that decide between simultaneous arrivals.
+    live
+        Keep what `counters` needs to tell what the engines of a PE have done from what is planned ahead.
     races
         With data, look for accesses to the same bytes that nothing orders.
     """
@@ -61,9 +64,10 @@ class GraphEngine:
         trace: bool = False,
         observers: Sequence[Observer] = (),
         tie_seed: int | None = None,
+        live: bool = False,
         races: bool = True,
     ) -> None:
-        self.machine, self.data = topology, enable_data
+        self.machine, self.data, self.live = topology, enable_data, live
         self.env = Clock()
         self.fabric = Fabric(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
@@ -81,7 +85,8 @@ class GraphEngine:
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
-        self._programs_seen = 0
+        self.programs_started = 0
+        self._meter = Meter(self)
 
     def races(self, sip: int) -> DeviceRaces | None:
         """Return what looks for races in the memory of a SIP; None in a run that does not."""
@@ -192,7 +197,7 @@ class GraphEngine:
         launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world)
         self.launches.append(launch)
         launch.done.callbacks.append(lambda _: self._launched(launch))
-        self._programs_seen += len(targets)
+        self.programs_started += len(targets)
         launch.send()
         for observer in self.observers:
             observer.launch_sent(launch)
@@ -315,7 +320,7 @@ class GraphEngine:
         self.env.core.clear()
 
     def _tick(self, finished: bool) -> Tick:
-        total = self._programs_seen
+        total = self.programs_started
         ended = sum(launch.ended for launch in self.launches)
         busy: dict[str, float] = {}
         for name, ps in busy_by_component(self).items():
@@ -330,6 +335,20 @@ class GraphEngine:
     def complete(self) -> bool:
         """Return whether nothing that was asked for is left undone."""
         return not (self.interrupted or self.failure or self.programs or len(self.env.core))
+
+    def counters(self) -> Counters:
+        """Return what links and PEs have done by now; takes as long however much has happened.
+
+        Raises
+        ------
+        KernbenchError
+            If the engine was not opened with `live`.
+        """
+        if not self.live:
+            raise KernbenchError(
+                "counters need GraphEngine(..., live=True): other runs keep no account of what is ahead"
+            )
+        return self._meter.read()
 
     def records(self) -> Records:
         """Return what happened so far, in columns."""

@@ -71,13 +71,13 @@ class Fabric:
         """Return what a node's transit component adds to the latency of links into it, and its hook."""
         if node.kind not in _TRANSIT:
             return 0, None
-        found = self._hooks.get(node.id)
-        if found is None:
-            part = COMPONENTS.resolve(node.impl)(node)
-            found = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
-            if found[1] is not None:  # the links into the node share what it keeps in mind
-                self._hooks[node.id] = found
-        return found
+        if node.id in self._hooks:
+            return self._hooks[node.id]
+        part = COMPONENTS.resolve(node.impl)(node)
+        extra_ps, hook = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
+        if hook is not None:  # the links into the node share what it keeps in mind
+            self._hooks[node.id] = extra_ps, hook
+        return extra_ps, hook
 
     def route(self, src: str, dst: str) -> Route:
         """Return the route from `src` to `dst` (cached)."""

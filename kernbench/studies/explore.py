@@ -67,7 +67,7 @@ def explorations() -> dict[str, Exploration]:
         function = getattr(module, FUNCTION, None)
         if callable(function):
             found[info.name.removesuffix(_APART)] = Exploration(function, getattr(module, COST), FUNCTION)
-    return found
+    return dict(sorted(found.items()))
 
 
 def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:

@@ -1,16 +1,9 @@
-"""A real browser on a real server, for tests of the panels: one of each for all of them."""
+"""A real browser, for tests of the panels: one for all of them."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
-from pathlib import Path
 
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
@@ -19,10 +12,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from tests.notebook.served import LONG_S, answers
 from tests.repo import ROOT
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-LONG_S = 60
 SHOTS = ROOT / "build" / "screenshots"
 _ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -45,29 +38,6 @@ def chromium():
         driver.quit()
 
 
-@contextmanager
-def served(command: str, folder: Path, token: str):
-    """`kernbench lab` or `kernbench web`, with no settings but its own; yields its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    own = {f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "DATA", "RUNTIME")}
-    own |= {"IPYTHONDIR": str(folder / "ipython"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
-    options = ["--token", token] if command == "web" else []
-    if command == "lab":
-        own["JUPYTER_TOKEN"] = token
-    with (folder / f"{command}.log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "kernbench", command, "--no-browser", "--port", str(port), *options],
-            cwd=folder, env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
-
-
 class Page:
     """What a user does and sees."""
 
@@ -76,18 +46,8 @@ class Page:
 
     def open(self, address: str) -> None:
         """Go there, once the server answers."""
-        WebDriverWait(self.driver, LONG_S, 0.2).until(lambda _: self._answers(address))
+        WebDriverWait(self.driver, LONG_S, 0.2).until(lambda _: answers(address))
         self.driver.get(address)
-
-    @staticmethod
-    def _answers(address: str) -> bool:
-        try:
-            with urllib.request.urlopen(address.partition("?")[0] + "?check", timeout=LONG_S):
-                return True
-        except urllib.error.HTTPError:
-            return True  # it answers; without the token, with a refusal
-        except OSError:
-            return False
 
     def all(self, css: str):
         return [x for x in self.driver.find_elements(By.CSS_SELECTOR, css) if x.is_displayed()]

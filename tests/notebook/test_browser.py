@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.notebook.served import TOKEN, served
 from tests.repo import ROOT
 
 REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
@@ -22,21 +23,17 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}"),
 ]
 
-TOKEN = "a-token-of-the-tests"
-
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     """Both servers, started at once, on a copy of the notebook: JupyterLab saves what it shows."""
-    from tests.notebook.browser import served
-
     with ExitStack() as stack:
         found = {}
         for command in ("web", "lab"):
             folder = tmp_path_factory.mktemp(command)
             (folder / "notebooks").mkdir()
             shutil.copy(ROOT / "notebooks" / "explorer.ipynb", folder / "notebooks")
-            found[command] = stack.enter_context(served(command, folder, TOKEN))
+            found[command] = stack.enter_context(served(command, folder))
         yield found
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import astuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.analysis.breakdown import ORDER, STAGES
-from kernbench.notebook.frames import SHOWN_LINKS, Film, frame_of
+from kernbench.notebook.frames import SHOWN_LINKS, Film, frame_of, live_frame
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.counters import ENGINES
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
-
-STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +26,17 @@ def film(result):
     return Film(result.records)
 
 
-def exclusive_by_hand(records, t):
-    """An instant at a time between neighbouring ends: the first stage of the order that is busy owns it."""
-    rows = [(op.start_ps, min(op.end_ps, t), STAGE_OF[op.kind]) for op in records if op.kind in STAGE_OF]
-    tiled = any(op.tile >= 0 for op in records)
-    rows = [row for row in rows if row[0] < t and not (tiled and row[2] == "composite")]
-    work = [row for row in rows if row[2] != "host"]
-    for launch in records.launches:
-        low, high = launch.start_ps, min(launch.end_ps, t)
-        inside = [row for row in work if row[1] > low and row[0] < high]
-        first = min((row[0] for row in inside), default=high)
-        last = max((row[1] for row in inside), default=high)
-        rows += [(low, first, "launch"), (last, high, "launch")]
-    edges = sorted({0, t, *(x for row in rows for x in row[:2] if 0 <= x <= t)})
-    total = dict.fromkeys(ORDER, 0)
-    for low, high in pairwise(edges):
-        busy = {stage for start, end, stage in rows if start <= low and end >= high}
-        total[next((stage for stage in ORDER if stage in busy), "wait")] += high - low
-    return {stage: ps / 1000 for stage, ps in total.items()}
+def busy_by_hand(records, t):
+    """Services of each engine, cut at a time; an engine serves one at a time."""
+    rows = [
+        (records.kinds[kind], start, min(end, t))
+        for kind, start, end in zip(
+            records.kind.tolist(), records.start_ps.tolist(), records.end_ps.tolist(), strict=True
+        )
+    ]
+    return {
+        name: sum(end - start for kind, start, end in rows if kind == name and start < t) / 1000 for name in ENGINES
+    }
 
 
 @settings(max_examples=15)
@@ -52,16 +45,28 @@ def test_frame_is_the_log_cut_at_its_time(result, film, share):
     t = round(result.records.makespan_ps * share)
     frame = film.frame(t)
     assert frame.now_ns == t / 1000
-    assert frame.exclusive_ns == pytest.approx(exclusive_by_hand(result.records, t))
-    assert sum(frame.exclusive_ns.values()) == pytest.approx(frame.now_ns)
+    assert frame.n_pes <= 1
+    assert frame.busy_ns == pytest.approx(busy_by_hand(result.records, t))
+    assert all(ns <= frame.now_ns for ns in frame.busy_ns.values())
 
 
 def test_last_frame_is_the_result(result, film):
     last = film.frame(film.end_ps)
     assert last == frame_of(result.records)
     assert last.now_ns == result.latency_ns
-    assert last.exclusive_ns == result.breakdown.exclusive_ns()
     assert list(last.links) == result.busiest_links(SHOWN_LINKS)
+
+
+def test_a_live_frame_at_the_end_is_the_last_one(result):
+    engine = GraphEngine(kb.load("preset:small"), True, log="tile", live=True)
+    with RuntimeContext(engine) as torch:
+        gemm.product(torch, 64, 128, 64, "ref_ref", "f16")
+    live, last = live_frame(engine.counters(), 0.0), frame_of(result.records)
+    assert (live.now_ns, live.busy_ns, live.n_pes) == (last.now_ns, pytest.approx(last.busy_ns), 1)
+    every = {x.name: x for x in result.busiest_links(1000)}
+    assert [x.busy_ns for x in live.links] == [x.busy_ns for x in last.links], "which of several that are as busy?"
+    assert all((x.busy_ns, x.share, x.nbytes) == astuple(every[x.name])[1:4] for x in live.links)
+    assert (live.done, live.total) == (1, 1)
 
 
 def test_links_are_never_busier_than_time_and_end_where_the_result_ends(result, film):
@@ -79,4 +84,4 @@ def test_the_first_frame_is_empty(film):
     first = film.frame(0)
     assert first.now_ns == 0
     assert not first.links
-    assert not any(first.exclusive_ns.values())
+    assert not any(first.busy_ns.values())

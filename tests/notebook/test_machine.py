@@ -132,7 +132,7 @@ def test_a_page_loads_what_it_offers_and_nothing_else(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("base: small\n")
     for source in (path, str(path), "preset:no_such"):
-        with pytest.raises(ConfigError, match="a page loads only what it offers: .*preset:small"):
+        with pytest.raises(ConfigError, match=r"a page loads only what it offers: .*preset:small"):
             form.load(source)
     assert form.machine.source == "preset:small"
     form.load("preset:default")

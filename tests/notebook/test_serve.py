@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import json
+import shutil
+import subprocess
+import urllib.request
 
 import pytest
 
 from kernbench.cli.main import main
 from kernbench.errors import ConfigError
 from kernbench.notebook import serve
+from tests.notebook.served import LONG_S, TOKEN, Socket, answers, served, until
 from tests.repo import ROOT
 
 
@@ -28,6 +34,7 @@ def test_where_there_is_none_a_remedy_is_told(tmp_path, monkeypatch):
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, capsys):
     monkeypatch.setattr(serve, "find_spec", lambda _: None)
+    monkeypatch.setattr(serve, "copy_notebooks", lambda root: root)
     assert main(["web"]) == 2
     assert "pip install 'kernbench[web]'" in capsys.readouterr().err
     assert main(["lab"]) == 2
@@ -35,20 +42,131 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, capsys):
 
 
 def test_both_stay_on_this_machine():
-    assert "--ServerApp.ip=127.0.0.1" in serve.lab_arguments(browser=False)
+    assert "--ServerApp.ip=127.0.0.1" in serve.lab_arguments(ROOT, browser=False)
     if importlib.util.find_spec("voila") is None:
         pytest.skip("Voila is not installed")
     arguments = serve.web_arguments("secret", 1234, browser=False)
     assert {"--Voila.ip=127.0.0.1", "--Voila.token=secret", "--port=1234", "--no-browser"} <= set(arguments)
 
 
-def test_the_lab_opens_on_the_explorer(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    arguments = serve.lab_arguments()
+def test_the_lab_opens_on_the_explorer(tmp_path):
+    arguments = serve.lab_arguments(tmp_path)
     assert "--LabApp.default_url=/lab/tree/notebooks/explorer.ipynb" in arguments
-    assert f"--ServerApp.root_dir={ROOT}" in arguments
+    assert f"--ServerApp.root_dir={tmp_path}" in arguments
 
 
 def test_the_labs_settings_stand_where_it_is_told():
-    folder = next(x.partition("=")[2] for x in serve.lab_arguments() if x.startswith("--LabApp.app_settings_dir="))
+    folder = next(x.partition("=")[2] for x in serve.lab_arguments(ROOT) if x.startswith("--LabApp.app_settings_dir="))
     assert "commsOverSubshells" in (ROOT / folder / "overrides.json").read_text()
+
+
+def notebook_of(*sources):
+    cells = [
+        {"cell_type": "code", "source": [x], "metadata": {}, "outputs": [], "execution_count": None} for x in sources
+    ]
+    return {"cells": cells, "metadata": {"jupytext": {"formats": "ipynb,py"}}, "nbformat": 4, "nbformat_minor": 5}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "one.ipynb").write_text(json.dumps(notebook_of("1")))
+    return tmp_path
+
+
+def sources(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+def test_an_edited_copy_stays_and_one_that_was_only_run_follows_its_original(checkout):
+    original, copy = checkout / "notebooks" / "one.ipynb", checkout / "lab" / "notebooks" / "one.ipynb"
+    assert serve.copy_notebooks(checkout) == checkout / "lab"
+    assert "jupytext" not in json.loads(copy.read_text())["metadata"]
+    ran = json.loads(copy.read_text())
+    ran["cells"][0]["execution_count"] = 7
+    copy.write_text(json.dumps(ran))
+    serve.copy_notebooks(checkout)
+    assert json.loads(copy.read_text()) == ran, "the original is as it was"
+    original.write_text(json.dumps(notebook_of("1", "2")))
+    serve.copy_notebooks(checkout)
+    assert sources(copy) == ["1", "2"]
+    edited = json.loads(copy.read_text())
+    edited["cells"][0]["source"] = ["mine"]
+    copy.write_text(json.dumps(edited))
+    original.write_text(json.dumps(notebook_of("1", "2", "3")))
+    serve.copy_notebooks(checkout)
+    assert sources(copy) == ["mine", "2"]
+    copy.write_text("no notebook")
+    serve.copy_notebooks(checkout)
+    assert copy.read_text() == "no notebook"
+
+
+def test_a_folder_that_cannot_be_written_is_named(checkout):
+    (checkout / "lab").write_text("a file")
+    with pytest.raises(ConfigError, match=r"lab: cannot be written .*; copy the checkout"):
+        serve.copy_notebooks(checkout)
+
+
+def git(checkout, *arguments):
+    names = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(["git", *names, *arguments], cwd=checkout, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+def test_opening_running_and_saving_notebooks_leaves_the_checkout_clean(tmp_path):
+    checkout, settings = tmp_path / "checkout", tmp_path / "settings"
+    settings.mkdir()
+    shutil.copytree(ROOT / "notebooks", checkout / "notebooks", ignore=shutil.ignore_patterns(".*", "0*"))
+    shutil.copy(ROOT / ".gitignore", checkout)
+    git(checkout, "init", "-q")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-qm", "as it was")
+    with served("lab", settings, cwd=checkout) as address:
+        api = Api(address)
+        until(lambda: answers(address), "the server")
+        [name] = [x["path"] for x in api.get("contents/notebooks")["content"] if x["name"] == "explorer.ipynb"]
+        model = api.get(f"contents/{name}")
+        kernel = api.send(
+            "POST", "sessions", {"path": name, "name": name, "type": "notebook", "kernel": {"name": "python3"}}
+        )
+        cell = model["content"]["cells"][-1]
+        cell["outputs"] = asyncio.run(outputs(address, kernel["kernel"]["id"], cell["source"]))
+        assert "application/vnd.jupyter.widget-view+json" in cell["outputs"][-1]["data"]
+        cell["execution_count"] = 2
+        cell["source"] += "\n# mine"
+        api.send("PUT", f"contents/{name}", {"type": "notebook", "format": "json", "content": model["content"]})
+    assert git(checkout, "status", "--porcelain") == ""
+    serve.copy_notebooks(checkout)
+    assert sources(checkout / "lab" / name)[-1].endswith("# mine")
+
+
+class Api:
+    """The REST interface of a Jupyter server."""
+
+    def __init__(self, address):
+        self._address = address
+
+    def get(self, path):
+        return self.send("GET", path)
+
+    def send(self, method, path, body=None):
+        request = urllib.request.Request(
+            f"{self._address}/api/{path}?token={TOKEN}", json.dumps(body).encode() if body else None, method=method
+        )
+        with urllib.request.urlopen(request, timeout=LONG_S) as answer:
+            return json.loads(answer.read())
+
+
+async def outputs(address, kernel, code):
+    """Run a cell as a front end does, and return its outputs as they are saved."""
+    found = []
+    async with Socket(address, kernel) as socket:
+        await socket.send("execute_request", {"code": code, "silent": False, "store_history": True})
+        ran = False
+        while not ran:
+            message = await socket.hear()
+            of_the_cell = message["parent_header"].get("msg_type") == "execute_request"
+            ran = of_the_cell and message["content"].get("execution_state") == "idle"
+            if message["msg_type"] == "execute_result":
+                found.append({"output_type": "execute_result", **message["content"]} | {"execution_count": 2})
+        return found

@@ -1,0 +1,171 @@
+"""Counters tell what has happened by now, whatever is reserved or planned, and in the end what the result tells."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench.errors import KernbenchError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.counters import ENGINES
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.observer import Observer
+from kernbench.studies import ccl_explore, gemm
+
+
+class Reader(Observer):
+    """Reads the counters at every pulse."""
+
+    def __init__(self):
+        self.seen = []
+
+    def pulse(self, engine):
+        self.seen.append(engine.counters())
+
+
+def transfers(torch):
+    """Copies long enough to reserve links far ahead, to PEs that share some of them."""
+    spread = DPPolicy(cube="row_wise", pe="row_wise")
+    for sip in range(torch.engine.machine.config.n_sips):
+        torch.zeros(512, 128, dtype=torch.float32, device=f"ahbm:{sip}", dp=spread)
+    torch.ahbm.synchronize()
+
+
+PROGRAMS = {
+    "gemm from memory": ("small", lambda torch: gemm.product(torch, 128, 256, 128, "ref_ref", "f16")),
+    "gemm from TCM": ("small", lambda torch: gemm.product(torch, 128, 256, 128, "load_load", "f16")),
+    "transfers": ("default", transfers),
+    "all-reduce": ("default", lambda torch: ccl_explore.explore(torch, elements=16384, cubes=2, pes=2)),
+}
+
+
+def run(program, preset, slices=64, **options):
+    """Run in slices of a few events, with a snapshot after each; return the engine and the snapshots."""
+    reader = Reader()
+    engine = GraphEngine(kb.load(f"preset:{preset}"), True, log="tile", observers=[reader], live=True, **options)
+    with patch("kernbench.sim_engine.engine._SLICE", slices), RuntimeContext(engine) as torch:
+        program(torch)
+    return engine, [*reader.seen, engine.counters()]
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def ran(request):
+    preset, program = PROGRAMS[request.param]
+    return run(program, preset)
+
+
+def by_link(counters, column):
+    return dict(zip(counters.links, getattr(counters, column).tolist(), strict=True))
+
+
+def test_no_server_is_busy_for_longer_than_the_run(ran):
+    _, seen = ran
+    assert len(seen) > 10
+    for counters in seen:
+        assert np.all(counters.busy_ps <= counters.now_ps)
+        assert np.all(counters.engine_busy_ps <= counters.now_ps)
+        assert np.all(counters.queued >= 0)
+
+
+def test_what_has_happened_stays(ran):
+    _, seen = ran
+    for before, after in pairwise(seen):
+        assert before.now_ps <= after.now_ps
+        for column in ("busy_ps", "nbytes"):
+            later = by_link(after, column)
+            assert all(value <= later[link] for link, value in by_link(before, column).items())
+        later = dict(zip(after.pes, after.engine_busy_ps, strict=True))
+        for pe, values in zip(before.pes, before.engine_busy_ps, strict=True):
+            assert np.all(values <= later[pe])
+
+
+def test_in_the_end_they_are_those_of_the_result(ran):
+    engine, seen = ran
+    records, last = engine.records(), seen[-1]
+    links = records.links
+    assert by_link(last, "busy_ps") == dict(zip(links.names, links.busy_ps.tolist(), strict=True))
+    assert by_link(last, "nbytes") == dict(zip(links.names, links.nbytes.tolist(), strict=True))
+    assert not last.queued.any()
+    assert last.done == last.total
+    busy = dict(zip(records.components, records.component_busy_ps.tolist(), strict=True))
+    for place, values in zip(last.pes, last.engine_busy_ps.tolist(), strict=True):
+        pe = "sip{}.cube{}.pe{}".format(*place)
+        names = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
+        assert values == [busy[f"{pe}.{name}"] for name in names]
+
+
+@pytest.mark.parametrize("name", ["gemm from memory", "gemm from TCM"])
+def test_engines_have_done_what_the_log_says_they_had_done_by_then(name):
+    preset, program = PROGRAMS[name]
+    engine, seen = run(program, preset, slices=4)
+    kinds = {name: i for i, name in enumerate(engine.records().kinds)}
+    records = engine.records()
+    partial = 0
+    for counters in seen:
+        for i, stage in enumerate(ENGINES):
+            rows = records.kind == kinds[stage]
+            start, end = records.start_ps[rows], records.end_ps[rows]
+            done = np.clip(counters.now_ps, start, end) - start
+            assert counters.engine_busy_ps[:, i].sum() == done.sum()
+            partial += int(((start < counters.now_ps) & (counters.now_ps < end)).any())
+    assert partial, "snapshots in the middle of a service"
+
+
+@pytest.mark.parametrize("name", ["transfers", "all-reduce"])
+def test_links_have_done_what_their_hops_say_they_had_done_by_then(name):
+    preset, program = PROGRAMS[name]
+    engine, seen = run(program, preset, slices=16, trace=True)
+    hops = engine.fabric.hops
+    numbers = {link: i for i, link in enumerate(seen[-1].links)}
+    link = np.array([numbers[hop.link] for hop in hops])
+    arrival, start, end, nbytes = (
+        np.array([getattr(hop, x) for hop in hops]) for x in ("arrival_ps", "start_ps", "end_ps", "nbytes")
+    )
+    for counters in seen[:: max(1, len(seen) // 50)]:
+        n, now = len(counters.links), counters.now_ps
+        come = arrival < now  # of those that come now, some may not have come yet
+        done = np.bincount(link[come], (np.clip(now, start, end) - start)[come], len(numbers))
+        assert np.array_equal(counters.busy_ps, done[:n])
+        left = end <= now
+        assert np.array_equal(counters.nbytes, np.bincount(link[left], nbytes[left], len(numbers))[:n])
+
+
+def test_a_snapshot_takes_as_long_however_much_has_happened(monkeypatch):
+    """Counted in calls of the servers that are asked, and in what is kept ahead of the clock."""
+    from kernbench.components.pipeline import Stage
+
+    asked, kept = [], []
+    busy_by = Stage.busy_by
+
+    def counted(stage, now):
+        found = busy_by(stage, now)
+        asked[-1] += 1
+        kept[-1] += len(stage.planned)
+        return found
+
+    monkeypatch.setattr(Stage, "busy_by", counted)
+
+    class Counting(Reader):
+        def pulse(self, engine):
+            asked.append(0)
+            kept.append(0)
+            super().pulse(engine)
+
+    reader = Counting()
+    engine = GraphEngine(kb.load("preset:small"), log="tile", observers=[reader], live=True)
+    with RuntimeContext(engine) as torch:
+        for _ in range(4):
+            gemm.product(torch, 128, 256, 128, "ref_ref", "f16")
+    assert len(engine.records()) > 1000
+    assert set(asked) <= {0, len(ENGINES)}, "one PE works"
+    assert max(kept) < 50
+
+
+def test_a_run_that_keeps_no_account_says_so():
+    with pytest.raises(KernbenchError, match="live=True"):
+        GraphEngine(kb.load("preset:small")).counters()
