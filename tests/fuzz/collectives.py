@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.config import default_ccl_path, read_ccl
-from kernbench.errors import KernbenchError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.runtime_api.multiprocessing import ProcessRaisedException
 from kernbench.topology.builder import Machine, resolve_topology
@@ -20,6 +21,8 @@ WORLDS = range(1, 18)
 SIZES = (1, 2, 3, 5, 7, 31, 64, 127, 513, 1000)
 TYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32}
 OPS = {"sum": np.sum, "max": np.max, "min": np.min}
+# What a named algorithm answers to a group that it cannot serve.
+MISFIT = re.compile(r"algorithm '\w+': .*(form no grid|world_size = \d+, but \d+ take part|has no cycle)")
 KINDS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "message", "barrier")
 
 
@@ -150,9 +153,12 @@ def run(seeds: range, _folder: object = None) -> Report:
                 torch.multiprocessing.spawn(drawn.program, (torch, found), nprocs=drawn.world)
         except ProcessRaisedException as error:
             cause = error.__cause__
-            if not drawn.fails or error.error_index != drawn.culprit or not isinstance(cause, ZeroDivisionError):
+            if isinstance(cause, ConfigError) and MISFIT.search(str(cause)):
+                report.count("refused: the group does not fit the algorithm")
+            elif not drawn.fails or error.error_index != drawn.culprit or not isinstance(cause, ZeroDivisionError):
                 wrong = f"rank {error.error_index}: {type(cause).__name__}: {str(cause)[:300]}"
-            report.count("rank failures")
+            else:
+                report.count("rank failures")
         except KernbenchError as error:
             wrong = f"{type(error).__name__}: {str(error)[:300]}"
         else:
