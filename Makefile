@@ -7,6 +7,7 @@
 #   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make definition   tests of the engine, components, collectives and kernels on the definition, without the core
 #   make sanitize     the engine's tests on a core that checks its own memory and arithmetic
+#   make mutations   break each rule of docs/model.md in a copy, and see that a test notices; MUTATIONS='m4 m8_6' for some
 #   make bench        the speed of the simulator itself, into benchmarks/README.md
 #   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
 #   make core         compile what has changed of the simulator's core
@@ -22,7 +23,7 @@ CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test check definition sanitize oracle bench sync lock clean
+.PHONY: core milestones lab docs test check definition sanitize oracle mutations bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
 # core is built apart.
@@ -62,19 +63,24 @@ check: core
 definition: $(READY)
 	KERNBENCH_ENGINE=definition $(PYTEST) -n logical --dist loadfile $(ON_BOTH)
 
-# In a copy, which is built apart: a core with sanitizers is slow, and runs only where their library is loaded first.
+# In a copy, which is built apart: a core with sanitizers is slow, and runs only where their library is loaded first. greenlet
+# copies stacks as memory, so checks of the stack are off.
 SANITIZED := build/sanitize
+SANITIZE := -g1 -O1 -fno-omit-frame-pointer -fsanitize=address,undefined --param asan-stack=0
 sanitize: $(READY)
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
 	git ls-files -z | xargs -0 cp --parents --target-directory $(SANITIZED)
-	cd $(SANITIZED) && CFLAGS="-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined" KERNBENCH_ENGINE=core \
+	cd $(SANITIZED) && CFLAGS="$(SANITIZE)" KERNBENCH_ENGINE=core \
 	  $(CURDIR)/$(PY) setup.py --quiet build_ext --inplace
 	cd $(SANITIZED) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc KERNBENCH_ENGINE=core \
-	  $(CURDIR)/$(PYTEST) -q tests/sim_engine tests/components
+	  $(CURDIR)/$(PYTEST) -q --capture=sys tests/sim_engine tests/components
 
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
+
+mutations: $(READY)
+	$(PY) -m tests.mutations $(MUTATIONS)
 
 bench: core
 	$(PY) -m benchmarks

@@ -60,21 +60,21 @@ class BuildCore(build_ext):
         for orphan in {*package.rglob(f"*{build.SUFFIX}")} - built:
             orphan.unlink()
         old = {} if self.force else build.read_record(package)
-        if old != record or not all(file.is_file() for file in built):
-            self._compile(package, record, old)
-            write_record(package, record)
+        if old == record and all(file.is_file() for file in built):
+            return
+        stale = [e for e in self.extensions if is_stale(Path(e.sources[0]), package, record, old)]
+        if stale:
+            self._compile(stale, package, record)
+        write_record(package, record)
 
-    def _compile(self, package: Path, record: Mapping[str, str], old: Mapping[str, str]) -> None:
+    def _compile(self, stale: list[Extension], package: Path, record: Mapping[str, str]) -> None:
         from Cython.Build import cythonize
 
-        stale = [
-            extension for extension in self.extensions if is_stale(Path(extension.sources[0]), package, record, old)
-        ]
         use_compiler()
         say(f"compiling {len(stale)} of the {len(self.extensions)} modules of the core")
         # An interrupted build leaves modules that match no record.
         package.mkdir(parents=True, exist_ok=True)
-        pending = {Path(extension.sources[0]).relative_to(build.PACKAGE.name).as_posix(): "-" for extension in stale}
+        pending = {Path(e.sources[0]).relative_to(build.PACKAGE.name).as_posix(): "-" for e in stale}
         write_record(package, {**record, **pending})
         c = str(Path(self.build_temp) / "c")
         translated = cythonize(stale, build_dir=c, compiler_directives=DIRECTIVES, force=True, quiet=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,14 +18,16 @@ if TYPE_CHECKING:
     from kernbench.components.pe import Pe
 
 
+_LOAD, _STORE = KIND["load"], KIND["store"]
+
+
 class Request:
     """Bytes of one memory: what one descriptor asks for. `at` says where each piece lies in the command's bytes."""
 
-    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces", "sent_ps")
+    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
 
     def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
         self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
-        self.sent_ps = 0
         self.lines: list[int] | None = None
 
 
@@ -70,62 +71,55 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
 class AccessJob(Job):
     """A load or a store: a source of requests for its DMA channel. `buffer` holds the command's bytes."""
 
-    __slots__ = ("buffer", "left", "requests", "sent", "start_ps")
+    __slots__ = ("buffer", "channel", "kind", "left", "move", "requests", "sent", "start_ps")
 
-    is_load: ClassVar[bool] = False
-    kind: ClassVar[int]
-    move: ClassVar[int]
-
-    def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
-        super().__init__(pe, command, program)
+    def asks(self, command: Load | Store, channel: Channel, kind: int, move: int) -> None:
+        """Set what is asked for, over which channel of the DMA, and how the log calls the command and its requests."""
+        pe: Any = self.pe
         self.requests = gathered(pe, command.runs) if command.tiled else requests(pe, command.runs)
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
         self.buffer: np.ndarray | None = None
-        self.loaded = self.is_load
+        self.channel, self.kind, self.move = channel, kind, move
 
     def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
         """Return the physical memory that it touches: that of its requests."""
         writes = self.command.writes
         return [(request.pieces, writes) for request in self.requests]
 
-    @property
-    @abstractmethod
-    def channel(self) -> Channel:
-        """The DMA's, for what it is."""
-
     def enter(self) -> None:
         """Queue for the channel."""
         self.channel.queue.append(self)
         self.pe.pump()
 
-    def next_ps(self) -> int | None:
-        """Return when the next request may be issued, or None while the command depends on others."""
-        return None if self.waiting else self.ready + self.pe.mmu.lookup_ps
+    def next_ps(self) -> int:
+        """Return when the next request may be issued, or -1 while the command depends on others."""
+        return -1 if self.waiting else self.ready + self.pe.mmu.lookup_ps
 
     def issue(self) -> bool:
         """Issue the next request; return True if it was the last."""
-        request, now = self.requests[self.sent], self.pe.engine.env._now
-        request.sent_ps = now
+        request, now = self.requests[self.sent], self.pe.core.now
         if not self.sent:
             self.start_ps = now
         self.sent += 1
-        txn = Transaction(request.nbytes, request.offset, self._done, request, request.lines, request.pieces)
+        txn = Transaction(request.nbytes, request.offset, self, request, request.lines, request.pieces)
+        txn.asked_ps = now
         self.ask(txn, request)
         return self.sent == len(self.requests)
 
-    @abstractmethod
     def ask(self, txn: Transaction, request: Request) -> None:
         """Start the transaction of a request."""
+        raise TypeError(f"{type(self).__name__} does not say how it asks")
 
-    def _done(self, txn: Transaction) -> None:
+    def landed(self, arg: Any) -> None:
         """Take note of the end of a transaction; the last one ends the command."""
-        now, log = self.pe.engine.env._now, self.pe.engine.log
+        txn: Transaction = arg
+        now, log = self.pe.core.now, self.pe.log
         self.left -= 1
         if log.operation:
-            log.transfer(txn.arg.sent_ps, now, txn, self.id, -1, self.move)
+            log.transfer(txn.asked_ps, now, txn, self.id, -1, self.move)
             if not self.left:
-                nbytes = sum(request.nbytes for request in self.requests)
+                nbytes = sum([request.nbytes for request in self.requests])
                 log.row(self.start_ps, now, self.pe.dma.component, self.kind, self.id, nbytes, 0, -1)
         if not self.left:
             self.finish(now)
@@ -137,21 +131,21 @@ class LoadJob(AccessJob):
 
     __slots__ = ()
 
-    is_load, kind, move = True, KIND["load"], READ
-
-    @property
-    def channel(self) -> Channel:
-        """The one for reads."""
-        return self.pe.dma.reader
+    def __init__(self, pe: Pe, command: Load, program: Program | None) -> None:
+        self.begins(pe, command, program)
+        self.asks(command, pe.dma.reader, _LOAD, READ)
+        self.loaded = True
 
     def ask(self, txn: Transaction, request: Request) -> None:
         """Start to read."""
         self.pe.dma.port(request.node_id).read(txn)
 
-    def _done(self, txn: Transaction) -> None:
+    def landed(self, arg: Any) -> None:
+        """Take the bytes of a request."""
+        txn: Transaction = arg
         if txn.data is not None:
             self._take(txn.data, txn.arg)
-        super()._done(txn)
+        AccessJob.landed(self, txn)
 
     def _take(self, data: np.ndarray, request: Request) -> None:
         """Put the bytes of a request to their places in the command's."""
@@ -159,7 +153,7 @@ class LoadJob(AccessJob):
             self.buffer = data
             return
         if self.buffer is None:
-            self.buffer = np.zeros(sum(n for r in self.requests for _, n in r.pieces), np.uint8)
+            self.buffer = np.zeros(sum([n for r in self.requests for _, n in r.pieces]), np.uint8)
         taken = 0
         for at, (_, n) in zip(request.at, request.pieces, strict=True):
             self.buffer[at : at + n] = data[taken : taken + n]
@@ -176,16 +170,13 @@ class StoreJob(AccessJob):
 
     __slots__ = ()
 
-    kind, move = KIND["store"], WRITE
-
-    @property
-    def channel(self) -> Channel:
-        """The one for writes."""
-        return self.pe.dma.writer
+    def __init__(self, pe: Pe, command: Store, program: Program | None) -> None:
+        self.begins(pe, command, program)
+        self.asks(command, pe.dma.writer, _STORE, WRITE)
 
     def ask(self, txn: Transaction, request: Request) -> None:
         """Start to write."""
-        if self.pe.engine.data:
+        if self.pe.data:
             txn.data = self._bytes(request)
         self.pe.dma.port(request.node_id).write(txn)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.components.command import Command, Composite, Value, Vector
+from kernbench.components.source import Source
 from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.op_log import KIND
 
@@ -42,7 +43,7 @@ class Issuer(Callee):
         """Go on at `t`: what it waited for is complete."""
 
 
-class Job:
+class Job(Source):
     """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete.
 
     What it makes has a place in TCM: as an operand if it is `loaded`, none of its own if it `stays` in its slot.
@@ -126,7 +127,7 @@ class VectorJob(Job):
     __slots__ = ("service_ps",)
 
     def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:
-        super().__init__(pe, command, program)
+        self.begins(pe, command, program)
         self.service_ps = pe.math.ps(command.work)
 
     def enter(self) -> None:
@@ -148,7 +149,7 @@ class TileJob(Job):
     )  # fmt: skip
 
     def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Any) -> None:
-        super().__init__(pe, command, program)
+        self.begins(pe, command, program)
         self.plan = plan
         self.n: int = plan.n
         self.kt: int = plan.kt
@@ -158,8 +159,7 @@ class TileJob(Job):
         self.gemm_ps: int = plan.gemm_ps
         self.vector_ps: Callable[[int], int] | None = plan.vector_ps
         self.tile_ps = pe.scheduler.tile_ps
-        self.planned_ps: int | None = None
-        self.start_ps: int | None = None
+        self.planned_ps = self.start_ps = -1  # not yet
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
         self.fetches: list[tuple[int, int]] = []
@@ -180,19 +180,19 @@ class TileJob(Job):
             pe.dma.writer.queue.append(self.writes)
         pe.pump()
 
-    def planned(self, i: int) -> int | None:
-        """Return when PE_SCHEDULER has planned tile `i`, or None while it cannot begin with the command."""
-        return None if self.planned_ps is None else self.planned_ps + (i + 1) * self.tile_ps
+    def planned(self, i: int) -> int:
+        """Return when PE_SCHEDULER has planned tile `i`, or -1 while it cannot begin with the command."""
+        return -1 if self.planned_ps < 0 else self.planned_ps + (i + 1) * self.tile_ps
 
-    def landed(self, i: int) -> int | None:
-        """Return when the operands of tile `i` are in TCM, or None if that is not known yet."""
+    def operands_ps(self, i: int) -> int:
+        """Return when the operands of tile `i` are in TCM, or -1 if that is not known yet."""
         if self.reads is None:
             return self.planned(i)
         return self.reads.arrival(i)
 
     def fetch_left(self, i: int, start: int, end: int) -> None:
         """Note that the operands of tile `i` have left TCM: their buffers are free from `end` on."""
-        if self.start_ps is None:
+        if self.start_ps < 0:
             self.start_ps = start
         if self.reads is not None:
             self.reads.freed(i, end)
@@ -224,7 +224,7 @@ class TileJob(Job):
 
     def window(self, end: int) -> None:
         """Log the command as a whole, from its first DMA or fetch to `end`."""
-        log = self.pe.engine.log
+        log = self.pe.log
         if log.operation:
-            start = self.start_ps if self.start_ps is not None else self.ready
+            start = self.start_ps if self.start_ps >= 0 else self.ready
             log.row(start, end, self.pe.scheduler.component, _COMPOSITE, self.id, 0, self.command.flops, -1)

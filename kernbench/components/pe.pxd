@@ -8,9 +8,8 @@ from kernbench.components.builtin.pe_ipcq cimport PeIpcq
 from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.queues cimport Slot
 cdef class Pe(Engines):
-    cdef public object engine, mmu, name, config, gather, log, gemm, math, fetch_store, tcm, scheduler, pipeline, order
+    cdef public object engine, mmu, name, config, gather, gemm, math, fetch_store, tcm, scheduler, pipeline, order
     cdef public tuple place
-    cdef public Core core
     cdef public PeDma dma
     cdef public PeIpcq ipcq
     cdef public dict placed, _jobs

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.records import CommandInfo
 from kernbench.components.access import LoadJob, StoreJob
 from kernbench.components.command import Command, Composite, Dot, Load, Recv, Ref, Send, Span, Store, Value, Vector
 from kernbench.components.jobs import Engines, Job, VectorJob
@@ -100,14 +99,21 @@ class Pe(Engines):
         return first
 
     def _log(self, job: Job, issued: int, first: list[Command]) -> None:
-        command, log = job.command, self.engine.log
+        command, log = job.command, self.log
         made = command.out if isinstance(command, Composite) else command.output
         shape = made.shape if made is not None else ()
-        command.id = job.id = log.command(CommandInfo(command.name, *self.place, shape=shape, tag=command.tag))
+        sip, cube, pe = self.place
+        command.id = job.id = made_by = log.command(command.name, sip, cube, pe, shape, command.tag)
         launch = -1 if job.program is None else job.program.launch.id
-        log.issue(job.id, issued, launch, [*(other.id for other in first), *(value.maker for value in command.inputs)])
+        log.issued.append((made_by, issued, launch))
+        for other in first:
+            if other.id >= 0:
+                log.after.append((made_by, other.id))
+        for value in command.inputs:
+            if value.maker >= 0:
+                log.after.append((made_by, value.maker))
         if command.output is not None:
-            command.output.maker = job.id
+            command.output.maker = made_by
 
     def pump(self) -> None:
         """Move everything that can move."""

@@ -22,30 +22,34 @@ _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["
 
 
 class Ring:
-    """The buffers between two stages: `taken` holds when each was freed, None while it is full."""
+    """The buffers between two stages: buffer i % size is `freed` at a time (-1 while it is full), `filled` at one."""
 
-    __slots__ = ("got", "items", "put_", "size", "taken")
+    __slots__ = ("filled", "freed", "got", "put_", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.taken: list[int | None] = [0] * size
-        self.items: deque[int] = deque()
+        self.freed = [0] * size
+        self.filled = [0] * size
         self.put_ = self.got = 0
 
-    def room(self) -> int | None:
-        """Return since when the next buffer is free, or None if that is not known yet."""
-        return self.taken[self.put_ % self.size]
+    def room(self) -> int:
+        """Return since when the next buffer is free, or -1 if that is not known yet."""
+        return self.freed[self.put_ % self.size]
 
     def put(self, t: int) -> None:
         """Fill the next buffer at `t`."""
-        self.taken[self.put_ % self.size] = None
+        i = self.put_ % self.size
+        self.freed[i] = -1
+        self.filled[i] = t
         self.put_ += 1
-        self.items.append(t)
+
+    def first(self) -> int:
+        """Return when the oldest full buffer was filled, or -1 if none is full."""
+        return self.filled[self.got % self.size] if self.put_ > self.got else -1
 
     def take(self, t: int) -> None:
         """Free the oldest buffer at `t`."""
-        self.items.popleft()
-        self.taken[self.got % self.size] = t
+        self.freed[self.got % self.size] = t
         self.got += 1
 
 
@@ -55,17 +59,17 @@ class Stage:
     `busy_ps` counts all services so far, ahead of the clock, too; `planned` keeps (end, start, busy before) of those
     that may be ahead, in a live run.
 
-    `leaving` is the tile that has been served: (when, the ring it goes to). Until that has room the stage stands
-    still, but the buffer that the tile came from is free since it was taken.
+    `leaving` is the ring that the tile goes to which has been served by `end`, None if there is none. Until that ring
+    has room the stage stands still, but the buffer that the tile came from is free since it was taken.
     """
 
-    __slots__ = ("busy_ps", "component", "free", "held", "leaving", "name", "planned", "queue")
+    __slots__ = ("busy_ps", "component", "end", "free", "held", "leaving", "name", "planned", "queue")
 
     def __init__(self, name: str, log: OpLog, live: bool) -> None:
         self.name, self.component = name, log.component(name)
-        self.free = self.busy_ps = 0
+        self.free = self.busy_ps = self.end = 0
         self.held = False
-        self.leaving: tuple[int, Ring] | None = None
+        self.leaving: Ring | None = None
         self.queue: deque[Any] = deque()
         self.planned: list[tuple[int, int, int]] | None = [] if live else None
 
@@ -87,12 +91,12 @@ class Stage:
 
     def leave(self) -> bool:
         """Let the served tile go on; return False while it is not known when it can."""
-        assert self.leaving is not None
-        end, ring = self.leaving
+        ring = self.leaving
+        assert ring is not None
         room = ring.room()
-        if room is None:
+        if room < 0:
             return False
-        self.free = max(room, end)
+        self.free = room if room > self.end else self.end
         self.leaving = None
         ring.put(self.free)
         return True
@@ -122,14 +126,23 @@ class Pipeline:
         while True:
             self._again = False
             moved = bool(self.fetch.queue) and self._fetch()
-            if self.fetch_gemm.items or self.gemm.leaving is not None:
-                moved |= self._gemm()
+            if self.fetch_gemm.put_ > self.fetch_gemm.got or self.gemm.leaving is not None:
+                moved = self._gemm() or moved
             if self.math.queue or self.math.leaving is not None:
-                moved |= self._math()
-            if self.gemm_store.items or self.math_store.items or self.store.leaving is not None:
-                moved |= self._store()
+                moved = self._math() or moved
+            if (
+                self.gemm_store.put_ > self.gemm_store.got
+                or self.math_store.put_ > self.math_store.got
+                or self.store.leaving is not None
+            ):
+                moved = self._store() or moved
             # Whatever comes next waits for what is not there yet, unless a stage was held up by the one behind it.
-            held = self.fetch.held or self.gemm.leaving or self.math.leaving or self.store.leaving
+            held = (
+                self.fetch.held
+                or self.gemm.leaving is not None
+                or self.math.leaving is not None
+                or self.store.leaving is not None
+            )
             if not self._again and not (moved and held):
                 break
         self._moving = False
@@ -140,14 +153,12 @@ class Pipeline:
         while stage.queue:
             job: TileJob = stage.queue[0]
             i = job.fetched
-            landed = job.reads.landed.get(i) if job.reads is not None else None
-            if landed is None:
-                landed = job.landed(i)
-            if landed is None:
+            landed = job.operands_ps(i)
+            if landed < 0:
                 break
             ring = self.fetch_gemm if job.matrix else self.fetch_math
-            room = ring.taken[ring.put_ % ring.size]
-            if room is None:
+            room = ring.room()
+            if room < 0:
                 stage.held = True
                 break
             start = stage.free
@@ -164,11 +175,9 @@ class Pipeline:
             if end < room:
                 end = room
             stage.free = end
-            if ring is self.fetch_gemm and not ring.items and self.gemm.leaving is None and self.gemm.queue[0] is job:
-                ring.put_ += 1
+            ring.put(end)
+            if job.matrix and self.gemm.leaving is None and ring.put_ == ring.got + 1 and self.gemm.queue[0] is job:
                 self._multiply(job, end)
-            else:
-                ring.put(end)
             job.fetched = i + 1
             if job.fetched == job.n:
                 stage.queue.popleft()
@@ -184,21 +193,20 @@ class Pipeline:
                 if not stage.leave():
                     break
                 moved = True
-            if not ring.items:
+            if ring.put_ == ring.got:
                 break
-            self._multiply(stage.queue[0], ring.items.popleft())
+            self._multiply(stage.queue[0], ring.first())
             moved = True
         return moved
 
     def _multiply(self, job: TileJob, ready: int) -> None:
         """Give the tile that the fetch stage left at `ready` to the matrix engine."""
-        stage, log, ring = self.gemm, self.log, self.fetch_gemm
+        stage, log = self.gemm, self.log
         i = job.multiplied
         start = stage.free
         if start < ready:
             start = ready
-        ring.taken[ring.got % ring.size] = start
-        ring.got += 1
+        self.fetch_gemm.take(start)
         end = start + job.gemm_ps
         stage.serve(start, end)
         if log.tiles:
@@ -207,7 +215,8 @@ class Pipeline:
         if i % job.kt:
             stage.free = end
         else:
-            stage.leaving = end, self.gemm_store if job.vector_ps is None else self.gemm_math
+            stage.end = end
+            stage.leaving = self.gemm_store if job.vector_ps is None else self.gemm_math
             if i == job.n:
                 stage.queue.popleft()
 
@@ -221,31 +230,34 @@ class Pipeline:
                 moved = True
             if not stage.queue:
                 break
-            job = stage.queue[0]
-            if isinstance(job, VectorJob):
-                if job.waiting:
+            work = stage.queue[0]
+            if isinstance(work, VectorJob):
+                if work.waiting:
                     break
-                start = max(stage.free, job.ready)
-                end = stage.free = start + job.service_ps
+                start = max(stage.free, work.ready)
+                end = stage.free = start + work.service_ps
                 stage.serve(start, end)
                 stage.queue.popleft()
                 if log.operation:
-                    log.row(start, end, stage.component, _MATH, job.id, 0, job.command.flops, -1)
-                job.finish(end)
+                    log.row(start, end, stage.component, _MATH, work.id, 0, work.command.flops, -1)
+                work.finish(end)
                 moved = True
                 continue
+            job: TileJob = work
             ring = self.gemm_math if job.matrix else self.fetch_math
-            if not ring.items:
+            ready = ring.first()
+            if ready < 0:
                 break
-            start = max(stage.free, ring.items[0])
+            start = max(stage.free, ready)
             ring.take(start)
             o = job.vectored
+            assert job.vector_ps is not None
             service = job.vector_ps(o)
             end = start + service
             stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
-            stage.leaving = end, self.math_store
+            stage.end, stage.leaving = end, self.math_store
             job.vectored = o + 1
             if job.vectored == job.outputs:
                 stage.queue.popleft()
@@ -266,9 +278,10 @@ class Pipeline:
                 break
             job: TileJob = stage.queue[0]
             ring = self.gemm_store if job.vector_ps is None else self.math_store
-            if not ring.items:
+            ready = ring.first()
+            if ready < 0:
                 break
-            start = max(stage.free, ring.items[0])
+            start = max(stage.free, ready)
             ring.take(start)
             o = job.stored
             service = job.plan.store_ps(o)
@@ -280,8 +293,8 @@ class Pipeline:
             if job.stored == job.outputs:
                 stage.queue.popleft()
             moved = True
-            if job.writes:
-                stage.leaving, self._storing = (end, self.store_dma), job
+            if job.writes is not None:
+                stage.end, stage.leaving, self._storing = end, self.store_dma, job
             else:
                 stage.free = end
                 job.store_left(end)

@@ -33,7 +33,7 @@ cdef class Queue:
 cdef class Message(Job):
     cdef public object array, data, dtype
     cdef public RecvJob claimed
-    cdef public int64_t landed, left, nbytes, parts, start_ps
+    cdef public int64_t arrived, left, nbytes, parts, start_ps
     cdef public Queue queue
     cdef public list slots
     cpdef begin(self, int64_t t)

@@ -117,14 +117,14 @@ class Message(Job):
     """
 
     __slots__ = (
-        "array", "claimed", "data", "dtype", "landed", "left", "nbytes", "parts", "queue", "slots", "start_ps",
+        "array", "arrived", "claimed", "data", "dtype", "left", "nbytes", "parts", "queue", "slots", "start_ps",
     )  # fmt: skip
 
     def __init__(self, pe: Pe, command: Send, program: Program | None, queue: Queue) -> None:
         self.begins(pe, command, program)
         self.queue, self.nbytes = queue, command.nbytes
         self.parts = (command.nbytes + queue.slot_bytes - 1) // queue.slot_bytes
-        self.left = self.landed = 0
+        self.left = self.arrived = 0
         self.start_ps = -1
         self.array: np.ndarray | None = None
         self.data: np.ndarray | None = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kernbench.components.access import requests
 from kernbench.components.command import Run
 from kernbench.components.queues import Queue, RecvJob, Slot
+from kernbench.config.cube import PeIpcqConfig
 from kernbench.errors import KernelError
 from kernbench.sim_engine.backend import QUEUE
 from kernbench.sim_engine.callee import Callee
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
 _RECV = KIND["recv"]
 
 
+@lru_cache(maxsize=16)
+def _setup_ps(config: PeIpcqConfig) -> dict[str, int]:
+    """Return what an access to a slot costs on top, by the kind of memory; one table for all PEs."""
+    return {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
+
+
 class Receiver(Callee):
     """The receives of one PE; `waiting` are those that have no message yet, in program order.
 
@@ -31,8 +39,7 @@ class Receiver(Callee):
         pe = ipcq.pe
         self.ipcq, self.pe, self.engine = ipcq, pe, pe.engine
         self.core, self.log = pe.engine.env.core, pe.engine.log
-        config = pe.config.pe_ipcq
-        self.setup_ps = {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
+        self.setup_ps = _setup_ps(pe.config.pe_ipcq)
         self.waiting: list[RecvJob] = []
         self.unclaimed = 0
         self._ports = pe.fetch_store

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.causes import READ, WRITE
 from kernbench.components.command import Ref
 from kernbench.components.jobs import TileJob
+from kernbench.components.source import Source
 from kernbench.components.tile_plan import Grid
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kernbench.components.pe import Pe
 
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
+_READ, _WRITE = READ, WRITE
 
 Piece = tuple["Port", int, int, list[int] | None]
 
@@ -89,16 +91,19 @@ class Stream:
         return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
 
 
-class TileReads:
+class TileReads(Source):
     """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
 
-    `landed` holds when a tile was complete in TCM, until its buffers are free again.
+    `complete` holds when a tile was complete in TCM, until its buffers are free again.
     """
 
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
-        self.landed: dict[int, int] = {}
-        self._clock, self._reader = job.pe.engine.env, job.pe.dma.reader
+        self.complete: dict[int, int] = {}
+        pe: Any = job.pe
+        self._core, self._log = pe.core, pe.log
+        self._reader, self._pipeline = pe.dma.reader, pe.pipeline
+        self._component: int = pe.dma.component
         self._left: dict[int, int] = {}
         self._free: list[int] = []
         self._tile = -1
@@ -140,108 +145,112 @@ class TileReads:
             self._pending = self._tiles[k]
             self._left[i] = len(self._pending)
 
-    def arrival(self, i: int) -> int | None:
-        """Return when tile `i` is complete in TCM, or None if that is not known yet."""
-        if self._left.get(i) == 0 and i not in self.landed:
-            return self.job.planned(i)
-        return self.landed.get(i)
+    def arrival(self, i: int) -> int:
+        """Return when tile `i` is complete in TCM, or -1 if that is not known yet."""
+        t = self.complete.get(i)
+        if t is not None:
+            return t
+        return self.job.planned(i) if self._left.get(i) == 0 else -1
 
     def freed(self, i: int, t: int) -> None:
         """Note that the buffers of tile `i` are free from `t` on."""
-        self.landed.pop(i, None)
+        self.complete.pop(i, None)
         del self._left[i]
         self._free.append(t)
         if not self._arriving:
             self._reader.pump()
 
-    def next_ps(self) -> int | None:
+    def next_ps(self) -> int:
         """Return when the next request may be issued: planned, and a buffer free."""
-        job = self.job
-        if job.planned_ps is None:
-            return None
-        i = self._tile
+        job, i = self.job, self._tile
+        if job.planned_ps < 0:
+            return -1
         t = job.planned_ps + (i + 1) * job.tile_ps
         i -= self._pending[-1][0]
         if i < 0:
             return t
-        free = self._free
-        if i >= len(free):
-            return None
-        return t if t > free[i] else free[i]
+        if i >= len(self._free):
+            return -1
+        free = self._free[i]
+        return t if t > free else free
 
     def issue(self) -> bool:
         """Issue the next request; return True if it was the last."""
         job, pending = self.job, self._pending
         _, (port, offset, nbytes, lines) = pending.pop()
-        now = self._clock._now
-        if job.start_ps is None:
+        now = self._core.now
+        if job.start_ps < 0:
             job.start_ps = now
-        port.read(Transaction(nbytes, offset, self._arrived, (self._tile, now), lines))
+        txn = Transaction(nbytes, offset, self, None, lines)
+        txn.asked_ps, txn.tile = now, self._tile
+        port.read(txn)
         if not pending:
             self._prepare()
             return not self._pending
         return False
 
-    def _arrived(self, txn: Transaction) -> None:
-        i, issued = txn.arg
-        job = self.job
-        pipeline = job.pe.pipeline
-        now, log = self._clock._now, pipeline.log
+    def landed(self, arg: Any) -> None:
+        """Take what a request has read."""
+        txn: Transaction = arg
+        i, job = txn.tile, self.job
+        now, log = self._core.now, self._log
         if log.tiles:
-            log.row(issued, now, job.pe.dma.component, _DMA_IN, job.id, txn.nbytes, 0, i)
-            log.transfer(issued, now, txn, job.id, i, READ)
+            log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i)
+            log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
         left = self._left[i] - 1
         if left:
             self._left[i] = left
         else:
             self._left[i] = -1
-            self.landed[i] = now
+            self.complete[i] = now
             if i == job.fetched:
                 self._arriving = True
-                pipeline.advance()
+                self._pipeline.advance()
                 self._arriving = False
         self._reader.done()
 
 
-class TileWrites:
+class TileWrites(Source):
     """Writes the output tiles of a job as they leave the store stage; the last acknowledgement ends the job."""
 
     def __init__(self, job: TileJob, stream: Stream) -> None:
         self.job, self.stream = job, stream
+        pe: Any = job.pe
+        self._core, self._log, self._writer, self._pipeline = pe.core, pe.log, pe.dma.writer, pe.pipeline
+        self._component: int = pe.dma.component
         self._out = 0
         self._unacknowledged = 0
         self._pending: list[Piece] = []
 
-    def next_ps(self) -> int | None:
-        """Return when the next output tile is there, or None if that is not known yet."""
-        if self._pending:
-            return self.job.pe.engine.env._now
-        items = self.job.pe.pipeline.store_dma.items
-        return items[0] if items else None
+    def next_ps(self) -> int:
+        """Return when the next output tile is there, or -1 if that is not known yet."""
+        t: int = self._core.now if self._pending else self._pipeline.store_dma.first()
+        return t
 
     def issue(self) -> bool:
         """Issue the next request; return True if it was the last."""
-        job, pe = self.job, self.job.pe
-        now = pe.engine.env._now
+        job = self.job
+        now = self._core.now
         if not self._pending:
             self._pending = self.stream.pieces(*job.plan.out_place(self._out))[::-1]
             self._out += 1
-            pe.pipeline.store_dma.take(now)
+            self._pipeline.store_dma.take(now)
         port, offset, nbytes, lines = self._pending.pop()
         self._unacknowledged += 1
-        txn = Transaction(nbytes, offset, self._acknowledged, (job.tile_of(self._out - 1), now), lines)
+        txn = Transaction(nbytes, offset, self, None, lines)
+        txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
         port.write(txn)
-        pe.pipeline.advance()
+        self._pipeline.advance()
         return self._out == job.outputs and not self._pending
 
-    def _acknowledged(self, txn: Transaction) -> None:
-        job, pe = self.job, self.job.pe
-        tile, issued = txn.arg
-        now, log = pe.engine.env._now, pe.engine.log
+    def landed(self, arg: Any) -> None:
+        """Take an acknowledgement."""
+        txn: Transaction = arg
+        job, now, log = self.job, self._core.now, self._log
         if log.tiles:
-            log.row(issued, now, pe.dma.component, _DMA_OUT, job.id, txn.nbytes, 0, tile)
-            log.transfer(issued, now, txn, job.id, tile, WRITE)
+            log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile)
+            log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
         self._unacknowledged -= 1
         if not self._unacknowledged and self._out == job.outputs and not self._pending:
             job.written(now)
-        pe.dma.writer.done()
+        self._writer.done()

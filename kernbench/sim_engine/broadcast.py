@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from kernbench.analysis.records import CommandInfo
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import ACK_BYTES
@@ -33,7 +32,7 @@ class Broadcast(ABC):
 
     def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], name: str) -> None:
         self.engine, self.sip = engine, sip
-        self.id = engine.log.command(CommandInfo(name, sip))
+        self.id = engine.log.command(name, sip)
         self.cubes: dict[int, list[int]] = {}
         for cube, pe in targets:
             self.cubes.setdefault(cube, []).append(pe)

@@ -120,17 +120,20 @@ cdef class Core:
     cdef int64_t number, scheduled, phase
     cdef Place latest
     cdef Lines scratch
-    cdef int keep(self, object x) except -1
-    cdef object give(self, int i)
-    cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
-    cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
-    cdef int call(self, fn, arg) except -1
+    # What other modules call comes first: so they need not be compiled again when the rest changes.
     cpdef call_at(self, int64_t t, fn, arg=*)
     cpdef call_last(self, int64_t t, fn, arg=*)
     cpdef call_ordered(self, int64_t t, int64_t key, fn, arg)
     cpdef wake_at(self, int64_t t, Callee callee, int what, arg)
     cpdef event_at(self, int64_t t, int64_t priority, event)
     cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=*)
+    cdef int keep(self, object x) except -1
+    cdef object give(self, int i)
+    cdef int drop(self, int i, x) except -1
+    cdef int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1
+    cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
+    cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
+    cdef int call(self, fn, arg) except -1
     cdef Train start(self, tuple links, int64_t count, int64_t size, fn, arg, bint each, int64_t a, int64_t d)
     cdef bint singly(self, tuple links) except -1
     cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1
@@ -141,7 +144,7 @@ cdef class Core:
     cdef int serve(self, Link link, Place place) except -1
     cdef int advance(self, Train train) except -1
     cdef int take(self, Train train, int k) except -1
-    cdef int hop(self, Train train, int k, int64_t number) except -1
+    cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1
     cdef int end(self, Train train) except -1
     cdef int64_t cut(self, Train train, int64_t keep) except -1
 

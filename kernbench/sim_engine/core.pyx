@@ -19,13 +19,18 @@ are kept in lists, where Python's garbage collector sees them.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_GET_ITEM, PyList_SetItem
+from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.ref cimport Py_INCREF
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport qsort
 
 cimport cython
+
+cdef extern from "Python.h":
+    int PyGC_Enable()
+    int PyGC_Disable()
 
 from kernbench.sim_engine.transfer cimport Transaction
 
@@ -92,6 +97,14 @@ cdef int more_room(void** at, int* room, size_t size) except -1:
     return 0
 
 
+cdef inline void put_at(list objects, int i, x) noexcept:
+    """Replace an entry of a list."""
+    cdef PyObject* old = PyList_GET_ITEM(objects, i)
+    Py_INCREF(x)
+    PyList_SET_ITEM(objects, i, x)
+    Py_DECREF(<object>old)
+
+
 cdef inline int add(Lines* lines, int64_t a, int64_t d) except -1:
     if lines.n == lines.room:
         more_room(<void**>&lines.at, &lines.room, sizeof(Line))
@@ -101,6 +114,9 @@ cdef inline int add(Lines* lines, int64_t a, int64_t d) except -1:
     return 0
 
 
+# A heap of four branches is half as deep as one of two, and the four lie in neighbouring lines of the cache.
+
+
 cdef inline int insert(Calendar* heap, Entry* entry) except -1:
     cdef int i = heap.n, parent
     if i == heap.room:
@@ -108,7 +124,7 @@ cdef inline int insert(Calendar* heap, Entry* entry) except -1:
     heap.n += 1
     cdef Entry* at = heap.at
     while i:
-        parent = (i - 1) >> 1
+        parent = (i - 1) >> 2
         if not before(&entry.place, &at[parent].place):
             break
         at[i] = at[parent]
@@ -122,16 +138,18 @@ cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
     cdef Entry* at = heap.at
     first[0] = at[0]
     heap.n -= 1
-    cdef int n = heap.n, i = 0, child = 1
+    cdef int n = heap.n, i = 0, child = 1, end, j
     cdef Entry last = at[n]
     while child < n:
-        if child + 1 < n and before(&at[child + 1].place, &at[child].place):
-            child += 1
+        end = child + 4 if child + 4 < n else n
+        for j in range(child + 1, end):
+            if before(&at[j].place, &at[child].place):
+                child = j
         if not before(&at[child].place, &last.place):
             break
         at[i] = at[child]
         i = child
-        child = 2 * i + 1
+        child = 4 * i + 1
     if n:
         at[i] = last
 
@@ -257,7 +275,7 @@ cdef class Link:
         cdef Service* services
         while self.waiting and self.services[self.first].end <= now:
             if self.services[self.first].link >= 0:
-                self.trains[self.first] = None
+                put_at(self.trains, self.first, None)
             self.first = (self.first + 1) & mask
             self.waiting -= 1
         if self.waiting == self.room:
@@ -279,7 +297,7 @@ cdef class Link:
         services = &self.services[(self.first + self.waiting) & mask]
         services.a, services.end, services.size, services.link = a, end, size, k
         if train is not None:
-            self.trains[(self.first + self.waiting) & mask] = train
+            put_at(self.trains, (self.first + self.waiting) & mask, train)
         self.waiting += 1
         return 0
 
@@ -446,21 +464,29 @@ cdef class Core:
         if not self.n_spare:
             self.objects.append(x)
             return len(self.objects) - 1
+        # The list's reference to None becomes one to x.
         self.n_spare -= 1
+        Py_DECREF(None)
         Py_INCREF(x)
-        PyList_SetItem(self.objects, self.spare[self.n_spare], x)
+        PyList_SET_ITEM(self.objects, self.spare[self.n_spare], x)
         return self.spare[self.n_spare]
 
     cdef object give(self, int i):
         """Return a kept object, and forget it."""
         x = <object>PyList_GET_ITEM(self.objects, i)
+        self.drop(i, x)
+        return x
+
+    cdef inline int drop(self, int i, x) except -1:
+        """Forget `x`, which is kept as number `i`."""
         Py_INCREF(None)
-        PyList_SetItem(self.objects, i, None)
+        PyList_SET_ITEM(self.objects, i, None)
+        Py_DECREF(x)
         if self.n_spare == self.room_spare:
             more_room(<void**>&self.spare, &self.room_spare, sizeof(int))
         self.spare[self.n_spare] = i
         self.n_spare += 1
-        return x
+        return 0
 
     cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1:
         cdef Entry entry
@@ -476,11 +502,15 @@ cdef class Core:
 
     cdef inline int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
         """Push an entry with a number in place of the second object."""
+        return self.push_kept(t, priority, order, kind, self.keep(x), y)
+
+    cdef inline int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1:
+        """Push an entry of an object that is kept."""
         cdef Entry entry
         if t >= LIMIT or t < 0:
             raise _too_late(t)
         entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-        entry.kind, entry.x, entry.y = kind, self.keep(x), y
+        entry.kind, entry.x, entry.y = kind, x, y
         return insert(&self.calendar, &entry)
 
     cpdef call_at(self, int64_t t, fn, arg=None):
@@ -516,8 +546,11 @@ cdef class Core:
         cdef Entry entry
         cdef object x, y
         cdef double deadline = monotonic() + SLICE_S
+        cdef bint collects
         if until is not None and until.callbacks is None:
             return False
+        # What runs here makes many objects and hardly a cycle: Python may look for these between slices.
+        collects = PyGC_Disable()
         try:
             while self.calendar.n:
                 if done == limit:
@@ -529,10 +562,18 @@ cdef class Core:
                 done += 1
                 remove(&self.calendar, &entry)
                 self.now, self.phase = entry.place.t, entry.place.priority
-                x = self.give(entry.x)
                 if entry.kind == HOP:
-                    self.hop(<Train>x, entry.y, entry.place.order - (<Link>(<Train>x).links[entry.y - 1]).base)
-                elif entry.kind == ADVANCE:
+                    # On links that many share most entries are these, so the flit keeps its place in `objects`.
+                    self.hop(
+                        <Train>PyList_GET_ITEM(self.objects, entry.x),
+                        entry.y,
+                        entry.place.priority,
+                        entry.place.order,
+                        entry.x,
+                    )
+                    continue
+                x = self.give(entry.x)
+                if entry.kind == ADVANCE:
                     self.advance(<Train>x)
                 elif entry.kind == END:
                     self.reached(self.now, entry.place.priority, entry.place.order)
@@ -570,6 +611,8 @@ cdef class Core:
             return False
         finally:
             self.events += done
+            if collects:
+                PyGC_Enable()
 
     cdef inline int call(self, fn, arg) except -1:
         if isinstance(fn, Callee):
@@ -868,7 +911,7 @@ cdef class Core:
             if link.wary:
                 link.wary -= 1
             return self.take(train, k)
-        self.hop(train, k, number)
+        self.hop(train, k, previous.priority, previous.base + number, -1)
         link.claim_train, link.claim_k, link.claim_number, link.last = train, k, number, -1
         return 0
 
@@ -962,13 +1005,12 @@ cdef class Core:
         self.reservations += (k + 1 - first) * n
         return 0
 
-    cdef int hop(self, Train train, int k, int64_t number) except -1:
-        """Take links for a single flit that has come to link `k`."""
+    cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1:
+        """Take links for a single flit that has come to link `k` from a place; it is `kept` as a number, -1 if not."""
         cdef tuple links = train.links
         cdef int first = k, n = len(links)
-        cdef int64_t size = train.size, t = self.now, now = self.now, priority, order, start, end
-        cdef Link link = <Link>links[k - 1]
-        priority, order = link.priority, link.base + number
+        cdef int64_t size = train.size, t = self.now, now = self.now, start, end
+        cdef Link link
         while True:
             link = <Link>links[k]
             if t <= link.last or link.merge is not None:
@@ -997,11 +1039,13 @@ cdef class Core:
                 if train.each and link.memory is not None:
                     link.memory.comes(t, order, train.arg)
                 if train.fn is not None:
-                    self.push_train(t, priority, order, LAND, train, -1)
+                    self.push_kept(t, priority, order, LAND, kept if kept >= 0 else self.keep(train), -1)
+                elif kept >= 0:
+                    self.drop(kept, train)
                 break
             # Nothing can come between before the next entry.
             if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
-                self.push_train(t, priority, order, HOP, train, k)
+                self.push_kept(t, priority, order, HOP, kept if kept >= 0 else self.keep(train), k)
                 break
         self.reservations += k - first
         return 0
@@ -1183,6 +1227,10 @@ cdef int by_end(const void* x, const void* y) noexcept nogil:
     return -1 if a.line < b.line else a.line > b.line
 
 
+cdef inline void log(Transaction txn, int64_t arrived, Channel* channel, int64_t served) noexcept:
+    txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps = arrived, channel.since, channel.key, served
+
+
 @cython.final
 @cython.freelist(64)
 cdef class Ready:
@@ -1294,7 +1342,7 @@ cdef class HbmSlice:
                 else:
                     add(groups, t, 1)
             channel = &self.channels[done[m - 1].line & (self.n - 1)]
-            txn.served = (now, channel.since, channel.key, groups.at[groups.n - 1].a)
+            log(txn, now, channel, groups.at[groups.n - 1].a)
         finally:
             PyMem_Free(done)
         return 0
@@ -1322,7 +1370,7 @@ cdef class HbmSlice:
             channel.free, channel.direction = end, READ_
         self.served_ps += count * self.n * self.burst_ps
         channel = &self.channels[((txn.offset >> self.line_bits) + count * self.n - 1) & (self.n - 1)]
-        txn.served = (now, channel.since, channel.key, end + access)
+        log(txn, now, channel, end + access)
         if access < self.burst_ps <= self.n * (<Link>txn.back.links[0]).flit_ps:
             # Every channel is taken until `end`: nothing else can be ready between the first round and the last, and
             # the link is busy from one to the next. So the flits may as well queue for it at once.
@@ -1405,7 +1453,7 @@ cdef class HbmSlice:
             mask = self.room - 1
         i = (self.first + self.count) & mask
         self.coming[i].t, self.coming[i].priority, self.coming[i].order = t, self.link.priority, order
-        self.what[i] = what
+        put_at(self.what, i, what)
         self.count += 1
         return 0
 
@@ -1442,7 +1490,7 @@ cdef class HbmSlice:
                     self.flits(<Transaction>train.arg, lines, m, first, train.told)
                 if train.told < train.n:
                     return 0
-            self.what[self.first] = None
+            put_at(self.what, self.first, None)
             self.first = (self.first + 1) & (self.room - 1)
             self.count -= 1
         return 0
@@ -1493,7 +1541,8 @@ cdef class HbmSlice:
             if end >= latest_end:
                 latest_end, last, arrived = end, channel, arrival
         if last != NULL:
-            txn.end, txn.served = latest_end, (arrived, last.since, last.key, latest_end)
+            txn.end = latest_end
+            log(txn, arrived, last, latest_end)
         return 0
 
     cdef int several(self, Transaction txn, int64_t arrival) except -1:
@@ -1511,5 +1560,6 @@ cdef class HbmSlice:
             end = self.burst(line, arrival, WRITE_, txn.key)
             if end >= txn.end:
                 channel = &self.channels[line & (self.n - 1)]
-                txn.end, txn.served = end, (arrival, channel.since, channel.key, end)
+                txn.end = end
+                log(txn, arrival, channel, end)
         return 0

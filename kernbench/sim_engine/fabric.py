@@ -10,7 +10,7 @@ from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.backend import Core, Hop, Link
 from kernbench.sim_engine.clock import Callback
-from kernbench.sim_engine.route import COUNT_BITS, HOP_BITS, Route
+from kernbench.sim_engine.route import COUNT_BITS, Route
 from kernbench.topology.graph import Graph, Node
 from kernbench.units import service_times
 
@@ -71,13 +71,13 @@ class Fabric:
         """Return what a node's transit component adds to the latency of links into it, and its hook."""
         if node.kind not in _TRANSIT:
             return 0, None
-        found = self._hooks.get(node.id)
-        if found is None:
-            part = COMPONENTS.resolve(node.impl)(node)
-            found = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
-            if found[1] is not None:  # the links into the node share what it keeps in mind
-                self._hooks[node.id] = found
-        return found
+        if node.id in self._hooks:
+            return self._hooks[node.id]
+        part = COMPONENTS.resolve(node.impl)(node)
+        extra_ps, hook = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
+        if hook is not None:  # the links into the node share what it keeps in mind
+            self._hooks[node.id] = extra_ps, hook
+        return extra_ps, hook
 
     def route(self, src: str, dst: str) -> Route:
         """Return the route from `src` to `dst` (cached)."""
@@ -100,7 +100,7 @@ class Fabric:
         links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]))
+        return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]))
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""

@@ -9,7 +9,6 @@ import numpy as np
 import simpy
 
 from kernbench.analysis.causes import READ, WRITE
-from kernbench.analysis.records import CommandInfo
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.topology import naming
@@ -27,7 +26,7 @@ class HostCopy:
         self.engine, self.pieces, self.write = engine, list(pieces), write
         self.done = simpy.Event(engine.env)
         self._start = engine.env._now
-        self._id = engine.log.command(CommandInfo("h2d" if write else "d2h"))
+        self._id = engine.log.command("h2d" if write else "d2h")
         self._left = len(self.pieces)
         self._parts: list[np.ndarray | None] = [None] * self._left
         if not self.pieces:

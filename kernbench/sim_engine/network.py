@@ -367,7 +367,8 @@ class HbmSlice:
             else:
                 groups.append((t, 1))
         txn.pending = groups
-        txn.served = self.core.now, *self._since[done[-1][1] & (self.n - 1)], groups[0][0]
+        txn.arrived_ps, txn.served_ps = self.core.now, groups[0][0]
+        txn.since_ps, txn.opener = self._since[done[-1][1] & (self.n - 1)]
         txn.back.nbytes += txn.nbytes
         self.core.call_ordered(groups[-1][0], txn.key, self._release, txn)
 
@@ -390,7 +391,9 @@ class HbmSlice:
         txn.arrived += 1
         for end, line in self._serve(lines[j * m // q : (j + 1) * m // q], WRITE, txn.key):
             if end >= txn.end:
-                txn.end, txn.served = end, (self.core.now, *self._since[line & (self.n - 1)], end)
+                txn.arrived_ps, txn.end = self.core.now, end
+                txn.served_ps = end
+                txn.since_ps, txn.opener = self._since[line & (self.n - 1)]
 
     def on_write(self, txn: Transaction) -> None:
         """Take a write whose flits have all arrived; acknowledge it when its bursts are done."""

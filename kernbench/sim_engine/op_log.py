@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +21,15 @@ KINDS = (
     "map", "skew", "send", "recv", "install",
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
-_BLOCK = 16384
-_UNKNOWN = (-1, -1, -1, -1)
+_ROWS = 16384  # of a block
+_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(MOVES)
 
 
 class OpLog:
     """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids.
 
-    `operation` is False when nothing is kept; `tiles` is True when stages of tiles are kept, too.
+    `operation` is False when nothing is kept; `tiles` is True when stages of tiles are kept, too. Rows are written to
+    blocks of a fixed size, number by number: so a log costs what its columns hold.
     """
 
     def __init__(self, level: str = "operation") -> None:
@@ -37,45 +38,72 @@ class OpLog:
         self.level = level
         self.operation, self.tiles = level != "off", level == "tile"
         self.components: dict[str, int] = {}
-        self.commands: list[CommandInfo] = []
-        self.routes: dict[Route, int] = {}
+        self.routes: list[Route] = []
         self.issued: list[tuple[int, int, int]] = []
         self.after: list[tuple[int, int]] = []
-        self._rows: list[tuple[int, ...]] = []
+        self._commands: list[tuple[Any, ...]] = []
         self._blocks: list[np.ndarray] = []
-        self._moves: list[tuple[int, ...]] = []
         self._move_blocks: list[np.ndarray] = []
+        self._rows, self._moves = _block(0), _block(0)
+        self._free = self._moves_free = 0  # numbers for which the last block has room
 
     def component(self, name: str) -> int:
         """Return the id of a component's name."""
         return self.components.setdefault(name, len(self.components))
 
-    def command(self, info: CommandInfo) -> int:
-        """Enter a command; return its id."""
-        self.commands.append(info)
-        return len(self.commands) - 1
+    def command(
+        self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = ""
+    ) -> int:
+        """Enter a command, with the fields of `CommandInfo`; return its id."""
+        self._commands.append((name, sip, cube, pe, shape, tag))
+        return len(self._commands) - 1
+
+    @property
+    def commands(self) -> tuple[CommandInfo, ...]:
+        """Return what is known of each command so far, by id."""
+        return tuple([CommandInfo(*fields) for fields in self._commands])
+
+    def route(self, route: Route) -> int:
+        """Return the id of a route."""
+        if route.logged < 0:
+            route.logged = len(self.routes)
+            self.routes.append(route)
+        return route.logged
 
     def row(
         self, start: int, end: int, component: int, kind: int, command: int, nbytes: int, flops: int, tile: int
     ) -> None:
         """Add a row."""
-        rows = self._rows
-        rows.append((start, end, component, kind, command, nbytes, flops, tile))
-        if len(rows) == _BLOCK:
-            self._flush()
+        if not self._free:
+            self._free = _ROWS * _WIDTH
+            self._rows = _block(self._free)
+            self._blocks.append(np.asarray(self._rows))
+        rows, i = self._rows, len(self._rows) - self._free
+        rows[i], rows[i + 1], rows[i + 2], rows[i + 3] = start, end, component, kind
+        rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7] = command, nbytes, flops, tile
+        self._free -= _WIDTH
 
-    def issue(self, command: int, issued: int, launch: int, after: list[int]) -> None:
-        """Add when PE_CPU has issued a command, of which launch (or -1), and the commands that it comes after."""
-        self.issued.append((command, issued, launch))
-        self.after.extend((command, other) for other in after if other >= 0)
+    def move(
+        self, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int, key: int,
+        arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1,
+    ) -> None:  # fmt: skip
+        """Add a transaction or message: a row of `MOVES`."""
+        if not self._moves_free:
+            self._moves_free = _ROWS * _MOVE_WIDTH
+            self._moves = _block(self._moves_free)
+            self._move_blocks.append(np.asarray(self._moves))
+        moves, i = self._moves, len(self._moves) - self._moves_free
+        moves[i], moves[i + 1], moves[i + 2], moves[i + 3] = start, end, self.route(route), nbytes
+        moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
+        moves[i + 8], moves[i + 9], moves[i + 10], moves[i + 11] = arrived, since, opener, served
+        self._moves_free -= _MOVE_WIDTH
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
         """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
-        route = self.routes.setdefault(txn.back, len(self.routes))
-        moves = self._moves
-        moves.append((start, end, route, txn.nbytes, command, tile, kind, txn.key, *(txn.served or _UNKNOWN)))
-        if len(moves) == _BLOCK:
-            self._flush()
+        self.move(
+            start, end, txn.back, txn.nbytes, command, tile, kind, txn.key,
+            txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps,
+        )  # fmt: skip
 
     def heard(
         self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any], None]
@@ -83,49 +111,44 @@ class OpLog:
         """Return `fn` for the arrival of a message that is sent now, which is logged then."""
         if not self.operation:
             return fn
-        sent = clock._now
-        number = self.routes.setdefault(route, len(self.routes))
+        core = clock.core
+        sent = core.now
+        self.route(route)
 
         def arrived(arg: Any) -> None:
-            self._moves.append((sent, clock._now, number, nbytes, command, -1, MESSAGE, -1, *_UNKNOWN))
+            self.move(sent, core.now, route, nbytes, command, -1, MESSAGE, -1)
             fn(arg)
 
         return arrived
 
     def part(self, slot: Any) -> None:
         """Add a part of a message between PEs, which is in its slot now."""
-        message, number = slot.message, self.routes.setdefault(slot.route, len(self.routes))
-        times = slot.arrived_ps, -1, slot.credit, slot.since_ps
-        self._moves.append(
-            (slot.sent_ps, slot.since_ps, number, slot.nbytes, message.id, slot.index, PART, slot.key, *times)
-        )
+        self.move(
+            slot.sent_ps, slot.since_ps, slot.route, slot.nbytes, slot.message.id, slot.index, PART, slot.key,
+            slot.arrived_ps, -1, slot.credit, slot.since_ps,
+        )  # fmt: skip
 
     def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Any, key: int) -> None:
         """Add a credit for a slot, which has arrived."""
-        number, receive = self.routes.setdefault(route, len(self.routes)), slot.message.claimed
+        receive = slot.message.claimed
         command = receive.id if receive is not None else -1
-        self._moves.append((sent, now, number, nbytes, command, slot.index, CREDIT, key, *_UNKNOWN))
+        self.move(sent, now, route, nbytes, command, slot.index, CREDIT, key)
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""
-        self._flush()
-        table = _joined(self._move_blocks, len(MOVES))
-        return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(MOVES.items())}
+        return _columns(self._move_blocks, self._moves_free, MOVES)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
-        self._flush()
-        table = _joined(self._blocks, len(COLUMNS))
-        return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(COLUMNS.items())}
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._blocks.append(np.array(self._rows, np.int64))
-            self._rows.clear()
-        if self._moves:
-            self._move_blocks.append(np.array(self._moves, np.int64))
-            self._moves.clear()
+        return _columns(self._blocks, self._free, COLUMNS)
 
 
-def _joined(blocks: list[np.ndarray], width: int) -> np.ndarray:
-    return np.concatenate(blocks) if blocks else np.zeros((0, width), np.int64)
+def _block(n: int) -> memoryview:
+    return np.empty(n, np.int64).data
+
+
+def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type]) -> dict[str, np.ndarray]:
+    """Return the columns of rows in `blocks`, of which the last one has room for `free` numbers."""
+    filled = [*blocks[:-1], blocks[-1][: len(blocks[-1]) - free]] if blocks else [np.zeros(0, np.int64)]
+    table = np.concatenate(filled).reshape(-1, len(types))
+    return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,6 @@ from kernbench.sim_engine.op_log import KINDS
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.backend import Link
     from kernbench.sim_engine.engine import GraphEngine
 
 
@@ -30,22 +30,38 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
 
 def link_table(engine: GraphEngine) -> LinkTable:
     """Return traffic and busy time of every link, from what was sent over each route."""
-    totals: dict[Link, list[int]] = {link: [0, 0] for link in engine.fabric.links.values()}
+    ordered = sorted(engine.fabric.links.values(), key=attrgetter("name"))
+    number = {link: i for i, link in enumerate(ordered)}
+    # For each link of each route: the link, the route's bytes, and by size of flit how many the route carried.
+    at: list[int] = []
+    nbytes: list[int] = []
+    flits: dict[int, tuple[list[int], list[int]]] = {}
     for route in engine.fabric.routes.values():
-        sent = [*route.small.items(), (FLIT_BYTES, route.flits)] if route.flits else list(route.small.items())
-        for link in route.links if sent else ():
-            total = totals[link]
-            total[0] += route.nbytes
-            total[1] += sum([count * link.times[size] for size, count in sent])
-    by_name = {link.name: link for link in totals}
-    names = tuple(sorted(by_name))
-    ordered = [by_name[name] for name in names]
+        if not route.flits and not route.small:
+            continue
+        mine = [number[link] for link in route.links]
+        at += mine
+        nbytes += [route.nbytes] * len(mine)
+        for size, n in (*route.small.items(), (FLIT_BYTES, route.flits)):
+            links, counts = flits.setdefault(size, ([], []))
+            links += mine
+            counts += [n] * len(mine)
+    busy = np.zeros(len(ordered), np.int64)
+    for size, (links, counts) in flits.items():
+        busy += np.array([link.times[size] for link in ordered], np.int64) * _sums(links, counts, len(ordered))
     return LinkTable(
-        names,
-        np.array([totals[link][0] for link in ordered], np.int64),
-        np.array([totals[link][1] for link in ordered], np.int64),
+        tuple([link.name for link in ordered]),
+        _sums(at, nbytes, len(ordered)),
+        busy,
         np.array([link.bw_gbs for link in ordered]),
     )
+
+
+def _sums(at: list[int], values: list[int], n: int) -> np.ndarray:
+    """Return the sum of the `values` at each of `n` places."""
+    sums = np.zeros(n, np.int64)
+    np.add.at(sums, np.array(at, np.int64), np.array(values, np.int64))
+    return sums
 
 
 def causes(engine: GraphEngine) -> Causes:
@@ -98,7 +114,7 @@ def collect(engine: GraphEngine) -> Records:
         **columns,
         components=names,
         kinds=KINDS,
-        commands=tuple(log.commands),
+        commands=log.commands,
         links=link_table(engine),
         component_busy_ps=busy,
         makespan_ps=engine.env._now,

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 
 cdef class Route:
-    cdef public int64_t base, nbytes, flits
+    cdef public int64_t base, nbytes, flits, logged
     cdef public list counter
     cdef public tuple links
     cdef public dict small

@@ -9,8 +9,7 @@ from kernbench.units import FLIT_BYTES, flits
 if TYPE_CHECKING:
     from kernbench.sim_engine.backend import Link
 
-HOP_BITS = 10
-COUNT_BITS = 34
+COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the nodes
 
 
 class Route:
@@ -20,19 +19,20 @@ class Route:
     less by size: every link's bytes and busy time follow from these, so that nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("base", "counter", "flits", "links", "nbytes", "reply", "small")
+    __slots__ = ("base", "counter", "flits", "links", "logged", "nbytes", "reply", "small")
 
     def __init__(self, links: tuple[Link, ...], base: int, counter: list[int]) -> None:
         self.links, self.base, self.counter = links, base, counter
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
+        self.logged = -1  # its id in the log
         self.small: dict[int, int] = {}
 
     def key(self) -> int:
-        """Return a new transaction key: the source's place in the machine, then its count; room for hops below."""
+        """Return a new transaction key: the source's place in the machine, then its count."""
         count = self.counter[0]
         self.counter[0] = count + 1
-        return self.base | count << HOP_BITS
+        return self.base | count
 
     def count(self, nbytes: int) -> tuple[int, int]:
         """Count a message of `nbytes` (>= 0); return how many flits it is, and the bytes of each."""

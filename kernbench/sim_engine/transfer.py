@@ -34,13 +34,17 @@ class Transaction:
     `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
     they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
     `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A `posted` write ends
-    there, without an acknowledgement. A memory with queues
-    says in `served` what the log keeps: (arrival, since when it was busy, key of the transaction that came then, end).
+    there, without an acknowledgement. A memory with queues says what the log keeps: when the request arrived, since
+    when the memory was busy then, `opener`, the key of the transaction that came first in that time, and the end of
+    service.
+    `asked_ps` and `tile` are its asker's: when it asked, and for which tile.
     """
 
     __slots__ = (
         "arg",
         "arrived",
+        "arrived_ps",
+        "asked_ps",
         "back",
         "data",
         "end",
@@ -49,10 +53,13 @@ class Transaction:
         "lines",
         "nbytes",
         "offset",
+        "opener",
         "pending",
         "pieces",
         "posted",
-        "served",
+        "served_ps",
+        "since_ps",
+        "tile",
     )
 
     def __init__(
@@ -71,7 +78,8 @@ class Transaction:
         self.posted = False
         self.key: int
         self.back: Route
-        self.served: tuple[int, int, int, int] | None = None
+        self.asked_ps = self.tile = -1
+        self.arrived_ps = self.since_ps = self.opener = self.served_ps = -1
 
     def read(self, fabric: Fabric, route: Route, memory: Memory) -> None:
         """Start as a read over `route`."""

@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int64_t
 cdef class Channel
 cdef class Port
@@ -6,18 +7,25 @@ from kernbench.sim_engine.core cimport Core
 from kernbench.sim_engine.route cimport Route
 from kernbench.sim_engine.core cimport Arbiter as CArbiter
 from kernbench.sim_engine.transfer cimport Transaction
-cdef class Channel:
+from kernbench.components.source cimport Source
+from kernbench.sim_engine.callee cimport Callee
+cdef class Channel(Callee):
     cdef public Core core
     cdef public int limit, outstanding
-    cdef public object queue, _wake
+    cdef public object queue
+    cdef public int64_t _wake
     cdef public bint _pumping
+    @cython.locals(source=Source, t=int64_t)
     cpdef pump(self)
     cpdef done(self)
 cdef class Port:
     cdef public PeDma dma
     cdef public object fabric, memory, _on_read
+    cdef public Core core
     cdef public Route route, back
+    @cython.locals(route=Route, key=int64_t, arbiter=CArbiter)
     cpdef read(self, Transaction txn, int kind=*)
+    @cython.locals(arbiter=CArbiter)
     cpdef write(self, Transaction txn, int kind=*)
 cdef class PeDma:
     cdef public object pe, component

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from kernbench.components.source import Source
 from kernbench.sim_engine.backend import BULK, Arbiter
+from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.transfer import COMMAND_BYTES, Memory, Transaction
 
 if TYPE_CHECKING:
@@ -14,24 +16,14 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.route import Route
 
 
-class Source(Protocol):
-    """What feeds a channel with requests, in their order."""
-
-    def next_ps(self) -> int | None:
-        """Return when the next request may be issued, or None if that is not known yet."""
-
-    def issue(self) -> bool:
-        """Issue it now; return True if it was the last one."""
-
-
-class Channel:
+class Channel(Callee):
     """Issues the requests of its sources in program order, at most `limit` at a time."""
 
     def __init__(self, pe: Pe, limit: int) -> None:
         self.core = pe.engine.env.core
         self.limit, self.outstanding = limit, 0
         self.queue: deque[Source] = deque()
-        self._wake: int | None = None
+        self._wake = -1
         self._pumping = False
 
     def pump(self) -> None:
@@ -42,21 +34,22 @@ class Channel:
         while self.queue and self.outstanding < self.limit:
             source = self.queue[0]
             t = source.next_ps()
-            if t is None:
+            if t < 0:
                 break
             if t > self.core.now:
                 if self._wake != t:
                     self._wake = t
-                    self.core.call_at(t, self._woken, t)
+                    self.core.wake_at(t, self, 0, t)
                 break
             self.outstanding += 1
             if source.issue():
                 self.queue.popleft()
         self._pumping = False
 
-    def _woken(self, t: int) -> None:
+    def woken(self, what: int, t: int) -> None:
+        """Issue what may be issued from now on."""
         if self._wake == t:
-            self._wake = None
+            self._wake = -1
         self.pump()
 
     def done(self) -> None:
@@ -69,10 +62,10 @@ class Channel:
 class Port:
     """The way from a PE's DMA to one memory and back."""
 
-    __slots__ = ("_on_read", "back", "dma", "fabric", "memory", "route")
+    __slots__ = ("_on_read", "back", "core", "dma", "fabric", "memory", "route")
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
-        self.dma, self.fabric = dma, engine.fabric
+        self.dma, self.fabric, self.core = dma, engine.fabric, engine.env.core
         self.route: Route = engine.fabric.route(dma.node_id, memory)
         self.back: Route = engine.fabric.back(self.route)
         self.memory: Memory = engine.part(memory)
@@ -88,7 +81,7 @@ class Port:
         txn.key = key = route.key()
         arbiter = self.dma.arbiter
         if arbiter is None:
-            self.fabric.core.put(route.links, 1, COMMAND_BYTES, key, self._on_read, txn)
+            self.core.put(route.links, 1, COMMAND_BYTES, key, self._on_read, txn)
         else:
             arbiter.start(kind, route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
 

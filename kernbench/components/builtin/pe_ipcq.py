@@ -270,10 +270,10 @@ class PeIpcq(Callee):
             self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
             self.log.part(slot)
-        message.landed += 1
+        message.arrived += 1
         if message.claimed is not None:
             self.receiver.take(message.claimed)
-        if message.landed == message.parts:
+        if message.arrived == message.parts:
             if self.log.operation:
                 sender = message.queue.owner.component
                 self.log.row(message.start_ps, now, sender, _SEND, message.id, message.nbytes, 0, -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -103,13 +102,13 @@ class PeScheduler:
         self.pe = pe
         self.component = pe.engine.log.component(node_id)
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
-        self.queue: deque[TileJob] = deque()
+        self.queue: list[TileJob] = []
         self._free = 0
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, none before the command issued before it."""
         while self.queue and not self.queue[0].waiting:
-            job = self.queue.popleft()
+            job = self.queue.pop(0)
             planned = max(job.ready, self._free) + self.pe.mmu.lookup_ps
             self._free = planned + job.n * self.tile_ps
             job.planned_ps = planned
