@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program
     from kernbench.components.pe import Pe
     from kernbench.components.stream import TileReads, TileWrites
-    from kernbench.sim_engine.backend import Core
-    from kernbench.sim_engine.op_log import OpLog
 
 
 _COMPOSITE = KIND["composite"]
@@ -26,8 +24,8 @@ _COMPOSITE = KIND["composite"]
 class Engines:
     """What a job knows of its PE; `data` says whether it moves values, too."""
 
-    core: Core
-    log: OpLog
+    core: Any
+    log: Any
     data: bool
 
     def completed(self, command: Command, t: int) -> None:
