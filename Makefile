@@ -5,6 +5,7 @@
 #   make test         every test, notebooks included
 #   make check        format, lint, types, spelling, layers, docs, pairs
 #   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
+#   make fuzz         the campaign that tries to break the package (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
 #   make definition   tests of the engine, components, collectives and kernels on the definition, without the core
 #   make sanitize     the engine's tests on a core that checks its own memory and arithmetic
 #   make mutations   break each rule of docs/model.md in a copy, and see that a test notices; MUTATIONS='m4 m8_6' for some
@@ -23,7 +24,7 @@ CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test check definition sanitize oracle mutations bench sync lock clean
+.PHONY: core milestones lab docs test check definition sanitize oracle fuzz mutations bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
 # core is built apart.
@@ -78,6 +79,9 @@ sanitize: $(READY)
 
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
+
+fuzz: core
+	$(PY) -m tests.fuzz $(FUZZ)
 
 mutations: $(READY)
 	$(PY) -m tests.mutations $(MUTATIONS)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -14,25 +15,41 @@ _RAISE_AGAIN_S = 0.01
 _LONGEST_DELAY_S = 2.0
 _first_s = 0.0
 
+_lock = threading.Lock()
+_holders = 0
+_hook: Callable[[Any], object] = sys.__unraisablehook__
+
+
+class Repeated(BaseException):
+    """An exception that whoever raised it in this thread raises again until it is noticed."""
+
 
 def handle_interrupts() -> None:
     """Let a process of the command line take Ctrl-C as this module says; one that ignores it goes on ignoring it."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupted)
-        sys.unraisablehook = _unraisable
+        hold()
 
 
-def is_raised_again(lost: Any) -> bool:
-    """Return whether an exception that Python drops, as in a finalizer, is an interrupt; raise that again soon.
+def hold() -> None:
+    """Lose no interrupt in a finalizer, such as that of a tile, from here to `release`.
 
-    Parameters
-    ----------
-    lost : sys.UnraisableHookArgs
+    Python drops what is raised there. Holders in several threads share the hook; the last one sets it back.
     """
-    if not issubclass(lost.exc_type, KeyboardInterrupt):
-        return False
-    _again()
-    return True
+    global _holders, _hook  # noqa: PLW0603  the interpreter has one hook
+    with _lock:
+        _holders += 1
+        if _holders == 1:
+            _hook, sys.unraisablehook = sys.unraisablehook, _unraisable
+
+
+def release() -> None:
+    """Set the hook back that was there before the first `hold`, unless the user has changed it meanwhile."""
+    global _holders  # noqa: PLW0603  as above
+    with _lock:
+        _holders -= 1
+        if _holders == 0 and sys.unraisablehook is _unraisable:
+            sys.unraisablehook = _hook
 
 
 def _interrupted(_number: int, frame: FrameType | None) -> None:
@@ -68,5 +85,7 @@ def _interrupt() -> None:
 
 
 def _unraisable(lost: Any) -> None:
-    if not is_raised_again(lost):
-        sys.__unraisablehook__(lost)
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        _again()
+    elif not issubclass(lost.exc_type, Repeated):
+        _hook(lost)

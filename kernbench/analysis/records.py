@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.analysis.causes import Causes
-from kernbench.config.safe import damaged, read_arrays
+from kernbench.config.safe import damaged, read_arrays, replacing
 from kernbench.errors import ConfigError
 
 SCHEMA_VERSION = 4
@@ -255,10 +254,8 @@ class Records:
             arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
         arrays |= self.causes.arrays()
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        with part.open("wb") as file:
+        with replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, **arrays)
-        part.replace(path)
         return path
 
     @classmethod

@@ -6,7 +6,6 @@ Work that overlaps on a component (requests under way, launches) is laid out on 
 from __future__ import annotations
 
 import json
-import os
 from heapq import heapreplace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from kernbench.analysis.causes import CREDIT, FETCH, MESSAGE, PART, READ
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import Records
 from kernbench.analysis.way import Ways
+from kernbench.config.safe import replacing
 
 Event = dict[str, Any]
 PATH = "critical path"
@@ -94,9 +94,9 @@ def trace_events(records: Records) -> dict[str, Any]:
 def write_trace(records: Records, path: str | Path) -> Path:
     """Write `trace_events` as a JSON file; an existing file is replaced only when the new one is whole."""
     path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(trace_events(records), separators=(",", ":")) + "\n", encoding="utf-8", newline="\n")
-    part.replace(path)
+    text = json.dumps(trace_events(records), separators=(",", ":")) + "\n"
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 

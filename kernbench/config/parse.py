@@ -21,6 +21,8 @@ _NUMBERS = {
 
 
 MOST_VALUES = 50_000
+MOST_DEPTH = 100
+_TOO_DEEP = "it is nested too deeply"
 
 
 class TooLargeError(ConstructorError):
@@ -34,6 +36,12 @@ class _Loader(yaml.SafeLoader):
     """
 
     values = 0
+
+    def fetch_flow_collection_start(self, kind: Any) -> None:
+        """Begin a list or group in brackets, unless it is in too many: the scanner's time grows with their square."""
+        if self.flow_level >= MOST_DEPTH:
+            raise yaml.YAMLError(_TOO_DEEP)
+        super().fetch_flow_collection_start(kind)  # type: ignore[no-untyped-call]
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Return the next node, unless there are too many; an alias is as large as what it stands for."""
@@ -85,7 +93,7 @@ def _parsed(text: str) -> tuple[Any, list[Fault]]:
         doubles = list(_doubles(node, (), set(), ()))
         return loader.construct_document(node), doubles
     except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
+        raise yaml.YAMLError(_TOO_DEEP) from None
     finally:
         loader.dispose()
 

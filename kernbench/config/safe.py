@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.units import MIB
 
 if TYPE_CHECKING:
@@ -74,6 +75,26 @@ def damaged(name: object, what: str, remedy: str) -> Iterator[None]:
     except _DAMAGE as error:
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ConfigError(f"{name}: is damaged, or no {what} ({why}); {remedy}") from error
+
+
+@contextmanager
+def replacing(path: Path, remedy: str = "make room or name another folder, then run the same again") -> Iterator[Path]:
+    """Give a file to write, which then takes the place of `path`, or is gone if that fails or is interrupted.
+
+    Raises
+    ------
+    KernbenchError
+        If it cannot be written, as on a full disk; what was in `path` stays.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise KernbenchError(f"{path}: cannot be written: {error.strerror or error}; {remedy}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:

@@ -1432,15 +1432,15 @@ cdef class HbmSlice:
             places = <Place*>PyMem_Malloc((2 * self.room if self.room else 4) * sizeof(Place))
             if places == NULL:
                 raise MemoryError()
-            whats = []
+            found = []
             for i in range(self.count):
                 places[i] = self.coming[(self.first + i) & mask]
-                whats.append(self.what[(self.first + i) & mask])
+                found.append(self.what[(self.first + i) & mask])
             PyMem_Free(self.coming)
             self.coming, self.first = places, 0
             self.room = 2 * self.room if self.room else 4
-            whats.extend([None] * (self.room - len(whats)))
-            self.what = whats
+            found.extend([None] * (self.room - len(found)))
+            self.what = found
             mask = self.room - 1
         i = (self.first + self.count) & mask
         self.coming[i].t, self.coming[i].priority, self.coming[i].order = t, self.link.priority, order

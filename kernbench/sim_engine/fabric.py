@@ -10,7 +10,7 @@ from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.backend import Core, Hop, Link
 from kernbench.sim_engine.clock import Callback
-from kernbench.sim_engine.route import COUNT_BITS, HOP_BITS, Route
+from kernbench.sim_engine.route import COUNT_BITS, Route
 from kernbench.topology.graph import Graph, Node
 from kernbench.units import service_times
 
@@ -100,7 +100,7 @@ class Fabric:
         links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS + HOP_BITS, self._counts.setdefault(node, [0]))
+        return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]))
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""

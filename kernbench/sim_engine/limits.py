@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError, LimitError, quote
+from kernbench.interrupts import Repeated, hold, release
 from kernbench.registry import hint
 from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.observer import Observer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 0.25  # the engine looks at the limit itself every few thousand events
 # A loop may catch the exception: it is raised again, ever sooner, until it is noticed; then cleaning up has some time.
-_FIRST_S, _SHORTEST_S, _CLEAN_UP_S = 0.1, 0.001, 1.0
+_FIRST_S, _SHORTEST_S, _CLEAN_UP_S = 0.1, 0.001, 2.0
 _MOST_PROGRAMS = 4
 
 
@@ -115,7 +116,7 @@ def limited(limits: Limits) -> Iterator[None]:
         _AROUND.reset(token)
 
 
-class Expired(BaseException):
+class Expired(Repeated):
     """Raised by a watchdog in the thread that it watches; `except Exception` in a loop does not catch it."""
 
     watchdog: Watchdog
@@ -148,8 +149,12 @@ class Watchdog:
 
     def error(self, running: str) -> LimitError:
         """Return the error, and leave the thread time to clean up."""
+        return self.noticed(self._tell(running))
+
+    def noticed(self, error: LimitError) -> LimitError:
+        """Return `error`, and leave the thread time to clean up."""
         self._noticed = True
-        return self._tell(running)
+        return error
 
     def close(self) -> None:
         """Stop, in the watched thread: from here on nothing is raised."""
@@ -162,6 +167,8 @@ class Watchdog:
                 self._closed.set()
                 if self._raised is not None:
                     _raise_in(self._thread_id, None)
+                    self._raised = None
+                    release()
         except Expired as late:
             if late.watchdog is not self:
                 raise
@@ -171,14 +178,21 @@ class Watchdog:
     def _watch(self, after_s: float) -> None:
         if self._closed.wait(after_s):
             return
-        self._raised = type("Expired", (Expired,), {"watchdog": self})
+        expired = type("Expired", (Expired,), {"watchdog": self})
         again_s = _FIRST_S
         while True:
+            if self._noticed:
+                self._noticed = False
+                if self._closed.wait(_CLEAN_UP_S):
+                    return
             with self._lock:
                 if self._closed.is_set():
                     return
-                _raise_in(self._thread_id, self._raised)
-            if self._closed.wait(_CLEAN_UP_S if self._noticed else again_s):
+                if self._raised is None:
+                    hold()
+                self._raised = expired
+                _raise_in(self._thread_id, expired)
+            if self._closed.wait(again_s):
                 return
             again_s = max(_SHORTEST_S, 0.8 * again_s)
 
@@ -235,7 +249,8 @@ class Guard(Observer):
             if latest_ps > limits.simulated_ns * 1000:
                 raise self._error("simulated_ns", f"{limits.simulated_ns:,.12g} ns of simulated time", self._running())
         if limits.host_s is not None and time.monotonic() - self._start > limits.host_s:
-            raise self._host_time(self._running())
+            error = self._host_time(self._running())
+            raise error if self._watchdog is None else self._watchdog.noticed(error)
 
     def told(self, error: BaseException | None) -> LimitError | None:
         """Return what to raise in place of `error` if that is this session's `Expired`."""

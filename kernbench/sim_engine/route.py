@@ -9,8 +9,7 @@ from kernbench.units import FLIT_BYTES, flits
 if TYPE_CHECKING:
     from kernbench.sim_engine.backend import Link
 
-HOP_BITS = 10
-COUNT_BITS = 34
+COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the nodes
 
 
 class Route:
@@ -30,10 +29,10 @@ class Route:
         self.small: dict[int, int] = {}
 
     def key(self) -> int:
-        """Return a new transaction key: the source's place in the machine, then its count; room for hops below."""
+        """Return a new transaction key: the source's place in the machine, then its count."""
         count = self.counter[0]
         self.counter[0] = count + 1
-        return self.base | count << HOP_BITS
+        return self.base | count
 
     def count(self, nbytes: int) -> tuple[int, int]:
         """Count a message of `nbytes` (>= 0); return how many flits it is, and the bytes of each."""

@@ -10,7 +10,7 @@ from kernbench.analysis import transfer
 from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import Channels, Leg, Parts
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.fabric import Hop
+from kernbench.sim_engine.network import Hop
 from kernbench.sim_engine.route import Route
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.studies.points import Row

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import read_json
+from kernbench.config.safe import read_json, replacing
 from kernbench.errors import KernbenchError
 from kernbench.studies.points import Row
 
@@ -26,9 +26,8 @@ def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
         "rows": list(rows),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
-    part.replace(path)
+    with replacing(path) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
     return path
 
 

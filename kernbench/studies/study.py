@@ -123,14 +123,14 @@ class Study:
 
     # -- what a study says
 
-    def points(self, machine: Machine, **parameters: Any) -> list[Row]:
+    def points(self, machine: Machine, *_: Any, **parameters: Any) -> list[Row]:
         """Return the points for a machine: for each the keywords of `simulate`, as plain (JSON) values.
 
         The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value.
         """
         raise self._missing("points")
 
-    def simulate(self, machine: Machine, **point: Any) -> Row:
+    def simulate(self, machine: Machine, *_: Any, **point: Any) -> Row:
         """Simulate one point and return its row: plain values, units in the names of columns."""
         returned: list[Any] = []
 
@@ -140,11 +140,11 @@ class Study:
         result = run_program(machine, program, log=self.log, data=self.data)
         return self.row(machine, result, **point)
 
-    def program(self, torch: RuntimeContext, **point: Any) -> object:
+    def program(self, torch: RuntimeContext, *_: Any, **point: Any) -> object:
         """Run one point in a session. Its signature gives the fields of the explorer's form and the axes of sweeps."""
         raise self._missing("program")
 
-    def row(self, machine: Machine, result: Result, **point: Any) -> Row:
+    def row(self, machine: Machine, result: Result, *_: Any, **point: Any) -> Row:
         """Return what the study keeps of one run of `program`."""
         raise self._missing("row")
 
@@ -153,11 +153,11 @@ class Study:
         overridden = type(self).simulate is not Study.simulate
         return dict(list(inspect.signature(self.simulate if overridden else self.program).parameters.items())[1:])
 
-    def work(self, machine: Machine, **point: Any) -> float:
+    def work(self, machine: Machine, *_: Any, **point: Any) -> float:
         """Return how long a point takes compared with others; the longest ones are started first."""
         return 0.0
 
-    def cost(self, machine: Machine, data: bool, **point: Any) -> float | None:
+    def cost(self, machine: Machine, data: bool, *_: Any, **point: Any) -> float | None:
         """Return the host time of `program` [us]; None if it is not known.
 
         The unit is that of the host on which the weights were fitted. A point that the machine cannot run raises a
@@ -165,7 +165,7 @@ class Study:
         """
         return None
 
-    def check(self, machine: Machine, **parameters: Any) -> list[str]:
+    def check(self, machine: Machine, *_: Any, **parameters: Any) -> list[str]:
         """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
         return []
 
@@ -338,12 +338,12 @@ class Report:
         KernbenchError
             If the study has no chart of that name.
         """
-        from IPython.display import Image, Markdown
+        from IPython import display
 
         assert self.folder is not None
         if not self._named(name).taken(self.rows):
-            return Markdown(f"*{name}: the parameters of this run leave no point for this figure.*")
-        return Image(self.folder / f"{name}.png", width=720)
+            return display.Markdown(f"*{name}: the parameters of this run leave no point for this figure.*")
+        return display.Image(self.folder / f"{name}.png", width=720)
 
     def chart(self, name: str) -> Any:
         """Return a chart of the rows: Altair's, or a matplotlib figure.

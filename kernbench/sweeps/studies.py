@@ -130,7 +130,7 @@ def complete(study: Study, parameters: Row) -> Row:
 
 def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
     """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
-    owner = getattr(study, "__self__", None)
+    owner: Any = getattr(study, "__self__", None)
     if hasattr(owner, "fields"):
         fields: dict[str, inspect.Parameter] = owner.fields()
         return fields

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.config.safe import replacing
 from kernbench.sweeps.cost import energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, study_name, study_version
 from kernbench.sweeps.outcome import OK, Outcome
@@ -99,7 +98,7 @@ class Sweep:
         _replace(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": self._reasons()}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
-        with _replacing(folder / PARQUET) as part:
+        with replacing(folder / PARQUET) as part:
             self.table.astype(dict.fromkeys(self._texts(), "string")).to_parquet(part, index=False)
         return folder
 
@@ -160,21 +159,6 @@ def _plain(values: Mapping[str, Any]) -> Row:
 
 
 def _replace(path: Path, text: str) -> Path:
-    with _replacing(path) as part:
+    with replacing(path, "make room, then run the same again: points are kept") as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return path
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Give a file to write, which then takes the place of `path`, or is gone if that fails."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        yield part
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        why = error.strerror or error
-        raise KernbenchError(
-            f"{path}: cannot be written: {why}; make room, then run the same again: points are kept"
-        ) from error

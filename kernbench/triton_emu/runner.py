@@ -60,7 +60,8 @@ def run_program(
     except Expired as expired:
         raise expired.error(_where(kernel, expired.__traceback__, program_id, participant)) from None
     except BaseException as error:
-        text = f"{_where(kernel, error.__traceback__, program_id, participant)}: {type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {_text_of(error)}"
+        text = f"{_where(kernel, error.__traceback__, program_id, participant)}: {said}"
         raise KernelError(text) from error
     finally:
         tl._end()
@@ -84,6 +85,14 @@ def check_plain(kernel: Callable[..., Any]) -> None:
         code = inspect.unwrap(function).__code__
         kind = "generator: it contains yield" if is_generator else "coroutine: it is defined with async def"
         raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: kernel {code.co_name} is a {kind}; {PLAIN}")
+
+
+def _text_of(error: BaseException) -> str:
+    """Return what an error of the user's own says; its `__str__` may fail."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001
+        return "(its text cannot be read)"
 
 
 def _kind(result: object) -> str:

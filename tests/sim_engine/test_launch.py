@@ -40,6 +40,13 @@ def test_one_pe_by_hand():
     assert engine.env.now == 155_400 + to_m_cpu + to_io_cpu + to_host
 
 
+def test_the_last_sip_of_the_largest_machine_is_as_the_first():
+    machine = resolve_topology("preset:default", {"system.sips": {"count": 1024, "topology": "ring_1d"}})
+    _, first = started([(15, 7)], machine=machine, sip=0)
+    _, last = started([(15, 7)], machine=machine, sip=1023)
+    assert (last.start_ps, last.end_ps) == (first.start_ps, first.end_ps)
+
+
 def test_an_argument_is_eight_bytes():
     # Four of them are 32 B: 125 ps on each of 13 links of 256 GB/s, 250 on 2 of 128, 500 on the PCIe link.
     _, none = started([(0, 0)])

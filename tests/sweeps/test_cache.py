@@ -157,3 +157,18 @@ def test_the_command_names_a_broken_file_and_the_remedy(tmp_path, monkeypatch, c
     (line,) = err.splitlines()
     assert line.startswith(f"error: {path}: cannot be used as the cache of points (")
     assert line.endswith("if it is damaged, delete it: it holds only points that can be run again")
+
+
+def test_a_clock_that_jumps_back_loses_no_point(tmp_path, monkeypatch, capsys):
+    clock = iter(range(10**9, 0, -(10**7)))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    cache = Cache(tmp_path)
+    fixed = {"cache": cache, "folder": tmp_path / "sweep", "workers": 1, "progress": False}
+    first = kb.sweep("preset:small", studies.square, {"x": [1, 2]}, **fixed)
+    again = kb.sweep("preset:small", studies.square, {"x": [1, 2, 3]}, **fixed)
+    assert len(again.ok) == 3
+    assert first.table.equals(again.table[:2])
+    assert cache.prune(older_than_days=1) == 0, "points of the future are not old"
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert main(["cache"]) == 0
+    assert "3 points" in capsys.readouterr().out

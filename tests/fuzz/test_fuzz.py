@@ -1,0 +1,22 @@
+"""The short form of the campaign, with other seeds each day; `make fuzz` is the long one."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from tests.fuzz.__main__ import run
+
+FIRST = int(time.time()) // 86_400 * 1000
+SHORT = {"files": 60, "kernels": 40, "hostile": 85, "collectives": 34, "damage": 120, "memory": 150}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory of a process, as Linux tells it")
+@pytest.mark.parametrize("part", SHORT)
+def test_a_short_campaign(part):
+    seeds = range(FIRST, FIRST + SHORT[part])
+    report = run(part, seeds)
+    assert report.tried == len(seeds)
+    assert not report.failures, "\n".join(report.failures)
