@@ -28,10 +28,6 @@ from libc.stdlib cimport qsort
 
 cimport cython
 
-cdef extern from "Python.h":
-    int PyGC_Enable()
-    int PyGC_Disable()
-
 from kernbench.sim_engine.transfer cimport Transaction
 
 from time import monotonic
@@ -546,11 +542,8 @@ cdef class Core:
         cdef Entry entry
         cdef object x, y
         cdef double deadline = monotonic() + SLICE_S
-        cdef bint collects
         if until is not None and until.callbacks is None:
             return False
-        # What runs here makes many objects and hardly a cycle: Python may look for these between slices.
-        collects = PyGC_Disable()
         try:
             while self.calendar.n:
                 if done == limit:
@@ -611,8 +604,6 @@ cdef class Core:
             return False
         finally:
             self.events += done
-            if collects:
-                PyGC_Enable()
 
     cdef inline int call(self, fn, arg) except -1:
         if isinstance(fn, Callee):

@@ -29,7 +29,7 @@ from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
-_SLICE = 4096
+_SLICE = 65536
 
 
 class GraphEngine:
