@@ -41,7 +41,7 @@ class _Loader(yaml.SafeLoader):
         """Begin a list or group in brackets, unless it is in too many: the scanner's time grows with their square."""
         if self.flow_level >= MOST_DEPTH:
             raise yaml.YAMLError(_TOO_DEEP)
-        super().fetch_flow_collection_start(kind)  # type: ignore[no-untyped-call]
+        super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Return the next node, unless there are too many; an alias is as large as what it stands for."""
