@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
 
 from benchmarks.table import Row, against_definition
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.observer import Observer
 from kernbench.studies.layers import run
 from kernbench.studies.layers_lists import layers
 from kernbench.topology.builder import resolve_topology
@@ -25,8 +27,51 @@ def measure() -> Iterator[Row]:
     yield replace(everywhere(1, (512, 512, 512), "ref_ref"), target="0.6 s")
     big = replace(everywhere(*BIG), target="16 KiB a PE")
     yield replace(big, rate=f"{big.rate}, {peak():.0f} MiB, Python and all")
+    yield from snapshots()
     yield against_definition(layer, "qkv", target="0.8 s")
     yield layer()
+
+
+class Reader(Observer):
+    """Takes a snapshot at every pulse, and remembers how long each took."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def pulse(self, engine: GraphEngine) -> None:
+        """Take a snapshot."""
+        begin = time.thread_time()
+        engine.counters()
+        self.seconds.append(time.thread_time() - begin)
+
+
+def snapshots() -> Iterator[Row]:
+    """Yield the time of a snapshot in the first and in the last quarter of a run on 256 PEs, with a log of tiles."""
+    reader, spread = Reader(), DPPolicy(cube="row_wise", pe="row_wise")
+    engine = GraphEngine(resolve_topology("preset:default"), log="tile", observers=[reader], live=True)
+    with RuntimeContext(engine) as torch:
+        operands = []
+        for sip in range(engine.machine.config.n_sips):
+            with torch.ahbm.device(sip):
+                rows = 64 * engine.machine.config.cubes_per_sip * engine.machine.config.pes_per_cube
+                a, out = (torch.empty(rows, n, dtype=torch.float16, device="ahbm", dp=spread) for n in (512, 128))
+                b = torch.empty(512, 128, dtype=torch.float16, device="ahbm", dp=DPPolicy())
+                operands.append((a, b, out))
+        torch.ahbm.synchronize()
+        reader.seconds.clear()
+        for sip, (a, b, out) in enumerate(operands):
+            with torch.ahbm.device(sip):
+                torch.launch("gemm", gemm, a, b, out, 64, 512, 128, "ref_ref")
+        for sip in range(len(operands)):
+            torch.ahbm.synchronize(sip)
+    n = len(reader.seconds)
+    for name, part in (("first", reader.seconds[n // 10 : n // 4]), ("last", reader.seconds[-n // 4 : -n // 10])):
+        yield Row(
+            f"snapshot of 256 PEs, {name} quarter of {n:,} pulses, {len(engine.records()):,} rows",
+            median(part),
+            f"{max(part) * 1e3:.2f} ms at most",
+            target="2 ms",
+        )
 
 
 def everywhere(sips: int, shape: tuple[int, int, int], staging: str) -> Row:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from operator import itemgetter
 from typing import Any
 
 from kernbench.components.jobs import TileJob, VectorJob
@@ -84,7 +83,7 @@ class Stage:
         """Return for how long it has been busy by now [ps], in a live run."""
         planned = self.planned
         assert planned is not None
-        del planned[: bisect_right(planned, now, key=itemgetter(0))]
+        del planned[: bisect_right(planned, (now + 1,))]
         if not planned:
             return self.busy_ps
         _, start, before = planned[0]

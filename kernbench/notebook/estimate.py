@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import median, median_low
 from typing import NamedTuple
 
 _RECENT = 3
@@ -42,4 +42,4 @@ class HostSpeed:
             return None
         own = self._ratios.get(point.work, [])[-_RECENT:]
         every = [ratio for ratios in self._ratios.values() for ratio in ratios[-_RECENT:]]
-        return cost_us / 1e6 * (min(own) if own else median(every) if every else 1.0)
+        return cost_us / 1e6 * (median_low(own) if own else median(every) if every else 1.0)

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from kernbench.ccl.install import AlgorithmLike, CclLike
     from kernbench.ccl.plan import Plan
+    from kernbench.dtypes import DType
     from kernbench.runtime_api.distributed import Distributed
+    from kernbench.runtime_api.functional import Nn
     from kernbench.runtime_api.tensor import Tensor
 
 
@@ -110,6 +112,53 @@ class RuntimeContext(TypeNames, Creation):
         self._guard = Guard(engine, Limits.of(limits), self._ranks)
         self._broken = False
         self._final: Result | None = None
+
+    @cached_property
+    def nn(self) -> type[Nn]:
+        """`torch.nn`, of which there is `functional`; imported when first used."""
+        from kernbench.runtime_api.functional import Nn
+
+        return Nn
+
+    def matmul(self, input: Tensor, other: Tensor) -> Tensor:
+        """Return torch's matrix product of two device tensors."""
+        return input.matmul(other)
+
+    def cat(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Return device tensors joined along `dim`."""
+        from kernbench.runtime_api.operators import cat
+
+        return cat(tensors, dim)
+
+    def softmax(self, input: Tensor, dim: int, dtype: DType | str | None = None) -> Tensor:
+        """Return softmax of a device tensor along `dim`."""
+        return input.softmax(dim, dtype)
+
+    def sum(
+        self, input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False,
+        dtype: DType | str | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the sum of a device tensor over some dims (all)."""
+        return input.sum(dim, keepdim, dtype)
+
+    def mean(
+        self, input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False,
+        dtype: DType | str | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the mean of a device tensor over some dims (all)."""
+        return input.mean(dim, keepdim, dtype)
+
+    def max(self, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Return the largest value of a device tensor; along `dim`, `values` and `indices`."""
+        return input.max(dim, keepdim)
+
+    def permute(self, input: Tensor, dims: Sequence[int]) -> Tensor:
+        """Return a view with the dims in another order."""
+        return input.permute(*dims)
+
+    def unsqueeze(self, input: Tensor, dim: int) -> Tensor:
+        """Return a view with a dim of size 1 inserted at `dim`."""
+        return input.unsqueeze(dim)
 
     @cached_property
     def distributed(self) -> Distributed:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import prod
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype
+from kernbench.dtypes import DType, as_dtype, float16, float32
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.layout import TensorShard
 from kernbench.runtime_api.memory import TensorHandle
@@ -40,7 +42,7 @@ class Tensor(ABC):
 
     Names and meaning are torch's. Reading values of a device tensor (`numpy`, `item`, `tolist`, `cpu`) waits for
     what was queued before it and costs simulated time; torch asks for `cpu()` first, here `numpy()` alone will do.
-    There are no operators yet: work on a device is a kernel launch.
+    Operators work on device tensors: each is a launch of a shipped kernel, and costs simulated time.
 
     Attributes
     ----------
@@ -51,6 +53,8 @@ class Tensor(ABC):
     device : Device
         Where it is; of a device tensor always with an index.
     """
+
+    __array_priority__ = 1000  # as in torch: numpy's numbers leave `number * tensor` to __rmul__
 
     shape: Size
     dtype: DType
@@ -132,6 +136,93 @@ class Tensor(ABC):
         """A view with all dims in reverse order."""
         return self._permuted(reversed(range(self.dim())))
 
+    def permute(self, *dims: int | Sequence[int]) -> Tensor:
+        """Return a view with the dims in another order."""
+        order = [self._dim(d) for d in as_shape(dims)]
+        if sorted(order) != list(range(self.dim())):
+            raise RuntimeError(f"permute: dims = {dims} is not an order of the {self.dim()} dims")
+        return self._permuted(order)
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        """Return a view with a dim of size 1 inserted at `dim`."""
+        n = self.dim() + 1
+        if not -n <= dim < n:
+            raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
+        at = dim % n
+        step = self.shape[at] * self._stride[at] if at < self.dim() else 1
+        return self._restrided((*self.shape[:at], 1, *self.shape[at:]), (*self._stride[:at], step, *self._stride[at:]))
+
+    # -- operators
+
+    def __add__(self, other: Any) -> Any:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _binary("div", other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.matmul(other) if isinstance(other, Tensor) else NotImplemented
+
+    def matmul(self, other: Tensor) -> Tensor:
+        """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
+        from kernbench.runtime_api.operators import matmul
+
+        return matmul(self, other)
+
+    def softmax(self, dim: int, dtype: DType | str | None = None) -> Tensor:
+        """Return softmax along `dim`, computed in f32."""
+        from kernbench.runtime_api.operators import softmax
+
+        return softmax(self, dim, dtype)
+
+    def sum(
+        self, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
+    ) -> Tensor:
+        """Return the sum over some dims (all); of integers in int64."""
+        from kernbench.runtime_api.operators import total
+
+        return total(self, dim, keepdim, dtype)
+
+    def mean(
+        self, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
+    ) -> Tensor:
+        """Return the mean over some dims (all), of floats."""
+        from kernbench.runtime_api.operators import mean
+
+        return mean(self, dim, keepdim, dtype)
+
+    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Return the largest value; along `dim`, `values` and the `indices` of the first ones."""
+        from kernbench.runtime_api.operators import largest
+
+        return largest(self, dim, keepdim)
+
+    def float(self) -> Tensor:
+        """Return the tensor in float32."""
+        return self.to(float32)
+
+    def half(self) -> Tensor:
+        """Return the tensor in float16."""
+        return self.to(float16)
+
     @abstractmethod
     def __getitem__(self, key: Any) -> Tensor: ...
 
@@ -161,7 +252,7 @@ class Tensor(ABC):
         """Take over the values of `src`, broadcast to this shape and rounded to this type."""
 
     @abstractmethod
-    def fill_(self, value: float) -> Tensor:
+    def fill_(self, value: builtins.float) -> Tensor:
         """Set every element."""
 
     def zero_(self) -> Tensor:
@@ -211,11 +302,11 @@ class Tensor(ABC):
     @abstractmethod
     def _to(self, device: Device, dtype: DType, dp: DPPolicy | None, name: str | None) -> Tensor: ...
 
-    def item(self) -> bool | int | float:
+    def item(self) -> bool | int | builtins.float:
         """Return the only value as a Python number."""
         if self.numel() != 1:
             raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
-        value: bool | int | float = self.numpy().reshape(-1).astype(self.dtype.carrier)[0].item()
+        value: bool | int | builtins.float = self.numpy().reshape(-1).astype(self.dtype.carrier)[0].item()
         return value
 
     def tolist(self) -> Any:
@@ -240,8 +331,8 @@ class Tensor(ABC):
     def __int__(self) -> int:
         return int(self.item())
 
-    def __float__(self) -> float:
-        return float(self.item())
+    def __float__(self) -> builtins.float:
+        return builtins.float(self.item())
 
     def _dim(self, dim: int) -> int:
         n = max(self.dim(), 1)
@@ -290,6 +381,15 @@ def deploy_tensor(
         For messages.
     """
     return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
+
+
+def _binary(name: str, x: Any, y: Any) -> Any:
+    x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
+    if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
+        return NotImplemented
+    from kernbench.runtime_api.operators import binary  # it is built on this module
+
+    return binary(name, x, y)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

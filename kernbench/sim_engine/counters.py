@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,6 +15,15 @@ if TYPE_CHECKING:
 
 ENGINES = ("fetch", "gemm", "math", "store_tcm")
 _PLACE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)\.")
+
+
+class _Stage(Protocol):
+    """A stage of a PE's pipeline."""
+
+    queue: Collection[Any]
+
+    def busy_by(self, now: int) -> int:
+        """Return for how long it has been busy by now [ps]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,10 @@ class Meter:
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._links: list[str] = []
-        self._places: dict[str, tuple[int, int, int]] = {}
+        self._seen = 0
+        self._idle: list[tuple[str, Any]] = []  # components that may get stages yet
+        self._pes: list[tuple[int, int, int]] = []
+        self._stages: list[tuple[_Stage, ...]] = []
 
     def read(self) -> Counters:
         """Return what has happened by now."""
@@ -73,24 +87,36 @@ class Meter:
         self._links += [link.name for link in links[len(self._links) :]]
         busy_ps, nbytes, queued = core.link_counters(links)
         now = core.now
-        working = [(name, part.stages) for name, part in engine.parts.items() if getattr(part, "stages", ())]
-        busy = [[stage.busy_by(now) for stage in stages] for _, stages in working]
+        self._look_for_stages()
+        busy = [[stage.busy_by(now) for stage in stages] for stages in self._stages]
         return Counters(
             now_ps=now,
             links=tuple(self._links),
             busy_ps=busy_ps,
             nbytes=nbytes,
             queued=queued,
-            pes=tuple([self._places.get(name) or self._place(name) for name, _ in working]),
+            pes=tuple(self._pes),
             engine_busy_ps=np.array(busy, np.int64).reshape(-1, len(ENGINES)),
-            queued_commands=np.array([sum([len(x.queue) for x in stages]) for _, stages in working], np.int64),
+            queued_commands=np.array([sum([len(x.queue) for x in stages]) for stages in self._stages], np.int64),
             done=sum([launch.ended for launch in engine.launches]),
             total=engine.programs_started,
             events=engine.env.events,
         )
 
-    def _place(self, name: str) -> tuple[int, int, int]:
-        found = _PLACE.match(name)
-        assert found is not None
-        sip, cube, pe = (int(x) for x in found.groups())
-        return self._places.setdefault(name, (sip, cube, pe))
+    def _look_for_stages(self) -> None:
+        """Note the PEs that have had work since the last snapshot."""
+        parts = self._engine.parts
+        new = list(islice(parts.items(), self._seen, None))
+        self._seen = len(parts)
+        idle = []
+        for name, part in self._idle + [(name, part) for name, part in new if hasattr(part, "stages")]:
+            stages = part.stages
+            if stages:
+                found = _PLACE.match(name)
+                assert found is not None
+                sip, cube, pe = (int(x) for x in found.groups())
+                self._pes.append((sip, cube, pe))
+                self._stages.append(stages)
+            else:
+                idle.append((name, part))
+        self._idle = idle

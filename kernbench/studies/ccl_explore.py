@@ -81,8 +81,8 @@ def explore_cost(
         slot = chosen.slot_size or slot
     programs = config.n_sips * shards
     parts = 1 + elements * itemsize // shards // lane // slot
-    values = 0.2 * elements * config.n_sips if data else 0.0
-    return SESSION_US + programs * (600 + 60 * lane * parts) + values
+    values = 0.1 * elements * config.n_sips if data else 0.0
+    return 3 * SESSION_US + programs * (4000 + 60 * lane * parts) + values
 
 
 def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:

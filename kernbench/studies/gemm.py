@@ -149,8 +149,8 @@ def explore_cost(machine: Machine, data: bool, *, m: int, k: int, n: int, stagin
         raise ConfigError(faults)
     tile = machine.config.cube.pe.pe_gemm.tile
     tiles = -(-m // tile.m) * -(-k // tile.k) * -(-n // tile.n)
-    values = 0.04 * (m * k + k * n + m * n) + 5e-5 * m * k * n if data else 0.0
-    return SESSION_US + 140 * tiles + values
+    values = 0.35 * (m * k + k * n + m * n) + 5e-5 * m * k * n if data else 0.0
+    return SESSION_US + 75 * tiles + values
 
 
 def row(machine: Machine, result: Result, shape: Sequence[int], variant: str, dtype: str) -> Row:

@@ -73,7 +73,7 @@ def explore_cost(machine: Machine, data: bool, **values: Any) -> float:
     rows, steps = setting.queries * setting.group, setting.ranks if prefill else 1
     tiles = -(-rows // tile.m) * -(-setting.tokens // tile.n) * -(-setting.head_dim // tile.k)
     seen = 0.5 if setting.causal else 1.0
-    each = 6000 + setting.items * (steps * (1500 + 2 * 25 * seen * tiles) + 300 * setting.ranks.bit_length())
+    each = 20_000 + setting.items * steps * (2000 + 60 * setting.tokens + 400 * seen * tiles)
     macs = 3 * setting.items * rows * setting.tokens * setting.ranks * setting.head_dim
     return SESSION_US + setting.programs * (each + (2e-4 * macs if data else 0.0))
 

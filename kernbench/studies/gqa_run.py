@@ -248,14 +248,16 @@ def _compare(
     setting: Setting, q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray | None, got: np.ndarray
 ) -> None:
     """Check one rank: q [items, tokens, group, d], k and v [items, all tokens, d]."""
-    scores = np.einsum("hqgd,hkd->hqgk", q, k, optimize=True) / np.sqrt(setting.head_dim)
+    items, queries, group, width = q.shape
+    rows, keys = q.reshape(items, -1, width), k.swapaxes(1, 2)  # as matrices: einsum over them takes 50 times as long
+    scores = (rows @ keys).reshape(items, queries, group, -1) / np.sqrt(setting.head_dim)
     if seen is not None:
         hidden = np.arange(k.shape[1])[None, :] > seen[:, None]
         scores = np.where(hidden[None, :, None, :], -np.inf, scores)
     p = np.exp(scores - scores.max(-1, keepdims=True))
-    want = np.einsum("hqgk,hkd->hqgd", p / p.sum(-1, keepdims=True), v, optimize=True)
+    want = ((p / p.sum(-1, keepdims=True)).reshape(items, queries * group, -1) @ v).reshape(q.shape)
     unit = float(ml_dtypes.finfo(got.dtype).eps) / 2  # type: ignore[no-untyped-call]
-    lost = (setting.head_dim + 4) * 2.0**-24 * np.einsum("hqgd,hkd->hqgk", abs(q), abs(k), optimize=True).max()
+    lost = (setting.head_dim + 4) * 2.0**-24 * (abs(rows) @ abs(keys)).max()
     allowed = unit * abs(want) + abs(v).max() * (unit + 2 * lost / np.sqrt(setting.head_dim) + 2.0**-20)
     error = abs(got.astype(np.float64) - want)
     if not (error <= allowed).all():

@@ -161,10 +161,11 @@ class ProbeStudy(Study):
         return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
 
     def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
-        """Return the host time of `program` [us]: transfers, and flits where several meet."""
+        """Return the host time of `program` [us]: transfers, and flits where several transfers may meet."""
         [chosen] = select(machine, [case])
-        per_flit = 8.0 if chosen.pattern else 0.01
-        return len(chosen.ends) * (1000 + per_flit * nbytes / FLIT_BYTES)
+        meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
+        flits = meeting * nbytes / FLIT_BYTES
+        return 3000 + 300 * len(chosen.ends) + 45 * flits
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         """Return single transfers and patterns, each at the sizes that were run."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype, bfloat16, bool_, float32, int32
+from kernbench.dtypes import DType, as_dtype, bfloat16, bool_, float32, int32, int64
 from kernbench.errors import KernelError
 from kernbench.sim_engine.lines import line_text, user_line
 from kernbench.triton_emu.handles import Tile
@@ -154,6 +154,10 @@ class VectorOps(Program):
         """Return start, start + 1, ... end - 1 as i32; any length, not only powers of two."""
         shape_of(end - start)
         return self._fold(np.arange(start, end, dtype=np.int32), int32)
+
+    def constant(self, values: np.ndarray) -> Tile:
+        """Return integers that the host knows, as i64: a constant, as what `arange` and arithmetic make of numbers."""
+        return self._fold(np.asarray(values, np.int64), int64)
 
     def full(self, shape: int | Sequence[int], value: Any, dtype: DTypeLike) -> Tile:
         """Return a tile filled with `value`, a number or a scalar tile."""

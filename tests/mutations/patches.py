@@ -14,7 +14,6 @@ class Patch(NamedTuple):
     rule: str
     change: str
     tests: tuple[str, ...]
-    changed: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -25,7 +24,7 @@ class Patch(NamedTuple):
 def _read(path: Path) -> Patch:
     text = path.read_text(encoding="utf-8")
     rule, change, tests = re.match(r"Rule: (M\d\.\d+)\nChange: (.+)\nTests: (.+)\n", text).groups()
-    return Patch(path, rule, change, tuple(tests.split()), tuple(re.findall(r"^\+\+\+ b/(\S+)", text, re.MULTILINE)))
+    return Patch(path, rule, change, tuple(tests.split()))
 
 
 PATCHES = tuple(_read(path) for path in sorted(Path(__file__).parent.glob("*.patch")))

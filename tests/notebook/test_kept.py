@@ -62,6 +62,19 @@ def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
     assert there.history[0].name == there.result.name
 
 
+def test_what_is_shown_as_done_is_in_the_cache(cache):
+    made, kept_when_done = explorer(), []
+
+    def look():
+        if made.state.status == DONE:
+            kept_when_done.append(kept_points(cache))
+
+    made.on_change.append(look)
+    assert made.run()
+    assert made.wait(LONG_S)
+    assert set(kept_when_done) == {1}
+
+
 def test_what_is_in_the_cache_can_be_run_again():
     run(explorer())
     there = explorer()
