@@ -13,7 +13,7 @@ from kernbench import build
 
 _CLASS = re.compile(r"cdef class (?P<name>\w+)(?:\((?P<base>\w+)\))?:")
 _METHOD = re.compile(r"c(?:p)?def .*?\b(?P<name>\w+)\(")
-_ATTRIBUTES = re.compile(r"cdef (?:public |readonly )?[\w.]+[ *]+(?P<names>\w+(?:, *\w+)*)")
+_ATTRIBUTES = re.compile(r"cdef (?:public |readonly )?[\w.]+(?:\[[^\]]*\])?[ *]+(?P<names>\w+(?:, *\w+)*)")
 
 
 @dataclass

@@ -24,6 +24,8 @@ _COMPOSITE = KIND["composite"]
 class Engines:
     """What a job knows of its PE; `data` says whether it moves values, too."""
 
+    core: Any
+    log: Any
     data: bool
 
     def completed(self, command: Command, t: int) -> None:

@@ -28,10 +28,6 @@ from libc.stdlib cimport qsort
 
 cimport cython
 
-cdef extern from "Python.h":
-    int PyGC_Enable()
-    int PyGC_Disable()
-
 from kernbench.sim_engine.transfer cimport Transaction
 
 from time import monotonic
@@ -546,11 +542,8 @@ cdef class Core:
         cdef Entry entry
         cdef object x, y
         cdef double deadline = monotonic() + SLICE_S
-        cdef bint collects
         if until is not None and until.callbacks is None:
             return False
-        # What runs here makes many objects and hardly a cycle: Python may look for these between slices.
-        collects = PyGC_Disable()
         try:
             while self.calendar.n:
                 if done == limit:
@@ -611,8 +604,6 @@ cdef class Core:
             return False
         finally:
             self.events += done
-            if collects:
-                PyGC_Enable()
 
     cdef inline int call(self, fn, arg) except -1:
         if isinstance(fn, Callee):
@@ -1130,6 +1121,8 @@ cdef class Arbiter:
         if t != self.turn_ps:
             return
         self.turn_ps = -1
+        # All else of this instant has come: what the turn sends may take no time, and overtakes none of it.
+        self.core.reached(t, LAST, 0)
         kind = 1 - self.last if self.bulk and self.queue else QUEUE_ if self.queue else BULK_
         self.grant(<Waiting>self.waiting(kind).pop(0))
 

@@ -59,7 +59,8 @@ def answers(address):
     try:
         with urllib.request.urlopen(address.partition("?")[0] + "?check", timeout=LONG_S):
             return True
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as refusal:
+        refusal.close()
         return True  # it answers; without the token, with a refusal
     except OSError:
         return False
@@ -93,7 +94,8 @@ class Visitor:
         """Whether the server has a kernel."""
         try:
             self._opener.open(f"{self.address}/api/kernels/{kernel}?token={TOKEN}", timeout=LONG_S).close()
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as missing:
+            missing.close()
             return False
         return True
 
@@ -111,6 +113,8 @@ class Socket:
 
     async def __aexit__(self, *_):
         self._socket.close()
+        while await asyncio.wait_for(self._socket.read_message(), LONG_S) is not None:
+            pass
 
     async def send(self, kind, content, channel="shell", **metadata):
         """Send a message of any kind."""

@@ -34,6 +34,7 @@ def places(tmp_path_factory):
             (folder / "notebooks").mkdir()
             shutil.copy(ROOT / "notebooks" / "explorer.ipynb", folder / "notebooks")
             found[command] = stack.enter_context(served(command, folder))
+            found[f"{command} folder"] = folder
         yield found
 
 
@@ -168,6 +169,8 @@ def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     from tests.notebook.browser import Page
 
     page = Page(driver, name)
+    copy = places["lab folder"] / "lab" / "notebooks" / "explorer.ipynb"
+    before = copy.read_bytes() if copy.exists() else b""
     page.open(f"{places['lab']}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
     if name == "lab":
         page.until(lambda: "Idle" in page.text("#jp-main-statusbar"), "a kernel")
@@ -177,3 +180,8 @@ def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     page.until(lambda: "of the time" in page.text(".kb-why"), "reasons")
     page.shot("1-run")
     assert page.wide() <= 0
+    page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")
+    page.until(lambda: copy.read_bytes() != before, "the copy, saved with what it shows")
+    original = places["lab folder"] / "notebooks"
+    assert [x.name for x in original.iterdir()] == ["explorer.ipynb"]
+    assert (original / "explorer.ipynb").read_bytes() == (ROOT / "notebooks" / "explorer.ipynb").read_bytes()

@@ -114,8 +114,9 @@ def test_no_message_runs_code(address, kernel, tmp_path, kind, content, channel)
 
 def test_without_the_token_there_is_no_socket(address, kernel):
     request = urllib.request.Request(f"{address}/api/kernels/{kernel}/channels")
-    with pytest.raises(urllib.error.HTTPError, match="403"):
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         urllib.request.urlopen(request, timeout=LONG_S)
+    refused.value.close()
 
 
 def kernels(name):
@@ -136,6 +137,7 @@ def test_a_visitor_has_a_few_pages_and_a_full_server_says_so(address, visitor, k
     with pytest.raises(urllib.error.HTTPError, match="503") as full:
         Visitor(address).open()
     assert b"no more fit on this server" in full.value.read()
+    full.value.close()
 
 
 def test_the_kernel_of_an_idle_page_ends(tmp_path):

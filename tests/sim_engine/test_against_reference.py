@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.sim_engine.route import COUNT_BITS
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import pe_dma
 from kernbench.units import KIB
@@ -111,8 +112,8 @@ def test_every_hop_of_every_flit(seed):
     reference, engine = Reference(machine), Engine(machine, trace=True)
     for sim in (reference, engine):
         run_traffic(sim, agents(machine, seed, MIXES["all"], 6))
-    # The key of a hop holds the source's number and the source's count, above ten bits for the place on the route.
-    traced = sorted(((h.key >> 44, h.key >> 10 & (1 << 34) - 1), *h[1:]) for h in engine.fabric.hops)
+    # The key of a hop holds the source's number and the source's count.
+    traced = sorted((divmod(h.key, 1 << COUNT_BITS), *h[1:]) for h in engine.fabric.hops)
     assert traced == sorted(tuple(hop) for hop in reference.network.hops)
 
 

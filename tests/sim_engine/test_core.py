@@ -93,20 +93,6 @@ def test_a_slice_ends_in_time_and_changes_no_time():
     assert slices > 1
 
 
-def test_the_garbage_collector_is_as_it_was():
-    core = Core()
-    found = []
-    for enabled in (True, False):
-        (gc.enable if enabled else gc.disable)()
-        try:
-            core.call_at(core.now, lambda _: found.append(gc.isenabled()))
-            core.drain(1)
-            assert gc.isenabled() is enabled
-        finally:
-            gc.enable()
-    assert found == [False, False]
-
-
 def test_an_error_in_a_call_leaves_the_calendar_whole():
     core = Core()
     found = []
