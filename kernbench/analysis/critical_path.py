@@ -10,7 +10,7 @@ from kernbench.analysis.launches import span
 from kernbench.analysis.path_tiles import Walk
 from kernbench.analysis.records import Launch, Records
 from kernbench.analysis.trail import Step
-from kernbench.errors import KernbenchError
+from kernbench.errors import StateError
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ def critical_path(records: Records, launches: Sequence[Launch] = ()) -> Critical
 
     Raises
     ------
-    KernbenchError
+    StateError
         If the run was not logged, or stopped before a launch ended.
     """
     if not len(records) and records.makespan_ps:
-        raise KernbenchError('this run was not logged, so nothing says why; run it with log="operation" or log="tile"')
+        raise StateError('this run was not logged, so nothing says why; run it with log="operation" or log="tile"')
     if records.makespan_ps and not records.spec:
-        raise KernbenchError("these records do not hold the machine they were made on; run the bench again")
+        raise StateError("these records do not hold the machine they were made on; run the bench again")
     walk = Walk(records)
     if not launches:
         return CriticalPath(walk.steps(), records.makespan_ps)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernbench.analysis.records import Launch
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.registry import hint
 
 
@@ -64,7 +64,7 @@ def chosen(launches: Sequence[Launch], which: str | Launch) -> tuple[str, list[L
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If there is no such launch; the message lists those that there are.
     """
     called = calls(launches)
@@ -77,7 +77,7 @@ def chosen(launches: Sequence[Launch], which: str | Launch) -> tuple[str, list[L
         return which, called[which]
     else:
         what = which
-    raise KernbenchError(f"no launch of this run is {what!r}; {_known(what, called)}")
+    raise ArgumentError(f"no launch of this run is {what!r}; {_known(what, called)}")
 
 
 def _known(what: str, called: Mapping[str, Sequence[Launch]]) -> str:

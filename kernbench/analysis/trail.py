@@ -11,7 +11,7 @@ from kernbench.analysis.causes import READ, WRITE
 from kernbench.analysis.records import Launch, Records
 from kernbench.analysis.stages import Stages, first_writes
 from kernbench.analysis.way import Part, Ways
-from kernbench.errors import KernbenchError
+from kernbench.errors import StateError
 from kernbench.units import ns_to_ps
 
 HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
@@ -221,7 +221,7 @@ class Trail:
             found = info.name, info.sip, int(self.r.start_ps[row])
             if self.kind_of(row) == "launch" and found == (launch.name, launch.sip, launch.start_ps):
                 return "host_end", (row,)
-        raise KernbenchError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
+        raise StateError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
 
     def run_end(self) -> Next:
         """Begin with the host's operation that ended last."""

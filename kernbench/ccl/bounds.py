@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernbench.ccl.lane import Place, Target
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.policy.routing import Router
 from kernbench.registry import hint
 from kernbench.topology import naming
@@ -127,7 +127,7 @@ class Bounds:
             "pe": lambda place: 0,
         }
         if contribution not in shards:
-            raise KernbenchError(f"contribution {contribution!r} is unknown; {hint(contribution, shards)}")
+            raise ArgumentError(f"contribution {contribution!r} is unknown; {hint(contribution, shards)}")
         self._shard = shards[contribution]
         self._graph = machine.graph
         self._router = Router(machine.graph)
@@ -151,7 +151,7 @@ class Bounds:
     def of(self, collective: str, nbytes: int, itemsize: int = 2) -> Bound:
         """Return the bounds of `collective` on shards of `nbytes` (the larger side of a gather or scatter)."""
         if collective not in NEEDS:
-            raise KernbenchError(f"collective {collective!r} is unknown; {hint(collective, NEEDS)}")
+            raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, NEEDS)}")
         needs = NEEDS[collective]
         cuts = {region.name: self._cut_ns(needs, region, nbytes) for region in self._regions}
         where = max(cuts, key=lambda name: cuts[name], default="")

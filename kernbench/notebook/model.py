@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.compare import Comparison, compare, machine_changes
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ConfigError, KernbenchError, StateError
 from kernbench.notebook.estimate import HostSpeed, Point
 from kernbench.notebook.frames import Film, Frame
 from kernbench.notebook.job import Job, Options, Outcome
@@ -351,11 +351,11 @@ class Explorer:
 
         Raises
         ------
-        KernbenchError
+        StateError
             If it is no longer kept: logs are large, and only the latest and the baseline's stay.
         """
         if entry.number not in self._results:
-            raise KernbenchError(f"the log of run {entry.number} is no longer kept; run it again")
+            raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
         return self._results[entry.number]
 
     def kept(self) -> list[Entry]:
@@ -375,13 +375,13 @@ class Explorer:
 
         Raises
         ------
-        KernbenchError
+        StateError
             If there are no two runs to compare.
         """
         before = before or self.baseline
         after = after or (self.history[-1] if self.history else None)
         if before is None or after is None:
-            raise KernbenchError("pin a run as the baseline first")
+            raise StateError("pin a run as the baseline first")
         return compare(self.result_of(before), self.result_of(after))
 
     def table(self) -> list[dict[str, Any]]:

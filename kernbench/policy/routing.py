@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.topology import naming
 from kernbench.topology.graph import Graph
 from kernbench.topology.mesh import OPPOSITE, At
@@ -112,7 +112,7 @@ class Router:
         self._graph.node(node_id)
         place = naming.parse(node_id)
         if place.kind not in (naming.HOST, *_IN_IO, *_IN_CUBE):
-            raise KernbenchError(
+            raise ArgumentError(
                 f"no route begins or ends at {node_id}; ends are the host, {', '.join((*_IN_IO, *_IN_CUBE))}"
             )
         return place

@@ -1121,6 +1121,8 @@ cdef class Arbiter:
         if t != self.turn_ps:
             return
         self.turn_ps = -1
+        # All else of this instant has come: what the turn sends may take no time, and overtakes none of it.
+        self.core.reached(t, LAST, 0)
         kind = 1 - self.last if self.bulk and self.queue else QUEUE_ if self.queue else BULK_
         self.grant(<Waiting>self.waiting(kind).pop(0))
 

@@ -10,7 +10,7 @@ import numpy as np
 import simpy
 
 from kernbench.analysis.records import Records
-from kernbench.errors import DeadlockError, IpcqDeadlock, KernbenchError
+from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
@@ -123,7 +123,7 @@ class GraphEngine:
             elif place.component == "sram":
                 node_id = naming.sram(place.sip, place.cube)
             else:
-                raise KernbenchError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
+                raise ArgumentError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
             self._memories[start] = node_id
         return node_id, place.offset
 
@@ -301,7 +301,7 @@ class GraphEngine:
 
     def _usable(self) -> None:
         if self.failure is not None:
-            raise KernbenchError(f"this run ended with an error ({self.failure}); open a new session")
+            raise StateError(f"this run ended with an error ({self.failure}); open a new session")
 
     def deadlock(self, hosts: Sequence[str]) -> NoReturn:
         """End the run with an error that names who waits: the programs, and `hosts`."""
@@ -341,13 +341,11 @@ class GraphEngine:
 
         Raises
         ------
-        KernbenchError
+        StateError
             If the engine was not opened with `live`.
         """
         if not self.live:
-            raise KernbenchError(
-                "counters need GraphEngine(..., live=True): other runs keep no account of what is ahead"
-            )
+            raise StateError("counters need GraphEngine(..., live=True): other runs keep no account of what is ahead")
         return self._meter.read()
 
     def records(self) -> Records:

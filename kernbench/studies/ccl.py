@@ -18,7 +18,7 @@ from kernbench.ccl.install import CclLike, load_ccl_config, resolve_algorithm_co
 from kernbench.ccl.lane import Target
 from kernbench.config import CclConfig
 from kernbench.dtypes import as_dtype
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.registry import hint
 from kernbench.studies.ccl_ready import Ready
 from kernbench.studies.ccl_run import run
@@ -123,7 +123,7 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If an algorithm is unknown; nothing has been run then.
     """
     base, ccl = resolve_topology(machine), load_ccl_config(config)
@@ -131,7 +131,7 @@ def sweep(
     known = [*mine, *ccl.algorithms]
     unknown = [case.algorithm for case in cases if case.algorithm not in known]
     if unknown:
-        raise KernbenchError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
+        raise ArgumentError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
     ahead: dict[int, Ready] = {}
     points: dict[str, Row] = {}
     work: dict[str, int] = {}

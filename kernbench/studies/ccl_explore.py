@@ -12,7 +12,7 @@ from kernbench.ccl.plan import plan
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import AUTO
 from kernbench.dtypes import as_dtype
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ArgumentError, ConfigError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import SEEN
 from kernbench.runtime_api.context import RuntimeContext
@@ -39,7 +39,7 @@ def explore(
     kind, dp = as_dtype(dtype), DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
     config = torch.engine.machine.config
     if config.n_sips < 2:
-        raise KernbenchError("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+        raise ArgumentError("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
     rng = np.random.default_rng(elements)
     values = rng.integers(-4, 5, (config.n_sips, elements)).astype(np.float32)  # small whole numbers: sums are exact
     tensors = []

@@ -6,7 +6,7 @@ import csv
 from dataclasses import dataclass
 from importlib.resources import files
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.registry import hint
 
 LISTS = {"deepbench": "deepbench_allreduce.csv", "llama3-70b": "llama3_70b_allreduce.csv"}
@@ -29,7 +29,7 @@ def sizes(name: str) -> list[Size]:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If there is no such list.
 
     Examples
@@ -38,7 +38,7 @@ def sizes(name: str) -> list[Size]:
     Size(list='llama3-70b', name='1 token', nbytes=16384, dtype='bf16')
     """
     if name not in LISTS:
-        raise KernbenchError(f"list {name!r} is unknown; {hint(name, LISTS)}")
+        raise ArgumentError(f"list {name!r} is unknown; {hint(name, LISTS)}")
     rows = csv.DictReader(line for line in _text(name).splitlines() if not line.startswith("#"))
     return [Size(name, _title(row), int(row["bytes"]), TYPES[name]) for row in rows]
 

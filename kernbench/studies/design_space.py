@@ -8,7 +8,7 @@ from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.studies.results import read_results, write_results
 from kernbench.sweeps.keys import Row, code_version
 from kernbench.sweeps.plan import Plan, make_plan
@@ -127,13 +127,13 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a parameter is wrong; nothing has been run then. Points that fail have their error in their row.
     """
     base = resolve_topology(machine)
     unknown = [name for name in factors if name not in FACTORS]
     if unknown:
-        raise KernbenchError(f"factors: {', '.join(unknown)} unknown; known: {', '.join(FACTORS)}")
+        raise ArgumentError(f"factors: {', '.join(unknown)} unknown; known: {', '.join(FACTORS)}")
     assert isinstance(FACTORS, Mapping)
     chosen = {name: FACTORS[name] for name in factors or FACTORS}
     plans: dict[str, Plan] = {}

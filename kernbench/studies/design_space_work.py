@@ -12,7 +12,7 @@ from typing import Any
 
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
@@ -50,12 +50,12 @@ def llama3_70b_decode(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the kv heads or the context cannot be cut evenly.
     """
     tp, pes = machine.config.n_sips, machine.config.pes_per_sip
     if KV_HEADS % tp or context % pes:
-        raise KernbenchError(f"{KV_HEADS} kv heads over {tp} SIPs, {context} tokens over {pes} PEs: expected divisors")
+        raise ArgumentError(f"{KV_HEADS} kv heads over {tp} SIPs, {context} tokens over {pes} PEs: expected divisors")
     one = _single(machine)
     products = {
         "qkv": (hidden + 2 * KV_HEADS * HEAD_DIM, hidden), "o": (hidden, hidden), "gate and up": (2 * ffn, hidden),

@@ -16,7 +16,7 @@ from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
 from kernbench.dtypes import as_dtype, int8, int32
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ArgumentError, ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -70,7 +70,7 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a parameter is none of those; nothing has been run then.
     """
     resolved = resolve_topology(machine)
@@ -82,7 +82,7 @@ def sweep(
         if len(shape) != 3 or any(size < 1 for size in shape)
     ]
     if faults:
-        raise KernbenchError("\n".join(faults))
+        raise ArgumentError("\n".join(faults))
     points = [
         {
             "machine": dict(resolved.with_({"cube.hbm.gather": gather}).spec),

@@ -16,7 +16,7 @@ from typing import Any
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.overlap import overlap
 from kernbench.analysis.result import Result
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.studies.gqa_panels import op_log_summary
 from kernbench.studies.gqa_run import PHASES, Setting, run
 from kernbench.studies.gqa_work import GROUP, HEAD_DIM, KV_HEADS, need, work
@@ -77,7 +77,7 @@ class Point:
 
         Raises
         ------
-        KernbenchError
+        ArgumentError
             If items or tokens cannot be dealt out evenly.
         """
         items = self.batch * KV_HEADS * (GROUP // self.query_heads)
@@ -85,12 +85,12 @@ class Point:
         ranks = max(1, programs // items)
         lanes = programs // ranks
         if items % lanes or self.context % ranks or programs % ranks:
-            raise KernbenchError(
+            raise ArgumentError(
                 f"{self.phase} of {self.batch} x {self.context} tokens: {items} kv heads of sequences on {lanes} lanes "
                 f"of {ranks} ranks; expected whole numbers"
             )
         if self.sips > 1 and (ranks % self.sips if self.span else lanes % self.sips):
-            raise KernbenchError(f"{lanes} lanes of {ranks} ranks on {self.sips} SIPs: expected whole numbers for each")
+            raise ArgumentError(f"{lanes} lanes of {ranks} ranks on {self.sips} SIPs: expected whole numbers for each")
         cubes, sips, per_lane = self.cubes, self.sips if self.span else 1, items // lanes
         if self.lane_of > 1:
             cubes, sips, per_lane = max(1, ranks // pes_per_cube), 1, 1
@@ -189,14 +189,14 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a point is wrong; nothing has been run then.
     """
     resolved = resolve_topology(machine)
     given = []
     for point in points:
         if point.phase not in PHASES:
-            raise KernbenchError(f"phase = {point.phase!r} is unknown; known: {', '.join(PHASES)}")
+            raise ArgumentError(f"phase = {point.phase!r} is unknown; known: {', '.join(PHASES)}")
         own = resolved if point.sips <= resolved.config.n_sips else resolved.with_({"system.sips.count": point.sips})
         point.setting(own.config.pes_per_cube, dtype)
         asked = asdict(point)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernbench.ccl.algorithm import Mapper
 from kernbench.ccl.lane import Group, Place
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 
 ACROSS = ("pe", "cube")
 
@@ -24,12 +24,12 @@ def lanes(ranks: int, across: str) -> Mapper:
         neighbours on the mesh; SIPs follow each other in rank order.
     """
     if across not in ACROSS:
-        raise KernbenchError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
+        raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
 
     def mapper(group: Group) -> list[tuple[Place, ...]]:
         sips = len(group.shards)
         if ranks % sips or len(group.shards[0]) * sips % ranks:
-            raise KernbenchError(
+            raise ArgumentError(
                 f"ranks = {ranks}: {sips} SIPs with {len(group.shards[0])} PEs that hold shards each; expected a "
                 "multiple of the SIPs and a divisor of the PEs"
             )

@@ -20,7 +20,7 @@ from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.ccl.mappers import by_shard
 from kernbench.ccl.plan import Plan
 from kernbench.dtypes import DType, as_dtype
-from kernbench.errors import KernbenchError, VerificationError
+from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.kernels.lse_merge import EXTRA, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
@@ -110,7 +110,7 @@ def algorithm_of(setting: Setting) -> Algorithm:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the phase is none.
     """
     mapper = lanes(setting.ranks, setting.across)
@@ -131,7 +131,7 @@ def algorithm_of(setting: Setting) -> Algorithm:
             slot_size=setting.slot_size,
         )
     if setting.phase != "decode":
-        raise KernbenchError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
+        raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
     merged = replace(base, name=f"decode merged by {base.name}", kernel=merged_attention, mapper=mapper)
     own = replace(merged, n_slots=setting.n_slots, slot_size=setting.slot_size)

@@ -26,7 +26,7 @@ from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import pe_window
 from kernbench.dtypes import as_dtype
-from kernbench.errors import KernbenchError, VerificationError
+from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.kernels.sharded_gemm import columns_gemm, grid_gemm, rows_gemm
 from kernbench.policy.address.allocator import AddressConfig
@@ -74,13 +74,13 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a placement is none of those; nothing has been run then.
     """
     resolved = resolve_topology(machine)
     unknown = [p for p in placements if p not in PLACEMENTS]
     if unknown:
-        raise KernbenchError(f"placements: {', '.join(unknown)} unknown; known: {', '.join(PLACEMENTS)}")
+        raise ArgumentError(f"placements: {', '.join(unknown)} unknown; known: {', '.join(PLACEMENTS)}")
     drawn = _largest(resolved, layers, placements, dtype)
     points = [
         {

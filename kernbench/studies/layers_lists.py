@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 
 LISTS = {
     "deepbench": "deepbench_gemm_inference_device.csv",
@@ -49,7 +49,7 @@ def layers(name: str) -> list[Layer]:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If there is no such list, or no such layer in it.
 
     Examples
@@ -59,11 +59,11 @@ def layers(name: str) -> list[Layer]:
     """
     title, *narrowed = name.split()
     if title not in LISTS:
-        raise KernbenchError(f"layer list {title!r} is unknown; known: {', '.join(LISTS)}")
+        raise ArgumentError(f"layer list {title!r} is unknown; known: {', '.join(LISTS)}")
     found = [_layer(title, row) for row in _rows(LISTS[title])]
     found = [layer for layer in found if set(narrowed) <= set(layer.name.split())]
     if not found:
-        raise KernbenchError(f"layer list {name!r} has no layer: leave out {' or '.join(narrowed)}")
+        raise ArgumentError(f"layer list {name!r} has no layer: leave out {' or '.join(narrowed)}")
     return found
 
 

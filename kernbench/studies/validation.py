@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.studies import validation_network as network
 from kernbench.studies import validation_pe as pe
 from kernbench.studies import validation_runs as runs
@@ -138,7 +138,7 @@ def sweep(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a check is unknown or `repeats` is negative; nothing has been run then.
     """
     known = {check.name: check for check in CHECKS}
@@ -146,9 +146,9 @@ def sweep(
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise KernbenchError(f"no check {name!r}; {hint}known: {', '.join(known)}")
+            raise ArgumentError(f"no check {name!r}; {hint}known: {', '.join(known)}")
     if repeats < 0:
-        raise KernbenchError(f"repeats = {repeats} must be >= 0")
+        raise ArgumentError(f"repeats = {repeats} must be >= 0")
     resolved = resolve_topology(machine)
     points: list[Row] = [
         {"check": name, "machine": dict(resolved.spec), "repeats": repeats} for name in (checks or known)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.registry import hint
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         With the ones that it has.
     """
     for name in names:
         if name not in table:
-            raise KernbenchError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
+            raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")

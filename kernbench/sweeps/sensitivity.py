@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ConfigError, StateError
 from kernbench.sweeps.answers import check_columns
 from kernbench.sweeps.keys import Study
 from kernbench.sweeps.plan import Plan, make_plan
@@ -121,7 +121,7 @@ def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
     Raises
     ------
-    KernbenchError
+    StateError
         If there is no such column, or the base has no result.
     """
     import pandas as pd
@@ -130,7 +130,7 @@ def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = table.to_dict("records")
     base = next((row for row in rows if row["factor"] == BASE), None)
     if base is None:
-        raise KernbenchError("the base has no result to compare with; see its error in the table")
+        raise StateError("the base has no result to compare with; see its error in the table")
     found = []
     for name in dict.fromkeys(row["factor"] for row in rows if row is not base):
         sides = {row["direction"]: row for row in rows if row["factor"] == name}

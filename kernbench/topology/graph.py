@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Graph:
             return edge
         known = self.out(src)
         self.node(dst)
-        raise KernbenchError(f"no link from {src} to {dst}; {src} leads to {', '.join(e.dst for e in known)}")
+        raise ArgumentError(f"no link from {src} to {dst}; {src} leads to {', '.join(e.dst for e in known)}")
 
     def out(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave `node_id`."""
@@ -131,7 +131,7 @@ class Graph:
             cube = naming.cube(place.sip or 0, place.cube or 0)
             known = [*self._trunk, *(f"{cube}.{local}" for local in self.blocks.cube_ids())]
             near = get_close_matches(node_id, known, n=3)
-            raise KernbenchError(
+            raise ArgumentError(
                 f"no node {node_id} in this machine of {self.blocks.n_sips} SIPs x {self.blocks.cubes_per_sip} cubes x "
                 f"{len(self.layout.pes)} PEs" + (f"; nearest: {', '.join(near)}" if near else "")
             )

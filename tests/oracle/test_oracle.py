@@ -61,6 +61,30 @@ def test_times_of_hours_are_exact(slow):
     assert found is None, str(found)
 
 
+def test_a_turn_of_no_time_overtakes_nothing_of_its_picosecond():
+    # At 4 ps a flit of PE 0's queue is on its way towards PE 1. A message of 0 B whose turn begins then goes behind it.
+    instant = {
+        **dict.fromkeys(("cube.propagation_ns_per_mm", "cube.noc.router.overhead_ns"), 0),
+        "cube.noc.rows": 3,
+        "cube.noc.cols": 4,
+        "cube.noc.removed": [[1, 2], [1, 1]],
+        "cube.ucie.connections": 1,
+        "cube.pe_layout.pe_routers": [[2, 3], [0, 0], [0, 1], [2, 1]],
+        "system.sips.count": 4,
+        "system.sips.topology": "mesh_2d_no_wrap",
+        "system.sips.w": 2,
+        "system.sips.h": 2,
+    }
+    pe = [f"sip0.cube0.pe{i}.pe_dma" for i in range(4)]
+    transactions = [
+        Transaction("send", pe[0], pe[1], 0, 0, 1),
+        Transaction("send", pe[3], pe[2], 0, 1, 0),
+        Transaction("queue", pe[0], pe[2], 0, 1, 0),
+    ]
+    found = difference(Case(instant, transactions, 512))
+    assert found is None, str(found)
+
+
 # M4.8, copied from the page: the oracle is judged without the engine.
 CHECK_VALUES = {
     (PE0, "sip0.cube0.hbm_ctrl.pe0"): (12_000, 27_000),

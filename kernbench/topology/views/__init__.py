@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.topology.graph import Graph
 from kernbench.topology.views.cube import cube_view
 from kernbench.topology.views.pe import pe_view
@@ -29,7 +29,7 @@ class Views:
         if name not in _VIEWS:
             near = get_close_matches(name, _VIEWS, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise KernbenchError(f"no view is called {name!r}; {hint}known: {', '.join(_VIEWS)}")
+            raise ArgumentError(f"no view is called {name!r}; {hint}known: {', '.join(_VIEWS)}")
         if name not in self._made:
             self._made[name] = _VIEWS[name](self._graph)
         return self._made[name]
