@@ -80,6 +80,7 @@ class GraphEngine:
         self.programs: dict[Any, None] = {}
         self.launches: list[Launch] = []
         self.parts: dict[str, Any] = {}
+        self.commands = self.ahead_ps = 0
         self.interrupted = False
         self.failure: Exception | None = None
         self.waiter: Callable[[simpy.Event, object], None] | None = None
@@ -281,8 +282,14 @@ class GraphEngine:
                 if more:
                     yield
 
+    def ahead(self, commands: int, now_ps: int) -> None:
+        """Note that a program has issued so many commands, up to `now_ps` of its own clock; it may never wait."""
+        self.commands += commands
+        self.ahead_ps = max(self.ahead_ps, now_ps)
+        self.pulse()
+
     def pulse(self) -> None:
-        """Let observers look at the run; a kernel that issues commands without waiting calls this, too."""
+        """Let observers look at the run."""
         for observer in self.observers:
             observer.pulse(self)
 

@@ -240,14 +240,10 @@ class Guard(Observer):
         """Raise a LimitError if a limit is passed."""
         limits = self.limits
         # Programs issue commands ahead of the clock.
-        if limits.events is not None:
-            events = engine.env.events + sum(program.commands for program in engine.programs)
-            if events > limits.events:
-                raise self._error("events", f"{limits.events:,.12g} events", self._running())
-        if limits.simulated_ns is not None:
-            latest_ps = max([engine.env.now, *(program.issued for program in engine.programs)])
-            if latest_ps > limits.simulated_ns * 1000:
-                raise self._error("simulated_ns", f"{limits.simulated_ns:,.12g} ns of simulated time", self._running())
+        if limits.events is not None and engine.env.events + engine.commands > limits.events:
+            raise self._error("events", f"{limits.events:,.12g} events", self._running())
+        if limits.simulated_ns is not None and max(engine.env.now, engine.ahead_ps) > limits.simulated_ns * 1000:
+            raise self._error("simulated_ns", f"{limits.simulated_ns:,.12g} ns of simulated time", self._running())
         if limits.host_s is not None and time.monotonic() - self._start > limits.host_s:
             error = self._host_time(self._running())
             raise error if self._watchdog is None else self._watchdog.noticed(error)

@@ -49,7 +49,8 @@ def explore(
         assert isinstance(tensor, DeviceTensor)
         tensors.append(tensor)
     planned = torch.collective(tensors, algorithm)
-    torch.ahbm.synchronize()
+    for sip in range(config.n_sips):  # of a tree, some devices end later than the first
+        torch.ahbm.synchronize(sip)
     if torch.engine.data:
         shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
         own = {place: values[place[0]][shard.index] for place, shard in shards.items()}

@@ -136,9 +136,10 @@ class Cache:
             return []
         with self._told(), self._open() as database:
             rows = database.execute(
-                "SELECT CAST(study AS TEXT), CAST(version AS TEXT), COUNT(*), "
-                "SUM(LENGTH(row) + COALESCE(LENGTH(log), 0)), TOTAL(seconds), "
-                "MAX(MIN(MAX(CAST(made AS REAL), 0), 4102444800)) "
+                # Columns of a damaged file may have no value, or one of another type.
+                "SELECT COALESCE(CAST(study AS TEXT), '?'), COALESCE(CAST(version AS TEXT), '?'), COUNT(*), "
+                "SUM(COALESCE(LENGTH(row), 0) + COALESCE(LENGTH(log), 0)), TOTAL(seconds), "
+                "MAX(MIN(MAX(COALESCE(CAST(made AS REAL), 0), 0), 4102444800)) "
                 "FROM points LEFT JOIN logs USING (key) GROUP BY study, version ORDER BY MAX(made) DESC"
             )
             return [Group(*row) for row in rows]

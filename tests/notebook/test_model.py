@@ -503,6 +503,15 @@ def test_auto_tells_why_it_chose(explorer):
     assert {"auto", shown.algorithm} <= set(explorer.work.parameters[0].options(explorer.form.machine))
 
 
+def test_values_are_compared_when_every_device_has_its_own():
+    explorer = Explorer("preset:six_sip_torus")
+    explorer.choose("study ccl")
+    assert explorer.set("algorithm", "tree_allreduce")
+    state = run(explorer)
+    assert state.status == DONE, state.message
+    assert state.finished.outcome.checks == 1
+
+
 def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):
     monkeypatch.setattr(model, "KEPT_ROWS", 0)
     for _ in range(3):

@@ -172,3 +172,17 @@ def test_a_clock_that_jumps_back_loses_no_point(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     assert main(["cache"]) == 0
     assert "3 points" in capsys.readouterr().out
+
+
+def test_columns_without_a_value_are_shown(tmp_path, monkeypatch, capsys):
+    cache = Cache(tmp_path)
+    put(cache, "a")
+    with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
+        database.execute("DROP TABLE points")
+        database.execute("CREATE TABLE points (key TEXT PRIMARY KEY, study, machine, version, row, seconds, made)")
+        database.execute("INSERT INTO points (key) VALUES ('a')")
+        database.execute("INSERT INTO points VALUES ('b', 's', 'm', 'v', 3, 'long', 'never')")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert main(["cache"]) == 0
+    assert main(["cache", "--json"]) == 0
+    assert "2 points" in capsys.readouterr().out

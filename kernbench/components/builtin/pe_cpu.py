@@ -138,7 +138,7 @@ class Program(Issuer):
         self.pe.add(job, self.issued)
         self.commands += 1
         if not self.commands % _PULSE_EVERY:
-            self.engine.pulse()
+            self.engine.ahead(_PULSE_EVERY, self.issued)
 
     def _place(self, output: Value, job: Job) -> None:
         tcm = self.pe.tcm
