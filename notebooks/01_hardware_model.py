@@ -25,10 +25,16 @@ from kernbench.studies.probe import ProbeStudy, row
 from kernbench.studies.probe_cases import cases
 from kernbench.studies.probe_run import hops, probe
 from kernbench.viz.heatmap import link_heatmap
-from kernbench.viz.probe import parts, pattern_saturation, single_bandwidth
 
 machine = kb.load("preset:default")
 known = cases(machine)
+charts = {chart.name: chart for chart in ProbeStudy.charts}
+
+
+def draw(name, rows):
+    return charts[name].image(rows, ProbeStudy.columns, machine)
+
+
 machine
 
 # %% [markdown]
@@ -89,7 +95,7 @@ columns = ["wire", "nodes", "fill", "serialization", "memory", "queueing"]
 print(f"{'ns':>18}" + "".join(f"{name:>15}" for name in columns) + f"{'sum':>10}")
 for r in rows:
     print(f"{r['case']:>18}" + "".join(f"{r[f'{c}_ns']:15.2f}" for c in columns) + f"{r['last_end_ns']:10.2f}")
-parts(rows, machine=machine.hash, title="Reads of 4 KiB: where the time goes")
+draw("probe_single_parts", rows)
 
 # %% [markdown]
 # *Nodes* grow with the number of routers and ports, and dominate the way to the farthest cube; *wire* is next to
@@ -104,7 +110,7 @@ grown = [row(probe(machine, known[name], nbytes)) for name in reads for nbytes i
 for name in reads:
     mine = [r for r in grown if r["case"] == name]
     print(f"{name:>18}: " + " ".join(f"{r['bandwidth_gbs']:6.1f}" for r in mine) + f" of {mine[0]['path_gbs']:g} GB/s")
-single_bandwidth(grown, machine=machine.hash)
+draw("probe_single_bandwidth", grown)
 
 # %% [markdown]
 # 4 KiB from the own slice run at 152 of 256 GB/s; from the farthest cube, at 10 of 128. With 1 MiB all come within a
@@ -135,7 +141,9 @@ for r in met:
         f"{r['case']:>18}: {r['transfers']:3d} transfers, alone {r['alone_ns']:6.1f} ns, mean {r['mean_ns']:7.1f} ns, "
         f"last {r['last_end_ns']:7.1f} ns, {r['bandwidth_gbs']:8.1f} of {r['fair_gbs']:g} GB/s"
     )
-parts(met, machine=machine.hash, title="Patterns of 4 KiB: where the time goes")
+for r in met:
+    queueing = r["queueing_ns"] / r["mean_ns"]
+    print(f"{r['case']:>18}: {queueing:6.1%} of the mean time of {r['mean_ns']:,.1f} ns is queueing")
 
 # %% [markdown]
 # PEs that stay at their own slices never meet: 128 take as long as one, and together move 19 TB/s. All at one slice
@@ -149,7 +157,7 @@ parts(met, machine=machine.hash, title="Patterns of 4 KiB: where the time goes")
 far = [row(probe(machine, known[f"all-pe0-{kind}"], nbytes)) for kind in ("read", "write") for nbytes in sizes[:2]]
 for r in far:
     print(f"{r['case']:>18}, {r['nbytes']:5d} B each: {r['fair_utilization']:.1%} of fair streams")
-pattern_saturation(met + [r for r in far if r["nbytes"] > 4096], machine=machine.hash)
+draw("probe_pattern_bandwidth", met + [r for r in far if r["nbytes"] > 4096])
 
 # %% [markdown]
 # Two limits follow one another there: the slice, which serves reads whole and in the order in which their commands

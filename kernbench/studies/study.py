@@ -272,7 +272,7 @@ class Study:
         base = resolve_topology(machine)
         given = self.complete(parameters)
         rows = self.read(folder) if rerender else self.run(base, folder=folder, workers=workers, **given)
-        report = Report(self, rows, base, given, folder)
+        report = Report(self, rows, base, given)
         report.write(folder)
         return report
 
@@ -307,15 +307,12 @@ class Report:
         The machine that the points start from.
     parameters
         All parameters of the study.
-    folder
-        Where it has been written.
     """
 
     study: Study
     rows: list[Row]
     machine: Machine
     parameters: Row
-    folder: Path | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -331,19 +328,14 @@ class Report:
         return sorted(found, key=lambda finding: -finding.weight)[:MOST_FINDINGS]
 
     def figure(self, name: str) -> Any:
-        """Return a figure to show in a notebook cell, as it has been written; a sentence if no row is for it.
+        """Return a figure to show in a notebook cell; a sentence if no row is for it.
 
         Raises
         ------
         KernbenchError
             If the study has no chart of that name.
         """
-        from IPython import display
-
-        assert self.folder is not None
-        if not self._named(name).taken(self.rows):
-            return display.Markdown(f"*{name}: the parameters of this run leave no point for this figure.*")
-        return display.Image(self.folder / f"{name}.png", width=720)
+        return self._named(name).image(self.rows, self.study.columns, self.machine)
 
     def chart(self, name: str) -> Any:
         """Return a chart of the rows: Altair's, or a matplotlib figure.

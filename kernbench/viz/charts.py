@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,19 @@ class Chart:
             return picture
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"
         return themed(picture, self.heading(rows), [part for part in (self.caption, count) if part])
+
+    def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        """Return the picture for a notebook cell, as it is without a kernel too; a sentence if it takes no row."""
+        from IPython import display
+
+        if not self.taken(rows):
+            return display.Markdown(f"*{self.name}: this run has no point for this figure.*")
+        picture, data = self.show(rows, columns, machine), BytesIO()
+        if hasattr(picture, "savefig"):
+            picture.savefig(data, format="png")
+        else:
+            picture.save(data, format="png", scale_factor=2)
+        return display.Image(data.getvalue(), width=720)
 
     def save(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, folder: Path) -> list[Path]:
         """Write the figure to `folder`; return the paths, none without rows.
