@@ -111,7 +111,7 @@ def test_keys_that_are_no_text():
         ({"cube.hbm.gather": "striped"}, "cube.hbm.gather = 'striped' is unknown; did you mean strided? known: "),
         ({"cube.hbm.gather": 3}, "cube.hbm.gather = 3 is unknown; known: packed, strided"),
         ({"cube.pe_layout.corners": "NW"}, "cube.pe_layout.corners = 'NW' must be a list"),
-        ({"cube.pe_layout.corners": ["NX"]}, "cube.pe_layout.corners[0] = 'NX' is unknown; did you mean NW? known"),
+        ({"cube.pe_layout.corners": ["NX"]}, "cube.pe_layout.corners[0] = 'NX' is unknown; known"),
         ({"cube.pe_layout.corners": []}, "cube.pe_layout.corners = [] must not be empty"),
         ({"cube.pe_layout.pe_routers": []}, "cube.pe_layout.pe_routers = [] must not be empty"),
         ({"cube.noc.removed": [[2, 2], [1]]}, "cube.noc.removed[1] = [1] must be a pair [row, column]"),

@@ -35,7 +35,7 @@ def test_a_report_replaces_the_former_one_as_a_whole(tmp_path):
     out = made(tmp_path / "out", "former")
     (out / "former.png").write_text("gone")
     work = made(tmp_path / "work", "new")
-    (work / "points.jsonl").write_text("{}")
+
     milestone.publish(work, out)
     assert content(out) == {"README.md": b"new", "rows.json": b"new"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
