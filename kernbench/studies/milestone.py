@@ -145,8 +145,8 @@ def run(
         work.mkdir(parents=True, exist_ok=True)
         (work / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
     _execute(notebook, work, values)
-    for name in (FINISHED, LOCK):
-        (work / name).unlink(missing_ok=True)
+    for passing in (FINISHED, LOCK):
+        (work / passing).unlink(missing_ok=True)
     if not values["rerender"]:  # which draws results of whatever code made them
         stamp(work, key)
     publish(work, out, foreign(out) if output is not None and out.is_dir() else ())
