@@ -165,14 +165,19 @@ class Watchdog:
         try:
             with self._lock:
                 self._closed.set()
-                if self._raised is not None:
-                    _raise_in(self._thread_id, None)
-                    self._raised = None
-                    release()
+            if self._raised is not None:
+                # Raised here rather than taken back: CPython 3.11 would look for it at every bytecode as long as the
+                # process lives, and hang where a debugger traces.
+                _raise_in(self._thread_id, self._raised)
+                while True:
+                    pass
         except Expired as late:
             if late.watchdog is not self:
                 raise
-            return False
+            if not self._closed.is_set():
+                return False
+            self._raised = None
+            release()
         return True
 
     def _watch(self, after_s: float) -> None:
@@ -197,10 +202,9 @@ class Watchdog:
             again_s = max(_SHORTEST_S, 0.8 * again_s)
 
 
-def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
-    """Let a thread raise `kind` at its next bytecode that looks for it; None takes that back."""
-    value = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
+def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
+    """Let a thread raise `kind` at its next bytecode that looks for it, in place of what is pending there."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(kind))
 
 
 class Guard(Observer):

@@ -71,7 +71,7 @@ def study(
     halved : sequence of int
         Sizes with one thing halved after the other.
     programs : mapping
-        `lists` of all-reduces of real programs, and the `system` they run on.
+        `lists` of all-reduces of real programs, and the `system` they run on; `max_bytes`, if only those up to so many.
     marks : sequence of int
         Sizes of published figures.
     own : sequence of Algorithm
@@ -96,7 +96,7 @@ def study(
     cases += scaling(more_sips["counts"], more_sips["topology"], more_sips["sizes"])
     cases += slots(SIX, more_slots["counts"], more_slots["nbytes"])
     cases += limits(SIX, machine, halved, (RING, "tree_allreduce"))
-    cases += lists(programs["system"], machine, programs["lists"])
+    cases += lists(programs["system"], machine, programs["lists"], max_bytes=programs.get("max_bytes"))
     return cases + published(SIX, marks)
 
 
@@ -179,11 +179,17 @@ def limits(system: System, machine: MachineConfig, sizes: Sequence[int], algorit
 
 
 def lists(
-    system: System, machine: MachineConfig, names: Sequence[str], algorithms: Sequence[str] = LISTED
+    system: System,
+    machine: MachineConfig,
+    names: Sequence[str],
+    algorithms: Sequence[str] = LISTED,
+    max_bytes: int | None = None,
 ) -> list[Case]:
     """Return the all-reduces of lists: a rank's vector lies on PE 0 of all cubes of its SIP, slots hold a chunk."""
     cases = []
     for size in (size for name in names for size in list_sizes(name)):
+        if max_bytes is not None and size.nbytes > max_bytes:
+            continue
         item = as_dtype(size.dtype).itemsize
         part = -(-size.nbytes // (machine.cubes_per_sip * item)) * item
         changes: Mapping[str, Any] = {"slot_size": CHUNK}
