@@ -102,6 +102,7 @@ RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_prog
 STUDIES = Registry(
     "study",
     {
+        "ccl": "kernbench.studies.ccl:CclStudy",
         "gemm": "kernbench.studies.gemm:explore",
         "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
         "llama3-70b-decode": "kernbench.studies.design_space_work:llama3_70b_decode",
