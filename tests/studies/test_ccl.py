@@ -291,7 +291,7 @@ def texts(rows):
 def test_a_time_below_its_bound_is_the_first_finding(rows, machine):
     broken = [*rows, {**rows[0], "latency_ns": rows[0]["bound_ns"] / 2}]
     first = Report(STUDY, broken, machine, {}).findings[0].text
-    assert first.startswith(f"1 of {len(broken)} rows are below their lower bound")
+    assert first.startswith(f"1 of {len(broken)} times are below their lower bound")
 
 
 def test_findings_name_the_winners(rows):
