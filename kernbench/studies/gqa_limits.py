@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.config import MachineConfig
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.studies.gqa import Point, simulate
 from kernbench.studies.points import Row, run_points
 from kernbench.topology.builder import Machine, resolve_topology
@@ -50,7 +50,7 @@ def halved(
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If a point cannot be run.
     """
     resolved = resolve_topology(machine)
@@ -65,7 +65,7 @@ def halved(
     for i, point in enumerate(points):
         own_rows = dict(zip(machines, found[i * len(machines) :], strict=False))
         if own_rows[""]["left_out"]:
-            raise KernbenchError(f"{point.phase} of {point.context} tokens: {own_rows['']['left_out']}")
+            raise ArgumentError(f"{point.phase} of {point.context} tokens: {own_rows['']['left_out']}")
         base = own_rows[""]["makespan_ns"]
         for part in PARTS:
             slowdown = own_rows[part]["makespan_ns"] / base
@@ -86,7 +86,7 @@ def chosen(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If there is none.
     """
     found = []
@@ -95,7 +95,7 @@ def chosen(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
         # Of prompts, the order of tokens that gives every rank the same work.
         fits.sort(key=lambda p: (p.order != "zigzag", not p.ring))
         if not fits:
-            raise KernbenchError(f"halvings: no point of {phase} with {context} tokens; known: the study's own points")
+            raise ArgumentError(f"halvings: no point of {phase} with {context} tokens; known: the study's own points")
         found.append(fits[0])
     return found
 

@@ -16,7 +16,8 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.config.safe import damaged
+from kernbench.errors import ArgumentError, ConfigError, PointError, StateError
 from kernbench.registry import hint
 from kernbench.runtime_api.program import run_program
 from kernbench.studies.results import read_results, write_results
@@ -182,8 +183,8 @@ class Study:
         shown = [name for name in self.columns if any(name in row for row in rows)]
         return {"All points": pd.DataFrame(rows, columns=shown)}
 
-    def _missing(self, method: str) -> KernbenchError:
-        return KernbenchError(f"study {type(self).__name__} must define {method}")
+    def _missing(self, method: str) -> StateError:
+        return StateError(f"study {type(self).__name__} must define {method}")
 
     # -- what the frame does with it
 
@@ -232,7 +233,7 @@ class Study:
         ------
         ConfigError
             If a parameter is wrong; nothing has been run then.
-        KernbenchError
+        PointError
             If a point fails; the others that were finished before are kept.
         """
         base, given = resolve_topology(machine), self.complete(parameters)
@@ -256,7 +257,7 @@ class Study:
         outcomes = run(job, folder=folder, cache=default_cache(), workers=workers, client=client, keep_failed=False)
         for key, outcome, _ in outcomes:
             if outcome.status != OK:
-                raise KernbenchError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
+                raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
             found[key] = outcome.row
         stamps = [{"machine": where.hash, "code_version": code_version()} for where in machines]
         return [found[key] | stamp for key, stamp in zip(keys, stamps, strict=True)]
@@ -279,15 +280,22 @@ class Study:
         return report
 
     def read(self, folder: Path) -> list[Row]:
-        """Return the rows of a report, with their nested columns."""
+        """Return the rows of a report, with their nested columns.
+
+        Raises
+        ------
+        ConfigError
+            If a file is missing or damaged.
+        """
         import pandas as pd
 
         rows: list[Row] = read_results(folder / f"{self.name}.json")["rows"]
         for path in sorted(folder.glob(f"{self.name}_*.csv")):
             column = path.stem.removeprefix(f"{self.name}_")
-            for i, group in pd.read_csv(path).groupby(ROW):
-                items = group.drop(columns=ROW).to_dict("records")
-                rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
+            with damaged(path, "table of rows", "run the study again"):
+                for i, group in pd.read_csv(path).groupby(ROW):
+                    items = group.drop(columns=ROW).to_dict("records")
+                    rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
         return rows
 
 
@@ -334,7 +342,7 @@ class Report:
 
         Raises
         ------
-        KernbenchError
+        ArgumentError
             If the study has no chart of that name.
         """
         return self._named(name).image(self.rows, self.study.columns, self.machine)
@@ -344,7 +352,7 @@ class Report:
 
         Raises
         ------
-        KernbenchError
+        ArgumentError
             If the study has no chart of that name, or no row for it.
         """
         return self._named(name).show(self.rows, self.study.columns, self.machine)
@@ -352,7 +360,7 @@ class Report:
     def _named(self, name: str) -> Chart:
         charts = {chart.name: chart for chart in self.study.charts}
         if name not in charts:
-            raise KernbenchError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
+            raise ArgumentError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
         return charts[name]
 
     def write(self, folder: Path) -> list[Path]:

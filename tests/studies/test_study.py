@@ -80,6 +80,20 @@ def test_the_page_has_seven_findings_tables_method_and_versions(tmp_path):
     assert Copies().read(tmp_path) == report.rows
 
 
+def test_a_damaged_file_of_a_report_is_named(tmp_path):
+    Copies().report("preset:small", folder=tmp_path)
+    nested = tmp_path / "copies_parts.csv"
+    for text in ("", "a,b\n1,2\n", nested.read_text().replace("\n1,", "\n77,")):
+        nested.write_text(text)
+        with pytest.raises(ConfigError, match=r"copies_parts\.csv: is damaged, or no table of rows"):
+            Copies().read(tmp_path)
+    nested.unlink()
+    for rows in ("", ', "rows": 5', ', "rows": [5]'):
+        (tmp_path / "copies.json").write_text('{"schema_version": 2' + rows + "}")
+        with pytest.raises(ConfigError, match=r"copies\.json: is damaged, or no file of results"):
+            Copies().read(tmp_path)
+
+
 def test_a_sweep_takes_a_study_and_checks_its_fields():
     table = kb.sweep(
         "preset:small", Copies, {"nbytes": [256, 512], "system.pcie.bw_gbs": [32, 64]}, progress=False
