@@ -103,8 +103,9 @@ STUDIES = Registry(
     "study",
     {
         "ccl": "kernbench.studies.ccl:CclStudy",
-        "gemm": "kernbench.studies.gemm:explore",
+        "gemm": "kernbench.studies.gemm:GemmStudy",
         "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
+        "layers": "kernbench.studies.layers:LayersStudy",
         "llama3-70b-decode": "kernbench.studies.design_space_work:llama3_70b_decode",
         "probe": "kernbench.studies.probe:ProbeStudy",
     },
