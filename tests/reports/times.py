@@ -28,8 +28,7 @@ _GRID = ("cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology")
 
 # Each file of a report: the columns that name a row. Rows of one name share a digest, in their order.
 KEYS: dict[str, tuple[str, ...]] = {
-    "ccl/buffer_kinds.csv": _COLLECTIVE,
-    "ccl/summary.csv": _COLLECTIVE,
+    "ccl/ccl.csv": _COLLECTIVE,
     "ccl/ccl.json": _COLLECTIVE,
     "design_space/decode_factors.csv": _FACTOR,
     "design_space/decode_grid.csv": _GRID,
@@ -39,8 +38,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "design_space/gpt2_modes.csv": ("mode",),
     "design_space/gpt2_ties.csv": ("tie_seed",),
     "design_space/design_space.json": ("table", *_GRID, *_FACTOR, "tie_seed"),
-    "gemm/gemm_sweep.csv": ("shape", "variant", "gather", "dtype"),
-    "gemm/gemm_sweep.json": ("shape", "variant", "gather", "dtype"),
+    "gemm/gemm.csv": ("shape", "variant", "gather", "dtype"),
+    "gemm/gemm.json": ("shape", "variant", "gather", "dtype"),
     "gemm/layers.csv": ("list", "name", "tp", "shape", "placement", "dtype"),
     "gemm/layers.json": ("list", "name", "tp", "shape", "placement", "dtype"),
     "gqa/gqa.csv": _ATTENTION,
