@@ -257,7 +257,7 @@ class Study:
             if outcome.status != OK:
                 raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
             found[key] = outcome.row
-        stamps = [{"machine": where.hash, "code_version": code_version()} for where in machines]
+        stamps = [{"machine": where.hash, "code_version": code} for where in machines]
         return [found[key] | stamp for key, stamp in zip(keys, stamps, strict=True)]
 
     def report(
