@@ -102,8 +102,9 @@ RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_prog
 STUDIES = Registry(
     "study",
     {
-        "gemm": "kernbench.studies.gemm:explore",
+        "gemm": "kernbench.studies.gemm:GemmStudy",
         "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
+        "layers": "kernbench.studies.layers:LayersStudy",
         "llama3-70b-decode": "kernbench.studies.design_space_work:llama3_70b_decode",
         "probe": "kernbench.studies.probe:ProbeStudy",
     },

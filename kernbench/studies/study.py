@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.runtime_api.context import RuntimeContext
 
-PAGE = "README.md"
 MOST_FINDINGS = 7
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
@@ -81,6 +80,8 @@ class Study:
         How commands and files call it.
     title : str
         The heading of its page.
+    page : str
+        The page's file; studies that share a folder have one each.
     method : str
         What is simulated and how, in a paragraph: the end of the page.
     parameters : mapping of str to Parameter
@@ -115,6 +116,7 @@ class Study:
 
     name: ClassVar[str]
     title: ClassVar[str]
+    page: ClassVar[str] = "README.md"
     method: ClassVar[str] = ""
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     columns: ClassVar[Mapping[str, Column]] = {}
@@ -384,7 +386,7 @@ class Report:
             if paths:
                 drawn[chart.name] = chart
                 written += paths
-        page = folder / PAGE
+        page = folder / study.page
         page.write_text("\n".join(self._page(drawn)) + "\n", encoding="utf-8", newline="\n")
         return [page, *written]
 
