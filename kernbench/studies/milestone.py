@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -205,12 +206,12 @@ def _without_cache() -> Iterator[None]:
 
 def _keep(finished: Path, kept: Path) -> None:
     """Keep the rows that took long to simulate."""
-    slow = [entry for entry in entries(finished) if entry.get("seconds", 0) >= KEPT_S]
+    slow = {entry["key"]: entry for entry in entries(finished) if entry.get("seconds", -1) >= KEPT_S}
     kept.unlink(missing_ok=True)
     if slow:
         kept.parent.mkdir(exist_ok=True)
-        lines = [json.dumps(entry) + "\n" for entry in sorted(slow, key=lambda entry: entry["key"])]
-        kept.write_text("".join(lines), encoding="utf-8", newline="\n")
+        text = "".join(f"{json.dumps(entry)}\n" for _, entry in sorted(slow.items()))
+        kept.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _full(path: Path) -> dict[str, Any]:

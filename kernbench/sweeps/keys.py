@@ -30,8 +30,8 @@ def code_version(study: str = "") -> str:
     """Return the hash of the package's sources and data files: results of other code are not reused.
 
     With the name of a module in `kernbench.studies`, only what its rows can depend on counts: neither what draws and
-    shows them nor other studies. The sources of the compiled core count; its built files do not, so that the hash is the
-    same without a core.
+    shows them nor other studies. The sources of the compiled core count; its built files do not, so that the hash is
+    the same without a core.
     """
     root = Path(__file__).parents[1]
     files = {path for path in root.rglob("*") if path.suffix in _CODE}
