@@ -102,6 +102,7 @@ RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_prog
 STUDIES = Registry(
     "study",
     {
+        "ccl": "kernbench.studies.ccl:CclStudy",
         "gemm": "kernbench.studies.gemm:GemmStudy",
         "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
         "layers": "kernbench.studies.layers:LayersStudy",

@@ -28,8 +28,7 @@ _GRID = ("cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology")
 
 # Each file of a report: the columns that name a row. Rows of one name share a digest, in their order.
 KEYS: dict[str, tuple[str, ...]] = {
-    "ccl/buffer_kinds.csv": _COLLECTIVE,
-    "ccl/summary.csv": _COLLECTIVE,
+    "ccl/ccl.csv": _COLLECTIVE,
     "ccl/ccl.json": _COLLECTIVE,
     "design_space/decode_factors.csv": _FACTOR,
     "design_space/decode_grid.csv": _GRID,
