@@ -102,9 +102,11 @@ RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_prog
 STUDIES = Registry(
     "study",
     {
+        "design-space": "kernbench.studies.design_space:DesignSpaceStudy",
         "gemm": "kernbench.studies.gemm:explore",
-        "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
-        "llama3-70b-decode": "kernbench.studies.design_space_work:llama3_70b_decode",
+        "gpt2-layers": "kernbench.studies.design_space:gpt2_layers",
+        "gqa": "kernbench.studies.gqa:GqaStudy",
+        "llama3-70b-decode": "kernbench.studies.design_space:llama3_70b_decode",
         "probe": "kernbench.studies.probe:ProbeStudy",
     },
 )

@@ -38,6 +38,7 @@ PAGE = "README.md"
 MOST_FINDINGS = 7
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
+SHOWN = "shown"  # in a point: columns of its row that do not change what is simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,9 @@ class Study:
     def points(self, machine: Machine, *_: Any, **parameters: Any) -> list[Row]:
         """Return the points for a machine: for each the keywords of `simulate`, as plain (JSON) values.
 
-        The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value.
+        Two keys are the frame's. "machine" maps paths to values: what the point changes in the machine. "shown" holds
+        columns of its row that `simulate` does not get, such as the series that it belongs to: points that differ only
+        there are simulated once.
         """
         raise self._missing("points")
 
@@ -239,7 +242,7 @@ class Study:
             raise ConfigError([f"{self.name}: {fault}" for fault in faults])
         points = self.points(base, **given)
         machines = [machine_of(base.spec, point.get(MACHINE)) for point in points]
-        values = [{name: value for name, value in point.items() if name != MACHINE} for point in points]
+        values = [{name: value for name, value in point.items() if name not in (MACHINE, SHOWN)} for point in points]
         name, code = study_name(self.simulate), study_version(self.simulate)
         keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
         order = sorted(range(len(points)), key=lambda i: (-self.work(machines[i], **values[i]), i))
@@ -257,7 +260,8 @@ class Study:
                 raise KernbenchError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
             found[key] = outcome.row
         stamps = [{"machine": where.hash, "code_version": code_version()} for where in machines]
-        return [found[key] | stamp for key, stamp in zip(keys, stamps, strict=True)]
+        shown = [point.get(SHOWN, {}) for point in points]
+        return [column | found[key] | stamp for column, key, stamp in zip(shown, keys, stamps, strict=True)]
 
     def report(
         self,
