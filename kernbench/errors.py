@@ -4,6 +4,11 @@ KernbenchError
 +-- ArgumentError            ValueError      an argument has a value that the function does not take
 +-- StateError               RuntimeError    a call at a time when it is not possible
 +-- ConfigError              ValueError      a machine, ccl or plan file, or an override, is wrong
+|   +-- MissingFileError     FileNotFoundError
+|   +-- MissingModuleError   ImportError     an optional package is not installed
++-- HostError                OSError         the host refuses a file, a folder or a connection
++-- PointError               RuntimeError    a point of a study failed
++-- InterruptedRun           RuntimeError    a study or sweep was interrupted; finished points are kept
 +-- PlacementError           ValueError      a tensor cannot be placed as its DPPolicy says
 +-- AllocationError          RuntimeError    a memory is full, or a free does not match an allocation
 +-- KernelError              RuntimeError    a kernel failed: its file, line, program and PE are named
@@ -73,6 +78,26 @@ class ConfigError(KernbenchError, ValueError):
     def __init__(self, faults: list[str] | str) -> None:
         self.faults = [_readable(fault) for fault in ([faults] if isinstance(faults, str) else faults)]
         super().__init__("\n".join(self.faults))
+
+
+class MissingFileError(ConfigError, FileNotFoundError):
+    """A file that was named does not exist."""
+
+
+class MissingModuleError(ConfigError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
+
+
+class HostError(KernbenchError, OSError):
+    """The host refuses a file, a folder or a connection: a full disk, missing rights, an unreachable scheduler."""
+
+
+class PointError(KernbenchError, RuntimeError):
+    """A point of a study failed; the message ends with the point's own traceback."""
+
+
+class InterruptedRun(KernbenchError, RuntimeError):
+    """A study or sweep was interrupted; finished points are kept."""
 
 
 class PlacementError(KernbenchError, ValueError):

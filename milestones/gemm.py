@@ -20,7 +20,7 @@
 #
 # ## One PE
 #
-# The operands A (M x K) and B (K x N) lie in the HBM slice of PE 0, and the product C is written back there; both have
+# The operands A (M x K) and B (K x N) are in the HBM slice of PE 0, and the product C is written back there; both have
 # type f16. Each product is one tiled command (a *composite*) in one of three stagings:
 #
 # - `ref_ref`: A and B are streamed from HBM, tile by tile;
@@ -40,7 +40,7 @@ dtype: str = "f16"  # of A, B and C
 timeline: list = [64, 64, 64]  # the product whose tiles are drawn
 layer_lists: list = ["vit-s L0", "vit-s L1", "deepbench 64x1216x1"]  # layers over the whole SIP
 layer_cubes: list = [2, 1]  # w and h of the SIP for the layers; empty: the machine's
-placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer lie
+placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer are
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -49,32 +49,27 @@ output: str = ""  # folder; empty: a temporary one
 from pathlib import Path
 from tempfile import mkdtemp
 
-from IPython.display import Image, Markdown, display
-
 import kernbench as kb
-from kernbench.studies import gemm, gemm_report, layers, layers_report
-from kernbench.studies.layers_lists import select
+from kernbench.studies.gemm import GemmStudy
+from kernbench.studies.layers import LayersStudy
 
 machine = kb.load(topology, overrides)
 folder = Path(output or mkdtemp())
 machine
 
 # %%
-if rerender:
-    rows = gemm.read(folder)["rows"]
-else:
-    rows = gemm.sweep(
-        machine,
-        shapes=shapes,
-        variants=variants,
-        gathers=gathers,
-        dtype=dtype,
-        workers=workers,
-        folder=folder if output else None,
-    )
-    gemm.write(rows, machine, folder)
-figures = gemm_report.draw(rows, rows[0]["machine"], folder)
-print(f"{len(rows)} runs")
+one_pe = GemmStudy().report(
+    machine,
+    folder=folder,
+    workers=workers,
+    rerender=rerender,
+    shapes=shapes,
+    variants=variants,
+    gathers=gathers,
+    dtype=dtype,
+    timeline=timeline,
+)
+one_pe
 
 # %% [markdown]
 # ## The numbers
@@ -83,61 +78,50 @@ print(f"{len(rows)} runs")
 # did, loads included. *Useful* counts the products that were asked for, *issued* the padding of ragged tiles, too.
 
 # %%
-gemm_report.table(rows)
+one_pe.study.tables(one_pe.rows)["Operands packed"]
+
+# %% [markdown]
+# ## How much of the matrix engine is used
+#
+# The *ideal* knows the machine file and nothing else: every tile takes as long as its slowest stage, and only the first
+# tile's stages and the last write show.
+
+# %%
+one_pe.figure("gemm_utilization")
+
+# %%
+one_pe.figure("gemm_over_ideal")
 
 # %% [markdown]
 # ## Where the time goes
 #
-# Exclusive time: each instant belongs to the first busy engine in the order matrix, vector, fetch, store, DMA in, DMA
-# out, so that the bars sum to the PE's window. Busy time may overlap.
+# The critical path first: what the end of the run waited for. How busy each engine was comes second: an engine can be
+# busy all the time without delaying anything.
 
 # %%
-Image(folder / "gemm_stage_breakdown.png")
+one_pe.figure("gemm_critical_path")
+
+# %%
+one_pe.figure("gemm_busy")
 
 # %% [markdown]
-# ## How much of the matrix engine is used
+# ## Operands stored row after row
 
 # %%
-Image(folder / "gemm_mac_utilization_measured.png")
-
-# %% [markdown]
-# Against the ideal model, which knows the machine file and nothing else: every tile takes as long as its slowest stage,
-# and only the first tile's stages and the last write show.
-
-# %%
-Image(folder / "gemm_mac_utilization_theoretical_vs_measured.png")
-
-# %% [markdown]
-# ## Packed against strided operands
-
-# %%
-if len(gathers) == 2:
-    display(Image(folder / "gemm_packed_against_strided.png"))
+one_pe.figure("gemm_strided")
 
 # %% [markdown]
 # ## One run, tile by tile
 
 # %%
-if not rerender:
-    gemm_report.draw_timeline(machine, timeline, variants[0], folder)
-Image(folder / "gemm_tile_timeline.png")
-
-# %% [markdown]
-# ## Findings
-#
-# Each sentence is computed from the table above.
-
-# %%
-found = gemm_report.findings(rows)
-gemm_report.write_findings(found, rows, folder)
-Markdown("\n".join(f"- {sentence}" for sentence in found))
+one_pe.figure("gemm_tile_timeline")
 
 # %% [markdown]
 # ## Layers over a whole SIP
 #
 # C[M, N] = A[M, K] B[K, N], spread over all PEs of SIP 0. The weights B exist once, cut by columns over the PEs; the
-# inputs A exist once, cut by rows over the PEs. K is never split, so nothing has to be summed between PEs. Compared is
-# where C lies, and with it what has to travel:
+# inputs A exist once, cut by rows over the PEs. K is never split, so nothing has to be summed between PEs. Three
+# placements of C are compared, and with it what PEs read from each other:
 #
 # | placement | C | a PE reads from the memory of other PEs | how |
 # |---|---|---|---|
@@ -146,7 +130,7 @@ Markdown("\n".join(f"- {sentence}" for sentence in found))
 # | 2-D | columns over cubes, rows over PEs | its rows of A, and the shards of B of its cube | like rows, in its cube |
 #
 # Operands too large for a third of the operands' part of TCM are streamed from where they are, tile by tile. Nothing is
-# gathered: C stays with the PE that computed it, as the input of the next layer would; in *rows* and *2-D* it lies
+# gathered: C stays with the PE that computed it, as the input of the next layer would; in *rows* and *2-D* it is stored
 # there block by block, a matrix for the columns of each shard of B, since a composite writes a whole one. The makespan
 # runs from the launch leaving the host to the last completion coming back, so that all of this traffic is inside it.
 #
@@ -154,57 +138,16 @@ Markdown("\n".join(f"- {sentence}" for sentence in found))
 
 # %%
 w, h = layer_cubes or (machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h)
-sip = machine.with_({"sip.cube_mesh.w": w, "sip.cube_mesh.h": h})
-if rerender:
-    spread = layers.read(folder)["rows"]
-else:
-    spread = layers.sweep(
-        sip,
-        select(layer_lists),
-        placements=placements,
-        dtype=dtype,
-        workers=workers,
-        folder=folder if output else None,
-    )
-    layers.write(spread, folder)
-drawn = layers_report.draw(spread, sip, folder)
-print(f"{sip.config.pes_per_sip} PEs; {len(spread)} points, {len(layers_report.simulated(spread))} simulated")
-layers_report.table(spread)
-
-# %% [markdown]
-# ### Which placement
+whole_sip = LayersStudy().report(
+    machine.with_({"sip.cube_mesh.w": w, "sip.cube_mesh.h": h}),
+    folder=folder,
+    workers=workers,
+    rerender=rerender,
+    layers=layer_lists,
+    placements=placements,
+    dtype=dtype,
+)
+whole_sip
 
 # %%
-Image(folder / "layers_placements.png")
-
-# %% [markdown]
-# ### How much of the SIP is used
-
-# %%
-Image(folder / "layers_roofline.png")
-
-# %%
-Image(folder / "layers_utilization.png")
-
-# %% [markdown]
-# ### The hottest links
-#
-# Of each run, and on the machine's geometry for the layer with most work of those that ran in every placement.
-
-# %%
-Image(folder / "layers_hottest_links.png")
-
-# %%
-for path in drawn:
-    if path.name.startswith("layers_links_"):
-        display(Image(path))
-
-# %% [markdown]
-# ### Findings
-#
-# Each sentence is computed from the table.
-
-# %%
-said = layers_report.findings(spread)
-layers_report.write_findings(said, spread, folder)
-Markdown("\n".join(f"- {sentence}" for sentence in said))
+whole_sip.study.tables(whole_sip.rows)["Fastest placement"]

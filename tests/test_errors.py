@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import inspect
 
@@ -10,7 +11,14 @@ import pytest
 import kernbench as kb
 from kernbench import errors
 from kernbench.errors import KernbenchError
+from kernbench.studies.probe import ProbeStudy
+from kernbench.studies.results import read_results
+from kernbench.studies.study import Report
+from kernbench.sweeps.cache import Cache
+from kernbench.sweeps.store import Store
 from kernbench.tp import rank_groups
+from tests.repo import ROOT
+from tests.sweeps import studies
 
 
 def test_every_error_has_the_meaning_of_a_builtin():
@@ -38,6 +46,43 @@ def test_an_indivisible_size_is_a_value_error():
 def test_a_bad_order_is_a_value_error():
     with pytest.raises(ValueError, match="'xp' is unknown"):
         rank_groups.check_order("tp-xp", {"tp": 2})
+
+
+# What only a mistake in the engine itself can cause.
+INTERNAL = {"kernbench/components/builtin/pe_ipcq.py"}
+
+
+def test_no_error_is_without_the_meaning_of_a_builtin():
+    def makes_one(path):
+        calls = (x for x in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(x, ast.Call))
+        return any(isinstance(call.func, ast.Name) and call.func.id == "KernbenchError" for call in calls)
+
+    found = {path for path in (ROOT / "kernbench").rglob("*.py") if makes_one(path)}
+    assert {path.relative_to(ROOT).as_posix() for path in found} == INTERNAL
+
+
+def test_a_missing_file_is_a_file_not_found_error(tmp_path):
+    for read in (kb.load, kb.read, read_results):
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            read(tmp_path / "nowhere.yaml")
+
+
+def test_an_unknown_chart_is_a_value_error():
+    report = Report(ProbeStudy(), [], kb.load("preset:small"), {})
+    with pytest.raises(ValueError, match="chart 'nothing' is unknown"):
+        report.chart("nothing")
+
+
+def test_what_the_host_refuses_is_an_os_error(tmp_path):
+    path = tmp_path / "points.sqlite"
+    path.write_text("no database" * 1000)
+    with pytest.raises(OSError, match=r"points\.sqlite: cannot be used as the cache"):
+        Cache(tmp_path).groups()
+
+
+def test_a_folder_in_use_is_a_runtime_error(tmp_path):
+    with Store(tmp_path), pytest.raises(RuntimeError, match="another run is writing"):
+        kb.sweep("preset:small", studies.square, {"x": [1]}, folder=tmp_path, progress=False)
 
 
 def test_a_kernels_error_is_a_runtime_error():

@@ -7,6 +7,7 @@ found is kept in a table, a small file for each machine and version of the code.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -18,6 +19,7 @@ from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.lane import Group, Target
 from kernbench.ccl.plan import Plan, plan, plan_group
+from kernbench.config.safe import damaged, read_json, replacing
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -293,9 +295,8 @@ class Tuner:
             "decisions": {key: asdict(d) for key, d in self.table.items()},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        part.replace(self.path)
+        with replacing(self.path) as part:
+            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
@@ -307,13 +308,20 @@ def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
 
 
 def _read(path: Path | None) -> dict[str, Decision]:
-    """Return the decisions of a table; none where there is no table of this schema."""
+    """Return the decisions of a table; none where there is no table of this schema, or a damaged one."""
     if path is None or not path.is_file():
         return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("schema_version") != SCHEMA_VERSION:
+    what, remedy = "table of algorithms", "its choices are made again"
+    try:
+        content = read_json(path, what, remedy)
+        if content.get("schema_version") != SCHEMA_VERSION:
+            return {}
+        with damaged(path, what, remedy):
+            return {key: _decision(fields) for key, fields in content["decisions"].items()}
+    except ConfigError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+        path.unlink(missing_ok=True)
         return {}
-    return {key: _decision(fields) for key, fields in content["decisions"].items()}
 
 
 def _decision(fields: Mapping[str, Any]) -> Decision:

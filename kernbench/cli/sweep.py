@@ -53,7 +53,7 @@ def sweep(
     samples: 20                          # a Latin hypercube; without it, every combination
     where: area_mm2 < 2000 and pes <= 64
     """  # noqa: D301 - \b keeps click from wrapping the example
-    from kernbench.errors import ConfigError, KernbenchError
+    from kernbench.errors import ConfigError, InterruptedRun
     from kernbench.sweeps.outcome import PointLimits
     from kernbench.sweeps.plan_file import read_plan
     from kernbench.sweeps.sweep import run_plan
@@ -73,7 +73,7 @@ def sweep(
     try:
         done = run_plan(read.plan, folder=out, workers=workers, scheduler=scheduler, limits=limits, cache=not no_cache)
     except KeyboardInterrupt as error:
-        raise KernbenchError(
+        raise InterruptedRun(
             f"interrupted; finished points are kept in {out}; the same command goes on from there"
         ) from error
     done.save(out)

@@ -50,9 +50,11 @@ def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
 
 def _is_ccl(path: Path) -> bool:
     """Return whether a file is about collectives, by its keys or, where those are wrong, by its name."""
+    from kernbench.config.safe import MOST_YAML, read_text
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        text = read_text(path, MOST_YAML, "")
+    except ConfigError:
         text = ""  # why it cannot be read is told where it is checked
     return path.name.startswith("ccl") or bool(_CCL_KEY.search(text))
 

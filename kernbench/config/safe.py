@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ConfigError, HostError, MissingFileError
 from kernbench.units import MIB
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def read_text(path: Path, most: int, remedy: str) -> str:
     Raises
     ------
     ConfigError
-        If it cannot be read, is larger, or is not UTF-8; `remedy` says what to do.
+        If it cannot be read, is larger, or is not UTF-8; `remedy` says what to do. A MissingFileError if there is none.
     """
     data = read_bytes(path, most, remedy)
     try:
@@ -54,6 +54,8 @@ def read_bytes(path: Path, most: int, remedy: str) -> bytes:
         else:
             with path.open("rb") as file:
                 data = file.read(most + 1)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
     except OSError as error:
         why = error.strerror
     except ValueError as error:  # a path with a null character
@@ -83,7 +85,7 @@ def replacing(path: Path, remedy: str = "make room or name another folder, then 
 
     Raises
     ------
-    KernbenchError
+    HostError
         If it cannot be written, as on a full disk; what was in `path` stays.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -91,7 +93,7 @@ def replacing(path: Path, remedy: str = "make room or name another folder, then 
         yield part
         part.replace(path)
     except OSError as error:
-        raise KernbenchError(f"{path}: cannot be written: {error.strerror or error}; {remedy}") from error
+        raise HostError(f"{path}: cannot be written: {error.strerror or error}; {remedy}") from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -130,7 +132,8 @@ def read_arrays(path: Path, what: str, remedy: str) -> dict[str, np.ndarray]:
                 raise ConfigError(f"{path}: {size:,} bytes hold arrays of {total:,} bytes, as no {what} does; {remedy}")
             return {info.filename.removesuffix(".npy"): _array(file.read(info)) for info in infos}
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else ConfigError
+        raise kind(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
 
 
 def _array(data: bytes) -> np.ndarray:

@@ -14,7 +14,7 @@ import yaml
 from kernbench.analysis.links import shares
 from kernbench.analysis.result import INCOMPLETE
 from kernbench.analysis.timeline import timeline
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.notebook.roof import roofline_figure
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def export(what: str, entry: Entry, result: Result) -> Export:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If the run has nothing of the kind to show.
     """
     suffix, kind, make = EXPORTS[what]
     try:
         return Export(f"run{entry.number}{suffix}", make(entry, result), kind)
     except ValueError as error:  # a figure without a row to draw
-        raise KernbenchError(f"{what}: {error}") from error
+        raise ArgumentError(f"{what}: {error}") from error
 
 
 def code(entry: Entry) -> str:

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kernbench.errors import ConfigError
+from kernbench.config.safe import damaged, read_json
+from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.sim_engine.limits import NONE, Limits
 
 NOTEBOOK = "explorer.ipynb"
@@ -62,15 +63,18 @@ def copy_notebooks(root: Path) -> Path:
 
 
 def _copy(original: Path, copy: Path) -> None:
-    content = json.loads(original.read_text("utf-8"))
-    cells = _cells(content)
+    what, remedy = "notebook", "restore it from version control"
+    content = read_json(original, what, remedy)
+    with damaged(original, what, remedy):
+        cells = _cells(content)
     if copy.is_file():
         try:
-            present = json.loads(copy.read_text("utf-8"))
-        except ValueError:  # the user's, whatever it is
+            present = read_json(copy, what, remedy)
+            with damaged(copy, what, remedy):
+                copied, same = present["metadata"].get(_COPIED), _cells(present)
+        except ConfigError:  # the user's, whatever it is
             return
-        copied = present["metadata"].get(_COPIED)
-        if copied == cells or copied != _cells(present):
+        if copied == cells or copied != same:
             return
     content["metadata"].pop("jupytext", None)  # the copy has no other half
     content["metadata"][_COPIED] = cells
@@ -190,4 +194,4 @@ def page_limits() -> Limits:
 
 def _needs(module: str, extra: str) -> None:
     if find_spec(module) is None:
-        raise ConfigError(f"{module} is not installed; pip install 'kernbench[{extra}]'")
+        raise MissingModuleError(f"{module} is not installed; pip install 'kernbench[{extra}]'")

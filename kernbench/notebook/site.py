@@ -14,7 +14,7 @@ from posixpath import normpath, relpath
 from typing import Any
 
 SOURCES = (
-    "README.md", "notebooks/*.ipynb", "milestones/*.ipynb", "milestones/output/*/README.md", "docs/*.md",
+    "README.md", "notebooks/*.ipynb", "milestones/*.ipynb", "milestones/output/*/*.md", "docs/*.md",
     "docs/decisions/*.md", "benchmarks/README.md",
 )  # fmt: skip
 INDEX = "README.md"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.analysis.result import Result
-from kernbench.errors import KernbenchError, VerificationError
+from kernbench.errors import KernbenchError, StateError, VerificationError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
@@ -114,5 +114,5 @@ def run_bench(
         correctness = WRONG
     if completion == OK and not torch.requests and not getattr(bench_fn, "is_milestone", False):
         completion = NO_REQUESTS
-        error = KernbenchError(f"{name}: NO_REQUESTS: the bench launched nothing and copied nothing; launch a kernel")
+        error = StateError(f"{name}: NO_REQUESTS: the bench launched nothing and copied nothing; launch a kernel")
     return BenchResult(name, completion, correctness, torch.result, error)

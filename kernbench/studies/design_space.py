@@ -94,7 +94,7 @@ class DesignSpaceStudy(Study):
                 if kind == "grid" and mesh and point.machine.hash == machine.with_({"sip.cube_mesh": mesh}).hash:
                     asked["why"] = True
                 shown = {"table": table, **point.shown, **overrides}
-                found.append({"machine": point.overrides, "shown": shown, **asked})
+                found.append({"machine": point.overrides, "labels": shown, **asked})
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:

@@ -56,7 +56,7 @@ def frame(rows: Sequence[Row], table: str) -> pd.DataFrame:
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in _records(table)]
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def axes_of(grid: pd.DataFrame) -> list[str]:
@@ -120,7 +120,7 @@ def _charts(name: str) -> list[Chart]:
             f"{label}: time against silicon",
             where=_in(f"{name} grid"),
             caption=f"Each dot is a machine. Labelled: none is smaller and faster, and each is at least {WORTH:.0%} "
-            "faster than the labelled one before. A label lists UCIe and HBM bandwidth and topology, as far as they vary.",
+            "faster than the labelled one before. A label lists UCIe, HBM and topology, as far as they vary.",
         ),
         Chart(
             f"{name}_map",

@@ -1,163 +1,298 @@
-"""The GEMM study's report: figures, and findings in words that are computed from the table."""
+"""The report of GEMM on one PE: columns, charts, findings and tables, all from the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis.timeline import timeline
-from kernbench.studies import gemm
-from kernbench.studies.points import Row
+from kernbench.studies.study import Finding
+from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
-from kernbench.viz import gemm as figures
-from kernbench.viz.figure import save
-from kernbench.viz.gather import packed_against_strided
-from kernbench.viz.timeline import tile_timeline
+from kernbench.viz import charts as kinds
+from kernbench.viz import palette
+from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FIELDS = {
-    "dma_in": ("cube.hbm.channel_bw_gbs", "cube.hbm.channels", "cube.hbm.efficiency"),
-    "fetch": ("cube.pe.pe_tcm.read_bw_gbs",),
-    "gemm": ("cube.pe.pe_gemm.macs_per_cycle", "cube.pe.pe_gemm.clock_ghz"),
-    "math": ("cube.pe.pe_math.lanes_32bit", "cube.pe.pe_math.clock_ghz"),
-    "store_tcm": ("cube.pe.pe_tcm.write_bw_gbs",),
+METHOD = (
+    "Each product is one composite command of PE 0. A and B are in the PE's HBM slice, and C is written back there. "
+    "`ref_ref` streams both operands tile by tile, `load_ref` loads A into TCM first, `load_load` both. `packed` "
+    "stores operands tile after tile, `strided` row after row. The composite's window ends with the acknowledgement of "
+    "its last write; the PE's window also contains the loads. Every product is compared with numpy's. `layers.md` of "
+    "the milestone is about layers of networks over a whole SIP."
+)
+ENGINES = {
+    "dma_in": "HBM slice", "fetch": "TCM read port", "gemm": "matrix engine", "math": "vector engine",
+    "store_tcm": "TCM write port",
+}  # fmt: skip
+PATH = {
+    "hbm": ("HBM slice", palette.ORANGE), "dma": ("links to the slice", palette.VERMILION),
+    "fetch": ("fetch from TCM", palette.SKY), "gemm": ("matrix engine", palette.BLUE),
+    "math": ("vector engine", palette.PURPLE), "store_tcm": ("store to TCM", palette.GREEN),
+    "launch": ("launch and completion", palette.GREY),
+}  # fmt: skip
+COLUMNS = {
+    "shape": Column("M x K x N"),
+    "variant": Column("staging"),
+    "gather": Column("layout"),
+    "tiles": Column("tiles"),
+    "latency_ns": Column("launch to completion", "ns"),
+    "pe_window_ns": Column("PE window", "ns"),
+    "composite_window_ns": Column("composite window", "ns"),
+    "ideal_ns": Column("ideal", "ns"),
+    "composite_useful": Column("useful share of the matrix rate, composite"),
+    "composite_issued": Column("issued share, padding included"),
+    "pe_useful": Column("useful share, loads included"),
+    "ideal_utilization": Column("useful share of the ideal"),
+    "limiter": Column("busiest engine"),
+    **{f"path_{stage}_ns": Column(name, "ns") for stage, (name, _) in PATH.items()},
 }
-_NAMES = {
-    "dma_in": "the HBM slice",
-    "fetch": "the TCM read port",
-    "gemm": "the matrix engine",
-    "math": "the vector engine",
-    "store_tcm": "the TCM write port",
-}
 
 
-def draw(rows: Sequence[Row], machine_hash: str, folder: Path) -> list[Path]:
-    """Write the figures that need the table only; return their paths."""
-    packed = [row for row in rows if row["gather"] == "packed"]
-    drawn = [
-        ("gemm_stage_breakdown.png", figures.stage_breakdown),
-        ("gemm_mac_utilization_measured.png", figures.mac_utilization_measured),
-        ("gemm_mac_utilization_theoretical_vs_measured.png", figures.mac_utilization_theoretical_vs_measured),
-    ]
-    paths = [save(figure(packed or list(rows), machine=machine_hash), folder / name) for name, figure in drawn]
-    if len({row["gather"] for row in rows}) == 2:
-        figure = packed_against_strided(rows, machine=machine_hash)
-        paths.append(save(figure, folder / "gemm_packed_against_strided.png"))
-    return paths
+def _melted(draw: kinds.Draw, names: Mapping[str, str], column: str, value: str) -> kinds.Draw:
+    """Return a kind of chart that takes several columns as the values of one, in percent; `column` has their names."""
+
+    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+        long = [{**row, column: title, value: 100 * row[name]} for row in rows for name, title in names.items()]
+        return draw(long, columns, machine)
+
+    return drawn
 
 
-def draw_timeline(machine: Machine, shape: Sequence[int], variant: str, folder: Path) -> Path:
-    """Run one product and write the timeline of its tiles."""
-    result = gemm.run(machine, shape, variant)
-    title = f"Tiles of GEMM {'x'.join(map(str, shape))} {variant} on one PE"
-    figure = tile_timeline(timeline(result.records, (0, 0, 0)), machine=machine.hash, title=title, zoom_ns=300)
-    return save(figure, folder / "gemm_tile_timeline.png")
+def _over_ideal(draw: kinds.Draw) -> kinds.Draw:
+    """Return a kind of chart whose rows also have the size of the product, and its time over the ideal."""
+
+    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+        more = {"macs": Column("multiply-accumulates"), "over_ideal": Column("composite window / ideal")}
+        found = [
+            {**row, "macs": row["m"] * row["k"] * row["n"], "over_ideal": row["composite_window_ns"] / row["ideal_ns"]}
+            for row in rows
+        ]
+        return draw(sorted(found, key=lambda row: row["macs"]), {**columns, **more}, machine)
+
+    return drawn
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    """Return what the table says, one sentence each."""
-    packed = [row for row in rows if row["gather"] == "packed"] or list(rows)
-    largest = max(row["m"] * row["k"] * row["n"] for row in packed)
-    said = [_limit(row) for row in packed if row["m"] * row["k"] * row["n"] == largest]
-    said += _staging(packed)
-    said += _padding(packed)
-    said += _gather(rows)
-    worst = max(packed, key=lambda row: abs(row["composite_window_ns"] / row["ideal_ns"] - 1))
-    said.append(
-        f"Against the ideal model of the machine file, the largest difference is {worst['shape']} {worst['variant']}: "
-        f"{worst['composite_window_ns']:,.1f} ns measured, {worst['ideal_ns']:,.1f} ns ideal "
-        f"({worst['composite_window_ns'] / worst['ideal_ns'] - 1:+.1%})."
-    )
-    return said
-
-
-def _limit(row: Row) -> str:
-    engines = row["limiter"].split(" + ")
-    names = " and ".join(_NAMES[engine] for engine in engines)
-    shares = ", ".join(f"{row[f'occupancy_{engine}']:.1%}" for engine in engines)
-    fields = ", ".join(field for engine in engines for field in _FIELDS[engine])
-    return (
-        f"{row['shape']} {row['variant']}: {names} {'limits' if len(engines) == 1 else 'limit together'} "
-        f"(busy {shares} of the composite's {row['composite_window_ns']:,.0f} ns; machine file: {fields}); "
-        f"{row['composite_useful']:.1%} of the matrix engine's rate does useful work."
-    )
-
-
-def _staging(rows: Sequence[Row]) -> list[str]:
-    """Say what loading first costs and gains where a shape was run in all stagings."""
-    by_shape: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        by_shape.setdefault(row["shape"], {})[row["variant"]] = row
-    said = []
-    for shape, variants in by_shape.items():
-        if len(variants) < 2:
-            continue
-        fast = min(variants.values(), key=lambda row: row["pe_window_ns"])
-        slow = max(variants.values(), key=lambda row: row["pe_window_ns"])
-        said.append(
-            f"{shape}: {fast['variant']} is the fastest staging counted with its loads "
-            f"({fast['pe_window_ns']:,.1f} ns, {fast['pe_useful']:.1%} useful), "
-            f"{slow['variant']} the slowest ({slow['pe_window_ns']:,.1f} ns)."
-        )
-    return said
-
-
-def _padding(rows: Sequence[Row]) -> list[str]:
-    under = sorted({row["shape"] for row in rows if row["under_tile"]})
-    if not under:
-        return []
-    wasted = [row for row in rows if row["under_tile"]]
-    least = min(row["composite_useful"] / row["composite_issued"] for row in wasted)
-    said = (
-        f"Smaller than a tile in some size: {', '.join(under)}; the matrix engine spends whole tiles on them, "
-        f"down to {least:.1%} of what it issues being useful."
-    )
-    return [said]
-
-
-def _gather(rows: Sequence[Row]) -> list[str]:
-    packed = {(row["shape"], row["variant"]): row for row in rows if row["gather"] == "packed"}
-    pairs = [
-        (packed[row["shape"], row["variant"]], row)
-        for row in rows
-        if row["gather"] == "strided" and (row["shape"], row["variant"]) in packed
-    ]
-    if not pairs:
-        return []
-    one, other = max(pairs, key=lambda pair: pair[1]["composite_window_ns"] / pair[0]["composite_window_ns"])
-    factor = other["composite_window_ns"] / one["composite_window_ns"]
-    said = (
-        f"Storing operands row by row instead of tile by tile costs most at {other['shape']} {other['variant']}: "
-        f"{factor:.2f} x the time, since every 256 B line that a tile touches is served whole, and lines a row apart "
-        "share few of the channels."
-    )
-    return [said]
-
-
-def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the columns that a reader looks at first, rounded."""
+def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the first tiles of a product, a lane for each engine and a box with its number for each tile."""
+    import altair as alt
     import pandas as pd
 
-    columns = [
-        "shape", "variant", "gather", "tiles", "pe_window_ns", "composite_window_ns", "ideal_ns", "composite_useful",
-        "composite_issued", "pe_useful", "limiter",
-    ]  # fmt: skip
-    return pd.DataFrame(rows)[columns].round(3)
+    first = [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
+    begin = min(piece["start_ns"] for piece in first)
+    lanes = [lane for lane in LANES if any(piece["stage"] == lane for piece in first)]
+    data = pd.DataFrame(
+        [
+            {
+                "engine": LANES[piece["stage"]],
+                "tile": piece["tile"],
+                "start": piece["start_ns"] - begin,
+                "end": piece["end_ns"] - begin,
+                "shade": "even" if piece["tile"] % 2 == 0 else "odd",
+            }
+            for piece in first
+        ]
+    )
+    base = alt.Chart(data).encode(
+        y=alt.Y("engine", sort=[LANES[lane] for lane in lanes], title=None),
+        x=alt.X("start", title="time since the first read [ns]"),
+        x2="end",
+        tooltip=["engine", "tile", "start", "end"],
+    )
+    shades = alt.Scale(domain=["even", "odd"], range=[palette.BLUE, palette.SKY])
+    boxes = base.mark_bar(stroke="white", strokeWidth=1).encode(color=alt.Color("shade", scale=shades, legend=None))
+    middle = alt.Chart(data).transform_calculate(middle="(datum.start + datum.end) / 2").mark_text(fontSize=9)
+    numbers = middle.encode(x="middle:Q", y=alt.Y("engine", sort=[LANES[lane] for lane in lanes]), text="tile")
+    return alt.layer(boxes, numbers).properties(width=760, height=34 * len(lanes))
 
 
-def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> Path:
-    """Write the findings and the figures' places as `README.md`, which a repository shows as a page."""
-    figures = sorted(path.name for path in folder.glob("gemm_*.png"))
-    lines = ["# GEMM on one PE", "", *(f"- {sentence}" for sentence in found), ""]
-    lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in figures]
-    first = rows[0]
-    lines += [
-        "",
-        f"{len(rows)} runs, machine {first['machine'][:12]}, code {first['code_version']}.",
+SHOWN_TILES = 12
+LANES = {
+    "dma_in": "DMA reads", "fetch": "fetch from TCM", "gemm": "matrix engine", "math": "vector engine",
+    "store_tcm": "store to TCM", "dma_out": "DMA writes",
+}  # fmt: skip
+_SHARE = Column("share of the matrix engine's rate", "%")
+
+
+def _packed(row: Mapping[str, Any]) -> bool:
+    return bool(row["gather"] == "packed")
+
+
+CHARTS = (
+    Chart(
+        "gemm_utilization",
+        _melted(
+            kinds.bars("share_pct", "shape", by="window", panel="variant", label=".0f"),
+            {
+                "ideal_utilization": "ideal",
+                "composite_useful": "simulated, the composite alone",
+                "pe_useful": "simulated, loads included",
+            },
+            "window",
+            "share_pct",
+        ),
+        "Useful share of the matrix engine's rate, by staging",
+        where=_packed,
+        caption="Ideal: every tile takes as long as its slowest stage; reads and write-back share the HBM slice. "
+        "Padding of ragged tiles is not useful.",
+    ),
+    Chart(
+        "gemm_over_ideal",
+        _over_ideal(kinds.lines("macs", "over_ideal", "variant", rule=1.0)),
+        "Time of the composite over the ideal",
+        where=_packed,
+        caption="1 is the ideal of the machine file: no stall for a full buffer, no queueing.",
+    ),
+    Chart(
+        "gemm_critical_path",
+        kinds.parts(
+            "shape",
+            [f"path_{stage}_ns" for stage in PATH],
+            panel="variant",
+            colours={f"path_{stage}_ns": colour for stage, (_, colour) in PATH.items()},
+        ),
+        "What the time from launch to completion is made of",
+        where=_packed,
+        caption="Shares of the critical path: each instant belongs to the resource that the end of the run waited for.",
+    ),
+    Chart(
+        "gemm_busy",
+        _melted(
+            kinds.heat("engine", "shape", "busy_pct", panel="variant", label=".0f"),
+            {f"occupancy_{engine}": name for engine, name in ENGINES.items()},
+            "engine",
+            "busy_pct",
+        ),
+        "How busy each engine is while the composite runs",
+        where=_packed,
+        caption="Percent of the composite's window. Engines work at the same time, so that rows sum to more than 100.",
+    ),
+    Chart(
+        "gemm_strided",
+        _over_ideal(kinds.heat("variant", "shape", "over_ideal", label=".2f")),
+        "Operands stored row after row: time over the ideal of packed ones",
+        where=lambda row: not _packed(row),
+        caption="A tile touches a 256 B line for each of its rows, and each line is served whole.",
+    ),
+    Chart(
+        "gemm_tile_timeline",
+        _tiles,
+        lambda rows: f"The first {SHOWN_TILES} tiles of {rows[-1]['shape']} {rows[-1]['variant']} on each engine",
+        where=lambda row: bool(row.get("timeline")),
+        caption="Each box is one tile, with its number. A read serves one operand of a tile.",
+    ),
+)
+
+
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Return what limits products, what staging and layout cost, and how far the ideal is."""
+    packed = [row for row in rows if _packed(row)] or list(rows)
+    return [*_limits(packed), *_launch(packed), *_stagings(packed), *_strided(rows), *_padding(packed), *_ideal(packed)]
+
+
+def _limits(rows: Sequence[Row]) -> list[Finding]:
+    """Say how much of the matrix rate the largest product reaches in each staging, and what limits it."""
+    largest = max(row["m"] * row["k"] * row["n"] for row in rows)
+    said = []
+    for row in rows:
+        if row["m"] * row["k"] * row["n"] == largest:
+            engines = row["limiter"].split(" + ")
+            busy = " and ".join(f"{ENGINES[e]} ({row[f'occupancy_{e}']:.0%} busy)" for e in engines)
+            said.append(f"{row['composite_useful']:.1%} with {row['variant']}, limited by the {busy}")
+    shape = next(row["shape"] for row in rows if row["m"] * row["k"] * row["n"] == largest)
+    return [Finding(f"{shape} reaches {'; '.join(said)}.", "gemm_utilization", 7)]
+
+
+def _launch(rows: Sequence[Row]) -> list[Finding]:
+    """Say from which size on launch and completion are a small part of the critical path."""
+    by_size = sorted(rows, key=lambda row: row["latency_ns"])
+    small, large = by_size[0], by_size[-1]
+    if small is large:
+        return []
+    share = {id(row): row["path_launch_ns"] / row["latency_ns"] for row in by_size}
+    least, most = (choose(row["path_launch_ns"] for row in rows) for choose in (min, max))
+    text = (
+        f"Launch and completion are {share[id(small)]:.0%} of the critical path of {small['shape']} "
+        f"{small['variant']}, {share[id(large)]:.1%} of that of {large['shape']} {large['variant']}: they take "
+        f"{least:,.0f} to {most:,.0f} ns for every product."
+    )
+    return [Finding(text, "gemm_critical_path", 6)]
+
+
+def _stagings(rows: Sequence[Row]) -> list[Finding]:
+    """Say which staging is fastest for how many shapes, loads included, and where the choice matters most."""
+    by_shape: dict[str, list[Row]] = {}
+    for row in rows:
+        by_shape.setdefault(row["shape"], []).append(row)
+    compared = {shape: sorted(of, key=lambda r: r["pe_window_ns"]) for shape, of in by_shape.items() if len(of) > 1}
+    if not compared:
+        return []
+    most = max(compared.values(), key=lambda of: of[-1]["pe_window_ns"] / of[0]["pe_window_ns"])
+    fast, slow = most[0], most[-1]
+    wins: dict[str, list[str]] = {}
+    for shape, of in compared.items():
+        wins.setdefault(of[0]["variant"], []).append(shape)
+    fastest = "; ".join(f"{variant} is fastest for {', '.join(shapes)}" for variant, shapes in wins.items())
+    text = (
+        f"Loads included, {fastest}; the "
+        f"choice matters most for {fast['shape']}, where {slow['variant']} takes "
+        f"{slow['pe_window_ns'] / fast['pe_window_ns']:.2f}x as long as {fast['variant']}."
+    )
+    return [Finding(text, "gemm_utilization", 5)]
+
+
+def _strided(rows: Sequence[Row]) -> list[Finding]:
+    packed = {(row["shape"], row["variant"]): row for row in rows if _packed(row)}
+    ratios = {
+        (row["shape"], row["variant"]): row["composite_window_ns"]
+        / packed[row["shape"], row["variant"]]["composite_window_ns"]
+        for row in rows
+        if not _packed(row) and (row["shape"], row["variant"]) in packed
+    }
+    if not ratios:
+        return []
+    most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
+    text = (
+        f"Operands stored row after row cost {ratios[most]:.1f}x the time of packed ones at {' '.join(most)} "
+        f"({ratios[least]:.2f}x at {' '.join(least)}): each 256 B line that a tile touches is served whole, and lines "
+        "a row apart use few of the channels."
+    )
+    return [Finding(text, "gemm_strided", 4)]
+
+
+def _padding(rows: Sequence[Row]) -> list[Finding]:
+    under = [row for row in rows if row["under_tile"]]
+    if not under:
+        return []
+    row = min(under, key=lambda row: row["composite_useful"] / row["composite_issued"])
+    share = row["composite_useful"] / row["composite_issued"]
+    return [
+        Finding(f"{row['shape']} is smaller than a tile: {share:.1%} of what the matrix engine does is useful.", "", 2)
     ]
-    path = folder / "README.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    return path
+
+
+def _ideal(rows: Sequence[Row]) -> list[Finding]:
+    def off(row: Row) -> float:
+        return float(row["composite_window_ns"] / row["ideal_ns"] - 1)
+
+    worst = max(rows, key=lambda row: abs(off(row)))
+    text = (
+        f"The largest distance from the ideal is {off(worst):+.1%} ({worst['shape']} {worst['variant']}: "
+        f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
+    )
+    return [Finding(text, "gemm_over_ideal", 3)]
+
+
+def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    """Return one row for each product and staging, for each layout."""
+    import pandas as pd
+
+    names = [
+        "shape", "variant", "tiles", "latency_ns", "pe_window_ns", "composite_window_ns", "ideal_ns",
+        "composite_useful", "composite_issued", "pe_useful", "limiter",
+    ]  # fmt: skip
+    return {
+        f"Operands {gather}": pd.DataFrame([row for row in rows if row["gather"] == gather], columns=names)
+        for gather in dict.fromkeys(row["gather"] for row in rows)
+    }

@@ -219,13 +219,13 @@ class GqaStudy(Study):
         series = _series(**parameters)
         config, found = machine.config, []
         if config.cubes_per_sip >= 4 and config.pes_per_cube >= 8:
-            found += [{"shown": {"series": "panel", "panel": n}, **asdict(point)} for n, point in PANELS.items()]
+            found += [{"labels": {"series": "panel", "panel": n}, **asdict(point)} for n, point in PANELS.items()]
         for name, point in series:
             more = {"machine": {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
-            found.append({"shown": {"series": name}, **more, **asdict(point)})
+            found.append({"labels": {"series": name}, **more, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
             for part, change in {"": {}, **halves(config)}.items():
-                found.append({"shown": {"series": "halving", "part": part}, "machine": change, **asdict(point)})
+                found.append({"labels": {"series": "halving", "part": part}, "machine": change, **asdict(point)})
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
@@ -386,7 +386,7 @@ def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
 
 
 def _asked(point: Mapping[str, Any]) -> Point:
-    return Point(**{name: value for name, value in point.items() if name not in ("machine", "shown")})
+    return Point(**{name: value for name, value in point.items() if name not in ("machine", "labels")})
 
 
 def _scores(config: MachineConfig, setting: Setting) -> int:

@@ -1,8 +1,8 @@
-"""Layers of real networks over a whole SIP: where the operands live, and what that costs.
+"""Layers of networks over a whole SIP: where the operands are, and what that costs.
 
-A (inputs) is cut by rows over all PEs, B (weights) by columns, so that weights exist once; C (outputs) lies as the
-placement says. Spreading the inputs and gathering nothing but what a PE computes are inside the makespan, which
-runs from the launch leaving the host to the last completion coming back. K is never split.
+A (inputs) is cut by rows over all PEs, B (weights) by columns, so that each weight exists once; C (outputs) is placed
+as the placement says. All reads of other PEs' memory are inside the makespan, which runs from the launch leaving the
+host to the last completion coming back. K is never split.
 
 | placement | C | a PE reads from other PEs |
 |---|---|---|
@@ -13,87 +13,146 @@ runs from the launch leaving the host to the last completion coming back. K is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from kernbench.analysis.blame import blame
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import pe_window
 from kernbench.dtypes import as_dtype
-from kernbench.errors import ArgumentError, VerificationError
+from kernbench.errors import ConfigError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.kernels.sharded_gemm import columns_gemm, grid_gemm, rows_gemm
 from kernbench.policy.address.allocator import AddressConfig
-from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
-from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.verify import operand
 from kernbench.sim_engine.report import link_table
-from kernbench.studies.layers_lists import Layer
-from kernbench.studies.layers_work import PLACEMENTS, Work, parts, spans, work
-from kernbench.studies.points import Row, code_version, machine_of, run_points
-from kernbench.studies.results import read_results, write_results
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.studies import layers_report as report
+from kernbench.studies.explore import SESSION_US
+from kernbench.studies.layers_lists import Layer, select
+from kernbench.studies.layers_work import LINK_KINDS, PLACEMENTS, VISIBLE, Shape, Work, parts, spans, work
+from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.sweeps.activity import activity
+from kernbench.sweeps.keys import Row
+from kernbench.topology.builder import Machine
+from kernbench.units import FLIT_BYTES
 
-FILE = "layers.json"
-VISIBLE = 0.01  # links busy for less are not drawn
-Shape = tuple[int, int, int]  # m, n, k
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.runtime_api.tensor import Tensor
+
+_FLIT_US = {"rows": 60, "columns": 25, "2-D": 8}  # host time of a flit read from another PE, measured
+_TILE_US = 5
+_KIND = {name: kind for kind, name in LINK_KINDS.items()}
+
+Placement = Annotated[Literal["rows", "columns", "2-D"], "of C, and with it what PEs read from each other"]
+Dtype = Annotated[Literal["f16", "bf16"], "type of A, B and C"]
 
 
-def sweep(
-    machine: Machine | str | None,
-    layers: Sequence[Layer],
-    *,
-    placements: Sequence[str] = tuple(PLACEMENTS),
-    dtype: str = "f16",
-    workers: int = 1,
-    folder: Path | None = None,
-) -> list[Row]:
-    """Return one row per layer and placement; one that does not fit in HBM says so, and has its lower bound only.
+class LayersStudy(Study):
+    """C = A @ B over all PEs of a SIP: layers of published networks in three placements."""
 
-    Parameters
-    ----------
-    machine
-        As for `kb.load`.
-    layers
-        What to multiply.
-    placements
-        "rows", "columns", "2-D".
-    dtype
-        Type of A, B and C.
-    workers
-        Processes.
-    folder
-        Where finished points are kept.
+    name, title, page = "layers", "Layers over a whole SIP", "layers.md"
+    method = report.METHOD
+    parameters: ClassVar = {
+        "layers": Parameter(["vit-s", "gpt2"], "lists of layers, or some of a list: `gpt2 QKT`, `llama3-70b tp8 m128`"),
+        "placements": Parameter(list(PLACEMENTS), "placements of C"),
+        "dtype": Parameter("f16", "type of A, B and C"),
+    }
+    columns: ClassVar = report.COLUMNS
+    charts: ClassVar = report.CHARTS
 
-    Raises
-    ------
-    ArgumentError
-        If a placement is none of those; nothing has been run then.
-    """
-    resolved = resolve_topology(machine)
-    unknown = [p for p in placements if p not in PLACEMENTS]
-    if unknown:
-        raise ArgumentError(f"placements: {', '.join(unknown)} unknown; known: {', '.join(PLACEMENTS)}")
-    drawn = _largest(resolved, layers, placements, dtype)
-    points = [
-        {
-            "machine": dict(resolved.spec),
-            "layer": asdict(layer),
-            "placement": placement,
-            "dtype": dtype,
-            "links": layer == drawn,
-        }
-        for layer in layers
-        for placement in placements
-    ]
-    return run_points(simulate, points, folder=folder, workers=workers)
+    def check(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[str]:
+        """Refuse unknown placements; `select` refuses unknown layers."""
+        select(layers)
+        return [
+            f"placements: {name!r} is unknown; known: {', '.join(PLACEMENTS)}"
+            for name in placements
+            if name not in PLACEMENTS
+        ]
+
+    def points(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[Row]:
+        """Return one point for each layer and placement; the links of the layer with most work are kept."""
+        chosen = select(layers)
+        drawn = _largest(machine, chosen, placements, dtype)
+        return [
+            {**asdict(layer), "placement": placement, "dtype": dtype} | ({"links": True} if layer == drawn else {})
+            for layer in chosen
+            for placement in placements
+        ]
+
+    def work(self, machine: Machine, *, placement: str, m: int, n: int, k: int, dtype: str, **_: Any) -> float:
+        """Return the host time of a point, roughly."""
+        return _host_us(placement, work(machine.config, placement, (m, n, k), dtype))
+
+    def simulate(
+        self,
+        machine: Machine,
+        *,
+        m: Annotated[int, "rows of A and C"] = 512,
+        n: Annotated[int, "columns of B and C"] = 512,
+        k: Annotated[int, "columns of A, rows of B"] = 512,
+        placement: Placement = "2-D",
+        dtype: Dtype = "f16",
+        list: Annotated[str, "list that the layer is from"] = "",
+        name: Annotated[str, "name in that list"] = "",
+        tp: Annotated[int, "SIPs that share the layer"] = 1,
+        links: Annotated[bool, "keep how busy each link is"] = False,
+    ) -> Row:
+        """Run one layer in one placement; one that does not fit in HBM has its lower bound and says so."""
+        layer = Layer(list, name or f"{m}x{k}x{n}", m, n, k, tp)
+        asked = work(machine.config, placement, (m, n, k), dtype)
+        out: Row = {
+            **asdict(layer), "layer": layer.label, "shape": f"{m}x{k}x{n}", "placement": placement, "dtype": dtype,
+            **asdict(asked), "left_out": _obstacle(machine, asked),
+        }  # fmt: skip
+        if out["left_out"]:
+            return out
+        result, traffic = run(machine, (m, n, k), placement, dtype=dtype)
+        return out | _measured(machine, result, traffic, (m, n, k), dtype, links)
+
+    def program(
+        self,
+        torch: RuntimeContext,
+        *,
+        m: Annotated[int, "rows of A and C"] = 512,
+        n: Annotated[int, "columns of B and C"] = 512,
+        k: Annotated[int, "columns of A, rows of B"] = 512,
+        placement: Placement = "2-D",
+        dtype: Dtype = "f16",
+    ) -> str:
+        """C = A @ B over all PEs of a SIP."""
+        product(torch, (m, n, k), placement, dtype)
+        asked = work(torch.engine.machine.config, placement, (m, n, k), dtype)
+        return f"no run is faster than {asked.bound_ns:,.0f} ns ({asked.limiter})"
+
+    def cost(self, machine: Machine, data: bool, *, m: int, n: int, k: int, placement: str, dtype: str) -> float:
+        """Return the host time of `program` [us]."""
+        asked = work(machine.config, placement, (m, n, k), dtype)
+        obstacle = _obstacle(machine, asked)
+        if obstacle:
+            raise ConfigError([f"k = {k}: {obstacle}"])
+        return SESSION_US + _host_us(placement, asked) + (5e-5 * m * n * k if data else 0.0)
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return which placement is fastest and why, and what limits it."""
+        return report.findings(rows)
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        """Return the placements of each layer, those that were not simulated, and where the lists are from."""
+        return report.tables(rows)
+
+
+def _host_us(placement: str, asked: Work) -> float:
+    return _FLIT_US[placement] * asked.remote_bytes / FLIT_BYTES + _TILE_US * asked.tiles
 
 
 def _largest(machine: Machine, layers: Sequence[Layer], placements: Sequence[str], dtype: str) -> Layer | None:
@@ -104,23 +163,6 @@ def _largest(machine: Machine, layers: Sequence[Layer], placements: Sequence[str
         return not any(_obstacle(machine, work(machine.config, p, shape, dtype)) for p in placements)
 
     return max(filter(simulated, layers), key=lambda layer: layer.m * layer.n * layer.k, default=None)
-
-
-def simulate(point: Row) -> Row:
-    """Run one layer in one placement and return its row."""
-    machine = machine_of(point["machine"])
-    layer, placement, dtype = Layer(**point["layer"]), point["placement"], point["dtype"]
-    shape = layer.m, layer.n, layer.k
-    asked = work(machine.config, placement, shape, dtype)
-    out: Row = {
-        **point["layer"], "layer": layer.label, "shape": f"{layer.m}x{layer.k}x{layer.n}", "placement": placement,
-        "dtype": dtype, **asdict(asked), "left_out": _obstacle(machine, asked),
-        "machine": machine.hash, "code_version": code_version(),
-    }  # fmt: skip
-    if out["left_out"]:
-        return out
-    result, traffic = run(machine, shape, placement, dtype=dtype)
-    return out | _measured(machine, result, traffic, shape, dtype, point["links"])
 
 
 def run(
@@ -140,7 +182,19 @@ def run(
     Result
         What happened.
     LinkTable
-        Traffic of the launch alone: mapping the tensors came before.
+        Traffic of the launch alone, without the mapping of the tensors.
+    """
+    traffic: list[LinkTable] = []
+
+    def program(torch: RuntimeContext) -> None:
+        traffic.append(product(torch, shape, placement, dtype))
+
+    result = run_program(machine, program, data=data, log=log, tie_seed=tie_seed)
+    return result, traffic[0]
+
+
+def product(torch: RuntimeContext, shape: Shape, placement: str, dtype: str) -> LinkTable:
+    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of the launch.
 
     Raises
     ------
@@ -148,29 +202,24 @@ def run(
         With data, if C is not numpy's product.
     """
     m, n, k = shape
+    machine = torch.engine.machine
     room = AddressConfig.of(machine.config).heap_bytes // 3  # for A, and two shards of B
-    tile_m = machine.config.cube.pe.pe_gemm.tile.m
-    before: list[LinkTable] = []
-
-    def program(torch: RuntimeContext) -> None:
-        at_a, at_b, at_c = PLACEMENTS[placement]
-        a, a_values = operand(torch, "a", (m, k), as_dtype(dtype), at_a)
-        b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), at_b)
-        c = torch.empty(m, n, dtype=dtype, dp=at_c, device="ahbm", name="c")
-        torch.ahbm.synchronize()
-        before.append(link_table(torch.engine))
-        name = f"{placement} {m}x{k}x{n}"
-        if placement == "columns":
-            torch.launch(name, columns_gemm, a, b, c, m, k, n, tile_m, room)
-        else:
-            torch.launch(name, rows_gemm if placement == "rows" else grid_gemm, a, b, c, m, k, n, room)
-        torch.ahbm.synchronize()
-        before.append(link_table(torch.engine))
-        if a_values is not None and b_values is not None:
-            _check(machine, name, placement, c, a_values @ b_values)
-
-    result = run_program(machine, program, data=data, log=log, tie_seed=tie_seed)
-    return result, _difference(*before)
+    at_a, at_b, at_c = PLACEMENTS[placement]
+    a, a_values = operand(torch, "a", (m, k), as_dtype(dtype), at_a)
+    b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), at_b)
+    c = torch.empty(m, n, dtype=dtype, dp=at_c, device="ahbm", name="c")
+    torch.ahbm.synchronize()
+    before = link_table(torch.engine)
+    name = f"{placement} {m}x{k}x{n}"
+    if placement == "columns":
+        torch.launch(name, columns_gemm, a, b, c, m, k, n, machine.config.cube.pe.pe_gemm.tile.m, room)
+    else:
+        torch.launch(name, rows_gemm if placement == "rows" else grid_gemm, a, b, c, m, k, n, room)
+    torch.ahbm.synchronize()
+    traffic = _difference(before, link_table(torch.engine))
+    if a_values is not None and b_values is not None:
+        _check(machine, name, placement, c, a_values @ b_values)
+    return traffic
 
 
 def _check(machine: Machine, name: str, placement: str, c: Tensor, expected: np.ndarray) -> None:
@@ -217,7 +266,7 @@ def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape
     start, end = pe_window(result.records)
     flops = 2 * m * n * k
     peak = 2 * macs_per_ns(machine.config, dtype) * machine.config.pes_per_sip
-    moved = _hbm_bytes(traffic)
+    counts = activity(machine.config, traffic, result.records.busy_by_component(), dtype)
     share = shares(traffic, launch.end_ps - launch.start_ps)
     first = hottest(share)
     return {
@@ -225,17 +274,22 @@ def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape
         "pe_window_ns": (end - start) / 1000,
         "utilization": flops / (peak * makespan),
         "gflops": flops / makespan,
-        "hbm_bytes": moved,
-        "intensity": flops / moved,
+        **counts,
+        "intensity": flops / counts["hbm_bytes"],
         "hottest_link": first,
         "hottest_busy": share[first],
-        "links": {link: round(value, 4) for link, value in share.items() if value >= VISIBLE} if keep else {},
-    }
+        **_busiest(share),
+    } | ({"links": {link: round(value, 4) for link, value in share.items() if value >= VISIBLE}} if keep else {})
 
 
-def _hbm_bytes(traffic: LinkTable) -> int:
-    """Return the bytes that HBM slices gave and took."""
-    return sum(int(b) for name, b in zip(traffic.names, traffic.nbytes, strict=True) if ".hbm_ctrl." in name)
+def _busiest(share: Mapping[str, float]) -> Row:
+    """Return the busy share of the busiest link of each kind."""
+    found = dict.fromkeys(LINK_KINDS, 0.0)
+    for link, busy in share.items():
+        kind = _KIND.get(blame("serialization", link).group)
+        if kind is not None:
+            found[kind] = max(found[kind], busy)
+    return {f"busy_{kind}": busy for kind, busy in found.items()}
 
 
 def _difference(before: LinkTable, after: LinkTable) -> LinkTable:
@@ -245,18 +299,3 @@ def _difference(before: LinkTable, after: LinkTable) -> LinkTable:
     nbytes = np.array([before.nbytes[i] if i >= 0 else 0 for i in old], np.int64)
     busy = np.array([before.busy_ps[i] if i >= 0 else 0 for i in old], np.int64)
     return LinkTable(after.names, after.nbytes - nbytes, after.busy_ps - busy, after.bw_gbs)
-
-
-def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `layers.json` and `layers.csv`; return the former."""
-    import pandas as pd
-
-    path = write_results(folder / FILE, rows)
-    frame = pd.DataFrame(rows).drop(columns="links", errors="ignore")
-    frame.to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
-    return path
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `layers.json` in `folder`."""
-    return read_results(folder / FILE)

@@ -35,7 +35,7 @@ class Layer:
     @property
     def label(self) -> str:
         """Return the name as figures print it."""
-        return f"{self.list} {self.name}"
+        return f"{self.list} {self.name}".strip()
 
 
 def layers(name: str) -> list[Layer]:

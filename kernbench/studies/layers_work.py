@@ -22,6 +22,14 @@ PLACEMENTS = {
     "2-D": (_ROWS, _COLUMNS, _GRID),
 }
 
+# Kinds of links by column: what reasons of a run call them.
+LINK_KINDS = {
+    "mesh": "mesh link", "ucie": "UCIe link", "ucie_port": "link of a UCIe port", "pe_dma": "link of PE_DMA",
+    "hbm": "link of an HBM slice",
+}  # fmt: skip
+VISIBLE = 0.01  # share of the time from which a link is kept for pictures
+
+Shape = tuple[int, int, int]  # m, n, k
 Span = tuple[int, int]  # start, size
 Part = tuple[int, list[int]]  # rows of C, and the widths of its blocks of columns
 
@@ -81,7 +89,7 @@ def parts(placement: str, m: int, n: int, config: MachineConfig) -> list[Part]:
     return [(rows[i % pes], columns[i - i % pes : i - i % pes + pes]) for i in range(len(columns))]
 
 
-def work(config: MachineConfig, placement: str, shape: tuple[int, int, int], dtype: str) -> Work:
+def work(config: MachineConfig, placement: str, shape: Shape, dtype: str) -> Work:
     """Return the counts of C[m, n] = A[m, k] B[k, n], `shape` being (m, n, k)."""
     m, n, k = shape
     tile, item = config.cube.pe.pe_gemm.tile, as_dtype(dtype).itemsize
@@ -114,7 +122,7 @@ def work(config: MachineConfig, placement: str, shape: tuple[int, int, int], dty
     )
 
 
-def _fullest(config: MachineConfig, placement: str, shape: tuple[int, int, int], item: int) -> int:
+def _fullest(config: MachineConfig, placement: str, shape: Shape, item: int) -> int:
     m, n, k = shape
     held: dict[tuple[int, int], int] = {}
     for policy, size in zip(PLACEMENTS[placement], ((m, k), (k, n), (m, n)), strict=True):

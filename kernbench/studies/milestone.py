@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -18,9 +17,9 @@ import yaml
 
 from kernbench import build
 from kernbench.config import load_yaml
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.errors import ConfigError, InterruptedRun
 from kernbench.studies.points import FINISHED, progress
-from kernbench.studies.stamp import foreign, is_made, made_of, stamp
+from kernbench.studies.stamp import foreign, is_made, made_of, read_cells, stamp
 from kernbench.sweeps.store import LOCK
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -54,8 +53,8 @@ def names() -> dict[str, str]:
     """Return the milestones that there are, each with its notebook's title."""
     found = {}
     for path in sorted(folder().glob("*.ipynb")):
-        first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
-        found[path.stem.replace("_", "-")] = "".join(first).splitlines()[0].lstrip("# ")
+        first = read_cells(path)[0]
+        found[path.stem.replace("_", "-")] = first.splitlines()[0].lstrip("# ")
     return found
 
 
@@ -109,7 +108,7 @@ def run(
     ------
     ConfigError
         If the milestone, a parameter or the machine is wrong; nothing has been written then.
-    KernbenchError
+    InterruptedRun
         If it was interrupted.
     """
     stem = resolve(name).replace("-", "_")
@@ -224,7 +223,7 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
         except (PapermillExecutionError, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or error.ename == "KeyboardInterrupt":
                 logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would print the cell's whole traceback
-                raise KernbenchError(
+                raise InterruptedRun(
                     f"{notebook.stem}: interrupted; finished points are kept in {out}; "
                     "the same command goes on from there"
                 ) from error

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import PointError
 from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.keys import Row, code_version, key_of, machine_of, study_name, study_version
 from kernbench.sweeps.outcome import OK, Outcome
@@ -34,7 +34,7 @@ def run_points(
 
     Raises
     ------
-    KernbenchError
+    PointError
         If a point raises, or takes its process down; the others that were finished before are kept.
     """
     study, version = study_name(fn), study_version(fn)
@@ -63,7 +63,7 @@ def progress(store: Path) -> tuple[int, int]:
 
 def _row(outcome: Outcome) -> Row:
     if outcome.status != OK:
-        raise KernbenchError(f"a point of the study failed: {outcome.error}\n{outcome.trace}".rstrip())
+        raise PointError(f"a point of the study failed: {outcome.error}\n{outcome.trace}".rstrip())
     return outcome.row
 
 

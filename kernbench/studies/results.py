@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import read_json, replacing
-from kernbench.errors import KernbenchError
+from kernbench.config.safe import damaged, read_json, replacing
+from kernbench.errors import ConfigError, MissingFileError
 from kernbench.studies.points import Row
 
 SCHEMA_VERSION = 2
@@ -36,22 +36,24 @@ def read_results(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    KernbenchError
+    ConfigError
         If there is none, it has another schema version, or it holds estimates, as version 1 could.
     """
     if not path.is_file():
-        raise KernbenchError(f"{path}: no results to draw; run the study first (without rerender)")
-    content = read_json(path, "file of results", "run the study again")
+        raise MissingFileError(f"{path}: no results to draw; run the study first (without rerender)")
+    what, remedy = "file of results", "run the study again"
+    content = read_json(path, what, remedy)
     version = content.get("schema_version")
-    if version == 1:
-        content["rows"] = [_simulated(path, row) for row in content["rows"]]
-    elif version != SCHEMA_VERSION:
-        raise KernbenchError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
+    if version not in (1, SCHEMA_VERSION):
+        raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
+    with damaged(path, what, remedy):
+        rows = [dict(row.items()) for row in content["rows"]]
+    content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
     return content
 
 
 def _simulated(path: Path, row: Row) -> Row:
     """Return a row of version 1 without the columns that said how far to trust it, if it was simulated exactly."""
     if row.get("certified") is False or ", more than " in str(row.get("left_out")):
-        raise KernbenchError(f"{path}: it holds estimates, or points left out for their size; run the study again")
+        raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
     return {name: value for name, value in row.items() if name not in _TRUST}

@@ -16,7 +16,8 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.errors import ConfigError, KernbenchError
+from kernbench.config.safe import damaged
+from kernbench.errors import ArgumentError, ConfigError, PointError, StateError
 from kernbench.registry import hint
 from kernbench.runtime_api.program import run_program
 from kernbench.studies.results import read_results, write_results
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.runtime_api.context import RuntimeContext
 
-PAGE = "README.md"
 MOST_FINDINGS = 7
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
-SHOWN = "shown"  # in a point: columns of its row that do not change what is simulated
+LABELS = "labels"  # in a point: columns of its row that the simulation does not depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ class Study:
         How commands and files call it.
     title : str
         The heading of its page.
+    page : str
+        The page's file; studies that share a folder have one each.
     method : str
         What is simulated and how, in a paragraph: the end of the page.
     parameters : mapping of str to Parameter
@@ -115,6 +117,7 @@ class Study:
 
     name: ClassVar[str]
     title: ClassVar[str]
+    page: ClassVar[str] = "README.md"
     method: ClassVar[str] = ""
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     columns: ClassVar[Mapping[str, Column]] = {}
@@ -127,9 +130,8 @@ class Study:
     def points(self, machine: Machine, *_: Any, **parameters: Any) -> list[Row]:
         """Return the points for a machine: for each the keywords of `simulate`, as plain (JSON) values.
 
-        Two keys are the frame's. "machine" maps paths to values: what the point changes in the machine. "shown" holds
-        columns of its row that `simulate` does not get, such as the series that it belongs to: points that differ only
-        there are simulated once.
+        The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value. The key
+        "labels" is a mapping of columns that are added to its row: points that differ in nothing else share a run.
         """
         raise self._missing("points")
 
@@ -172,6 +174,10 @@ class Study:
         """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
         return []
 
+    def refused(self, machine: Machine, *_: Any, **parameters: Any) -> dict[str, str]:
+        """Return what was asked for and is not among the points, each with the reason."""
+        return {}
+
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Return what the rows say. A finding that rests on points that were not run must not be made."""
         return []
@@ -183,8 +189,8 @@ class Study:
         shown = [name for name in self.columns if any(name in row for row in rows)]
         return {"All points": pd.DataFrame(rows, columns=shown)}
 
-    def _missing(self, method: str) -> KernbenchError:
-        return KernbenchError(f"study {type(self).__name__} must define {method}")
+    def _missing(self, method: str) -> StateError:
+        return StateError(f"study {type(self).__name__} must define {method}")
 
     # -- what the frame does with it
 
@@ -233,7 +239,7 @@ class Study:
         ------
         ConfigError
             If a parameter is wrong; nothing has been run then.
-        KernbenchError
+        PointError
             If a point fails; the others that were finished before are kept.
         """
         base, given = resolve_topology(machine), self.complete(parameters)
@@ -242,7 +248,7 @@ class Study:
             raise ConfigError([f"{self.name}: {fault}" for fault in faults])
         points = self.points(base, **given)
         machines = [machine_of(base.spec, point.get(MACHINE)) for point in points]
-        values = [{name: value for name, value in point.items() if name not in (MACHINE, SHOWN)} for point in points]
+        values = [{name: value for name, value in point.items() if name not in (MACHINE, LABELS)} for point in points]
         name, code = study_name(self.simulate), study_version(self.simulate)
         keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
         order = sorted(range(len(points)), key=lambda i: (-self.work(machines[i], **values[i]), i))
@@ -257,11 +263,12 @@ class Study:
         outcomes = run(job, folder=folder, cache=default_cache(), workers=workers, client=client, keep_failed=False)
         for key, outcome, _ in outcomes:
             if outcome.status != OK:
-                raise KernbenchError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
+                raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
             found[key] = outcome.row
-        stamps = [{"machine": where.hash, "code_version": code_version()} for where in machines]
-        shown = [point.get(SHOWN, {}) for point in points]
-        return [column | found[key] | stamp for column, key, stamp in zip(shown, keys, stamps, strict=True)]
+        return [
+            {**point.get(LABELS, {}), **found[key], "machine": where.hash, "code_version": code_version()}
+            for point, key, where in zip(points, keys, machines, strict=True)
+        ]
 
     def report(
         self,
@@ -281,15 +288,22 @@ class Study:
         return report
 
     def read(self, folder: Path) -> list[Row]:
-        """Return the rows of a report, with their nested columns."""
+        """Return the rows of a report, with their nested columns.
+
+        Raises
+        ------
+        ConfigError
+            If a file is missing or damaged.
+        """
         import pandas as pd
 
         rows: list[Row] = read_results(folder / f"{self.name}.json")["rows"]
         for path in sorted(folder.glob(f"{self.name}_*.csv")):
             column = path.stem.removeprefix(f"{self.name}_")
-            for i, group in pd.read_csv(path).groupby(ROW):
-                items = group.drop(columns=ROW).to_dict("records")
-                rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
+            with damaged(path, "table of rows", "run the study again"):
+                for i, group in pd.read_csv(path).groupby(ROW):
+                    items = group.drop(columns=ROW).to_dict("records")
+                    rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
         return rows
 
 
@@ -336,7 +350,7 @@ class Report:
 
         Raises
         ------
-        KernbenchError
+        ArgumentError
             If the study has no chart of that name.
         """
         return self._named(name).image(self.rows, self.study.columns, self.machine)
@@ -346,7 +360,7 @@ class Report:
 
         Raises
         ------
-        KernbenchError
+        ArgumentError
             If the study has no chart of that name, or no row for it.
         """
         return self._named(name).show(self.rows, self.study.columns, self.machine)
@@ -354,7 +368,7 @@ class Report:
     def _named(self, name: str) -> Chart:
         charts = {chart.name: chart for chart in self.study.charts}
         if name not in charts:
-            raise KernbenchError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
+            raise ArgumentError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
         return charts[name]
 
     def write(self, folder: Path) -> list[Path]:
@@ -380,7 +394,7 @@ class Report:
             if paths:
                 drawn[chart.name] = chart
                 written += paths
-        page = folder / PAGE
+        page = folder / study.page
         page.write_text("\n".join(self._page(drawn)) + "\n", encoding="utf-8", newline="\n")
         return [page, *written]
 
@@ -404,6 +418,9 @@ class Report:
                 lines += _figure(chart, self.rows)
         for heading, table in study.tables(self.rows).items():
             lines += [f"## {heading}", "", *_markdown(table, study.columns), ""] if len(table) else []
+        refused = self.study.refused(self.machine, **self.parameters)
+        if refused:
+            lines += ["## Refused", "", *(f"- {name}: {why}" for name, why in refused.items()), ""]
         used = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.parameters.items())
         lines += ["## Method", "", study.method or (study.__doc__ or "").strip(), ""]
         lines += [f"Parameters: {used}.", ""] if used else []

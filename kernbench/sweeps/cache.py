@@ -14,7 +14,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import HostError
 from kernbench.sweeps.keys import Row
 
 Put = Callable[[str, Row, str, str, str, float], None]
@@ -201,7 +201,7 @@ class Cache:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise KernbenchError(
+            raise HostError(
                 f"{self.path}: cannot be used as the cache of points ({error}); if it is damaged, delete it: it holds "
                 "only points that can be run again"
             ) from error

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import IO
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError, StateError
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Outcome, PointLimits, attempt
 
@@ -91,7 +91,7 @@ class Child:
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._closed.is_set():
-            raise KernbenchError("the run is being ended")
+            raise StateError("the run is being ended")
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         # A group of its own: an interrupt at the terminal is the parent's to handle.
         alone = {"process_group": 0} if os.name == "posix" else {"creationflags": 0x200}
@@ -134,7 +134,7 @@ def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
 
     Raises
     ------
-    KernbenchError
+    ArgumentError
         If it holds what no other process can be given.
     """
     import cloudpickle
@@ -144,7 +144,7 @@ def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(fn)
     except Exception as error:
-        raise KernbenchError(f"study {fn!r} cannot be given to another process: {error}") from error
+        raise ArgumentError(f"study {fn!r} cannot be given to another process: {error}") from error
     finally:
         if own is not None:
             cloudpickle.unregister_pickle_by_value(own)
@@ -191,7 +191,7 @@ def _listen(points: IO[bytes], inbox: SimpleQueue[bytes]) -> None:
 
 
 def _refuse(why: str, point: Row) -> Row:
-    raise KernbenchError(why)
+    raise ArgumentError(why)
 
 
 def _send(pipe: IO[bytes], data: bytes) -> None:

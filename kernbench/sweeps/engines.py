@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, KernbenchError, quote
+from kernbench.errors import ConfigError, StateError, quote
 from kernbench.sweeps import checks
 from kernbench.sweeps.child import Child, packed, unpacked
 from kernbench.sweeps.keys import Row, code_version, own_module
@@ -30,7 +30,7 @@ def check_limits(limits: PointLimits) -> None:
     ------
     ConfigError
         If one is no number, or not positive.
-    KernbenchError
+    StateError
         If the system cannot hold a process to an amount of memory.
     """
     if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
@@ -38,7 +38,7 @@ def check_limits(limits: PointLimits) -> None:
     if limits.mib is not None:
         checks.whole("memory_limit_mib", limits.mib, 1, " [MiB]")
     if limits.mib is not None and sys.platform != "linux":
-        raise KernbenchError("a memory limit needs Linux, which holds a process to it; leave it out")
+        raise StateError("a memory limit needs Linux, which holds a process to it; leave it out")
 
 
 def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
@@ -81,7 +81,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
 
     Raises
     ------
-    KernbenchError
+    StateError
         If a worker's kernbench is not this one: its results would be other results.
     """
     from distributed import as_completed as as_done
@@ -90,7 +90,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
     other = {where: found for where, found in client.run(_version_there).items() if found != version}
     if other:
         lines = [f"{where}: its kernbench is {found}, this one is {version}" for where, found in other.items()]
-        raise KernbenchError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
+        raise StateError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
     task = client.scatter(Task(packed(fn, own_module(fn)), limits, version), broadcast=True, hash=False)
     futures: dict[Any, str] = {client.submit(_run, task, point, pure=False): key for key, point in points.items()}
     try:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import HostError, StateError
 
 FINISHED = "points.jsonl"
 LOCK = "running.lock"
@@ -31,7 +31,7 @@ class Store:
 
     Raises
     ------
-    KernbenchError
+    StateError
         On entry, if another run is writing to the folder.
 
     Notes
@@ -51,7 +51,7 @@ class Store:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise KernbenchError(
+            raise StateError(
                 f"{self.folder}: another run is writing its points here; wait for its end, or name another folder"
             ) from None
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
@@ -69,7 +69,7 @@ class Store:
 
         Raises
         ------
-        KernbenchError
+        HostError
             If it cannot be written, as on a full disk; the lines before it stay whole.
         """
         self._write(json.dumps(entry).encode() + b"\n")
@@ -93,7 +93,7 @@ class Store:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, before)
-            raise KernbenchError(
+            raise HostError(
                 f"{self.path}: cannot write a finished point: {error.strerror}; all points before it are kept: "
                 "make room, then run the same again"
             ) from error
@@ -105,7 +105,7 @@ def entries(path: Path) -> list[Entry]:
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict):
             found.append(entry)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import HostError, MissingModuleError
 from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps.cache import Cache, default_cache
 from kernbench.sweeps.checks import folder_of, whole
@@ -83,8 +83,10 @@ def sweep(
     ------
     ConfigError
         If the plan is wrong; nothing has been run then.
-    KernbenchError
-        If the folder is in use, or finished points cannot be written to it.
+    StateError
+        If another run writes to the folder.
+    HostError
+        If finished points cannot be written to it, or the scheduler cannot be reached.
     """
     folder = folder_of(folder)
     plan = make_plan(
@@ -168,8 +170,8 @@ def _client(scheduler: str | Client | None) -> tuple[Client | None, bool]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise KernbenchError("a scheduler needs Dask: pip install 'kernbench[cluster]'") from error
+        raise MissingModuleError("a scheduler needs Dask: pip install 'kernbench[cluster]'") from error
     try:
         return Client(scheduler, timeout="5s"), True
     except (OSError, ValueError) as error:
-        raise KernbenchError(f"scheduler {scheduler}: {error}; start one with `dask scheduler`") from error
+        raise HostError(f"scheduler {scheduler}: {error}; start one with `dask scheduler`") from error

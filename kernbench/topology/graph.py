@@ -68,8 +68,8 @@ class Edge(NamedTuple):
 class Graph:
     """Nodes and links of a machine, by id.
 
-    Host, switch and IO chiplets exist from the start; a node of a cube is made when it is first asked for and its links
-    whenever they are, so that a machine costs what is used of it.
+    Host, switch and IO chiplets exist from the start; a node of a cube and its links are made when they are first asked
+    for, so that a machine costs what is used of it.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -78,6 +78,7 @@ class Graph:
         self.sips = blocks.sips
         nodes, edges = blocks.trunk()
         self._nodes = {node.id: node for node in nodes}
+        self._edges: dict[tuple[str, str], Edge] = {}
         self._trunk: dict[str, dict[str, Edge]] = {node.id: {} for node in nodes}
         for edge in edges:
             self._trunk[edge.src][edge.dst] = edge
@@ -95,9 +96,13 @@ class Graph:
 
     def edge(self, src: str, dst: str) -> Edge:
         """Return the link from `src` to `dst`."""
+        edge = self._edges.get((src, dst))
+        if edge is not None:
+            return edge
         trunk = self._trunk.get(src)
         edge = trunk.get(dst) if trunk is not None else self.blocks.edge(src, *self._in_cube(src), dst)
         if edge is not None:
+            self._edges[edge.src, edge.dst] = edge
             return edge
         known = self.out(src)
         self.node(dst)

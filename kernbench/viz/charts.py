@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Chart:
         """Return the finished picture of the rows that it takes."""
         taken = self.taken(rows)
         if not taken:
-            raise KernbenchError(f"{self.name}: no row to draw")
+            raise ArgumentError(f"{self.name}: no row to draw")
         picture = self.draw(taken, columns, machine)
         if hasattr(picture, "savefig"):
             return picture
@@ -367,7 +367,7 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
     import pandas as pd
 
     if not rows:
-        raise KernbenchError("no rows to draw; give at least one")
+        raise ArgumentError("no rows to draw; give at least one")
     return pd.DataFrame([{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in rows])
 
 

@@ -130,6 +130,16 @@ def test_a_table_of_another_schema_is_not_read(machine, tmp_path):
     assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}', "[" * 100_000])
+def test_a_damaged_table_is_made_again_with_one_warning(machine, tmp_path, text):
+    before = Tuner(machine, entries("tree_allreduce"), folder=tmp_path)
+    before.choose("all_reduce", 64)
+    before.path.write_text(text)
+    with pytest.warns(RuntimeWarning, match=r"ccl_.*json: is damaged, or no table of algorithms"):
+        assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
+    assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
+
+
 def test_the_choice_shows_itself(machine):
     decision = Tuner(machine, entries("ring_allreduce_tcm", "tree_allreduce")).choose("all_reduce", 64)
     text = str(decision)

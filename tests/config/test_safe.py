@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 import tracemalloc
 import zipfile
@@ -15,6 +16,7 @@ from kernbench.config import read_ccl, read_machine
 from kernbench.config.parse import MOST_VALUES, parse_yaml
 from kernbench.config.safe import MOST_YAML, read_arrays, read_json, read_text
 from kernbench.errors import ConfigError, KernbenchError, quote
+from tests.repo import ROOT
 
 NINE = ",".join("1" * 9)
 
@@ -157,6 +159,18 @@ def test_json_that_is_none_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"x\.json: is damaged, or no file of mine .*; make it again"):
         read_json(path, "file of mine", "make it again")
+
+
+DIRECT = re.compile(
+    r"json\.load\(|json\.loads\([^\n]*read_(text|bytes)|yaml\.(safe_|full_)?load|np\.load|allow_pickle=True"
+)
+
+
+def test_files_have_one_loader():
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "kernbench").rglob("*.py")
+    }
+    assert [name for name, text in sources.items() if DIRECT.search(text)] == []
 
 
 def test_text_is_read_up_to_its_bound(tmp_path):

@@ -51,7 +51,7 @@ def main(seed: int | None, scale: float, only: tuple[str, ...], as_json: bool) -
         count = max(1, round(full * scale))
         begin, whole = time.monotonic(), Report(part)
         for first in range(seed, seed + count, at_once):
-            _add(whole, _apart(part, range(first, min(first + at_once, seed + count))))
+            _add(whole, apart(part, range(first, min(first + at_once, seed + count))))
         reports.append(whole)
         if not as_json:
             click.echo(f"{whole}; seeds {seed} to {seed + count - 1}, {time.monotonic() - begin:,.0f} s")
@@ -62,7 +62,7 @@ def main(seed: int | None, scale: float, only: tuple[str, ...], as_json: bool) -
     sys.exit(any(report.failures for report in reports))
 
 
-def _apart(part: str, seeds: range) -> Report:
+def apart(part: str, seeds: range) -> Report:
     """Run a part in a process of its own, whose memory is the part's alone and which may die."""
     code = "import dataclasses, json; from tests.fuzz.__main__ import run; "
     code += f"print(json.dumps(dataclasses.asdict(run({part!r}, {seeds!r}))))"

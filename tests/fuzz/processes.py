@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,8 @@ print(torch.result.records.digest())
 """
 
 
+# The bar of a sweep, which an interrupt leaves where it is.
+PROGRESS = re.compile(r"sweep: +\d+%\|")
 ELSEWHERE = [x for part in ("files", "kernels", "hostile", "collectives", "damage") for x in ("--only", part)]
 
 
@@ -94,7 +97,7 @@ def run_interrupts(seeds: range, folder: Path) -> Report:
             process.kill()
             report.failed(seed, f"{COMMANDS[which]} goes on 30 s after an interrupt")
             continue
-        lines = [line for line in err.splitlines() if line.strip()]
+        lines = [line for line in err.splitlines() if line.strip() and not PROGRESS.match(line)]
         # A process that had ended its work, or had not begun it, has nothing to say.
         is_clean = process.returncode in (0, -signal.SIGINT) or (
             process.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: interrupted")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.fuzz.__main__ import run
+from tests.fuzz.__main__ import apart
 
 FIRST = int(time.time()) // 86_400 * 1000
 SHORT = {"files": 60, "kernels": 40, "hostile": 85, "collectives": 34, "damage": 120, "memory": 150}
@@ -17,6 +17,6 @@ SHORT = {"files": 60, "kernels": 40, "hostile": 85, "collectives": 34, "damage":
 @pytest.mark.parametrize("part", SHORT)
 def test_a_short_campaign(part):
     seeds = range(FIRST, FIRST + SHORT[part])
-    report = run(part, seeds)
+    report = apart(part, seeds)
     assert report.tried == len(seeds)
     assert not report.failures, "\n".join(report.failures)

@@ -12,6 +12,7 @@ from kernbench.config import default_ccl_path
 from kernbench.notebook import explore, kept
 from kernbench.notebook.model import Explorer
 from kernbench.notebook.state import CANCELLED, DONE, RUNNING
+from kernbench.studies.gemm import GemmStudy
 from kernbench.sweeps.cache import default_cache
 from tests.notebook import programs
 
@@ -149,7 +150,7 @@ def test_a_sweep_finds_the_points_of_the_explorer(cache):
     found = []
     swept = kb.sweep(
         "preset:small",
-        "gemm",
+        GemmStudy().program,
         {"m": [64, 96]},
         parameters={"k": 64, "n": 64, "log": "tile", "data": True},
         workers=1,
@@ -157,14 +158,21 @@ def test_a_sweep_finds_the_points_of_the_explorer(cache):
     )
     assert found[-1] == 1
     alone = kb.sweep(
-        "preset:small", "gemm", {"m": [64, 96]}, parameters={"k": 64, "n": 64, "log": "tile", "data": True},
-        workers=1, progress=False, cache=False,
-    )  # fmt: skip
+        "preset:small",
+        GemmStudy().program,
+        {"m": [64, 96]},
+        parameters={"k": 64, "n": 64, "log": "tile", "data": True},
+        workers=1,
+        progress=False,
+        cache=False,
+    )
     assert swept.table.equals(alone.table)
 
 
 def test_the_explorer_tells_the_time_of_a_sweeps_point_and_runs_it_for_its_log():
-    swept = kb.sweep("preset:small", "gemm", {"m": [64]}, parameters={"k": 64, "n": 64}, workers=1, progress=False)
+    swept = kb.sweep(
+        "preset:small", GemmStudy().program, {"m": [64]}, parameters={"k": 64, "n": 64}, workers=1, progress=False
+    )
     there = explorer()
     there.set_option("log", "operation")
     there.set_option("data", False)

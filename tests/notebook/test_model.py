@@ -398,7 +398,7 @@ def test_what_the_machine_cannot_run_is_refused_beside_its_field_before_the_run(
         assert text in explorer.wrong[name]
 
 
-@pytest.mark.parametrize("work", ["study ccl", "study gemm", "study gqa", "study probe"])
+@pytest.mark.parametrize("work", ["study ccl", "study gemm", "study gqa", "study layers", "study probe"])
 def test_usual_values_are_right_and_cost_little(work):
     explorer = Explorer("preset:default")
     explorer.choose(work)

@@ -101,6 +101,14 @@ def test_an_edited_copy_stays_and_one_that_was_only_run_follows_its_original(che
     assert copy.read_text() == "no notebook"
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"metadata": {}, "cells": 5}'])
+def test_a_copy_that_is_no_notebook_any_more_is_the_users(checkout, text):
+    copy = serve.copy_notebooks(checkout) / "notebooks" / "one.ipynb"
+    copy.write_text(text)
+    serve.copy_notebooks(checkout)
+    assert copy.read_text() == text
+
+
 def test_a_folder_that_cannot_be_written_is_named(checkout):
     (checkout / "lab").write_text("a file")
     with pytest.raises(ConfigError, match=r"lab: cannot be written .*; copy the checkout"):

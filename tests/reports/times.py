@@ -28,13 +28,12 @@ _GRID = ("cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology")
 
 # Each file of a report: the columns that name a row. Rows of one name share a digest, in their order.
 KEYS: dict[str, tuple[str, ...]] = {
-    "ccl/buffer_kinds.csv": _COLLECTIVE,
-    "ccl/summary.csv": _COLLECTIVE,
+    "ccl/ccl.csv": _COLLECTIVE,
     "ccl/ccl.json": _COLLECTIVE,
     "design_space/design_space.csv": ("table", *_GRID, *_FACTOR, "tie_seed"),
     "design_space/design_space.json": ("table", *_GRID, *_FACTOR, "tie_seed"),
-    "gemm/gemm_sweep.csv": ("shape", "variant", "gather", "dtype"),
-    "gemm/gemm_sweep.json": ("shape", "variant", "gather", "dtype"),
+    "gemm/gemm.csv": ("shape", "variant", "gather", "dtype"),
+    "gemm/gemm.json": ("shape", "variant", "gather", "dtype"),
     "gemm/layers.csv": ("list", "name", "tp", "shape", "placement", "dtype"),
     "gemm/layers.json": ("list", "name", "tp", "shape", "placement", "dtype"),
     "gqa/gqa.csv": _ATTENTION,

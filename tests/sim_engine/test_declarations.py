@@ -20,7 +20,7 @@ def declared(source: Path) -> dict[str, tuple[str, set[str], set[str]]]:
     """The base, the attributes and the methods of each class of a `.pxd` file."""
     text = source.with_suffix(".pxd").read_text(encoding="utf-8")
     found = {}
-    for match, end in zip(starts := list(CLASS.finditer(text)), [*starts[1:], None], strict=True):
+    for match, end in zip(starts := list(CLASS.finditer(text)), [*starts, None][1:], strict=True):
         body = text[match.end() : end.start() if end else len(text)]
         attributes, methods = set(), set()
         for line in re.findall(r"^    (?:cdef|cpdef) (.+)$", body, re.MULTILINE):

@@ -73,7 +73,7 @@ def test_a_batch_is_dealt_to_lanes():
     many = Point("prefill", 64, 16, lane_of=32).setting(MACHINE.config)
     assert (many.ranks, many.items) == (1, 4)
     shown = GqaStudy().points(MACHINE, **GqaStudy().complete(SMALL | {"batch": 2}))
-    assert {p["batch"] for p in shown if p["shown"]["series"] not in ("panel", "decode batch")} == {2}
+    assert {p["batch"] for p in shown if p["labels"]["series"] not in ("panel", "decode batch")} == {2}
 
 
 def test_points_of_several_series_are_simulated_once(monkeypatch):

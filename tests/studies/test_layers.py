@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.errors import KernbenchError
+import kernbench as kb
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies import layers as study
-from kernbench.studies import layers_report as report
-from kernbench.studies.layers_lists import LISTS, Layer, layers, select, source
+from kernbench.studies.layers_lists import LISTS, layers, select, source
 from kernbench.studies.layers_work import PLACEMENTS, parts, work
 from kernbench.topology.builder import resolve_topology
 
 SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
+STUDY = study.LayersStudy()
 SHAPES = [(70, 90, 130), (3, 5, 64), (129, 257, 64), (1, 200, 64), (200, 1, 64)]
 
 every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
@@ -100,17 +101,27 @@ def test_weights_exist_once():
 
 
 def test_a_layer_that_does_not_fit_says_so():
-    tokens = Layer("x", "huge", 1 << 21, 1 << 21, 64)
-    [row] = study.sweep(SIP, [tokens], placements=["columns"])
+    row = STUDY.simulate(SIP, m=1 << 21, n=1 << 21, k=64, placement="columns", name="huge")
     assert row["left_out"].startswith("does not fit: ")
     assert "makespan_ns" not in row
-    [said] = report._left_out([row])
-    assert said.startswith("Not simulated: x huge in columns: does not fit: ")
+    assert list(STUDY.tables([row])["Not simulated"]["layer"]) == ["huge"]
+    with pytest.raises(ConfigError, match="k = 64: does not fit"):
+        STUDY.cost(SIP, False, m=1 << 21, n=1 << 21, k=64, placement="columns", dtype="f16")
 
 
-def test_unknown_placements_are_refused():
-    with pytest.raises(KernbenchError, match="placements: diagonal unknown; known: rows, columns, 2-D"):
-        study.sweep(SIP, layers("gpt2"), placements=["diagonal"])
+def test_a_row_counts_what_the_launch_did():
+    row = STUDY.simulate(SIP, m=64, n=128, k=256, placement="2-D")
+    assert row["macs_f16"] == row["tiles"] * 32 * 64 * 32
+    assert row["hottest_busy"] == max(value for key, value in row.items() if key.startswith("busy_"))
+    assert row["utilization"] == pytest.approx(64 * 128 * 256 / (16 * 4096 * row["makespan_ns"]))
+
+
+def test_unknown_placements_and_layers_are_refused(tmp_path):
+    with pytest.raises(KernbenchError, match="placements: 'diagonal' is unknown; known: rows, columns, 2-D"):
+        STUDY.run(SIP, placements=["diagonal"], folder=tmp_path / "out")
+    with pytest.raises(KernbenchError, match="layer list 'resnet' is unknown"):
+        STUDY.run(SIP, layers=["resnet"], folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_lists_are_read_whole():
@@ -128,15 +139,23 @@ def test_lists_can_be_narrowed():
             layers(wrong)
 
 
-def test_report_says_which_and_why(tmp_path):
-    rows = study.sweep(SIP, select(["vit-s L1", "deepbench 64x1216x1"]), folder=tmp_path)
-    study.write(rows, tmp_path)
-    assert study.read(tmp_path)["rows"] == rows
-    said = "\n".join(report.findings(rows))
-    assert said.startswith("Fastest placement, of 2 layers: ")
-    drawn = {path.name for path in report.draw(rows, SIP, tmp_path)}
-    assert {"layers_roofline.png", "layers_utilization.png", "layers_placements.png"} <= drawn
-    assert len(report.table(rows)) == 2
-    page = report.write_findings(report.findings(rows), rows, tmp_path).read_text()
-    assert page == report.write_findings(report.findings(rows), rows, tmp_path).read_text()
-    assert "layers_placements.png" in page
+def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
+    given = {"layers": ["vit-s L1", "deepbench 64x1216x1"]}
+    first = STUDY.report(SIP, folder=tmp_path, **given)
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = STUDY.report(SIP, folder=tmp_path, rerender=True, **given)
+    assert again.rows == first.rows
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
+    assert {"layers.md", "layers.csv", "layers_links.csv"} <= set(written)
+    assert "README.md" not in written
+    assert {row["layer"] for row in first.rows if "links" in row} == {"vit-s L1"}
+    assert len(first.findings) <= 7
+    assert {finding.chart for finding in first.findings} - {""} <= {chart.name for chart in STUDY.charts}
+    assert len(STUDY.tables(first.rows)["Fastest placement"]) == 2
+
+
+def test_a_sweep_takes_the_study():
+    table = kb.sweep(SIP, "layers", {"placement": ["rows", "2-D"]}, parameters={"m": 64, "n": 64, "k": 64},
+                     workers=1, progress=False).table  # fmt: skip
+    assert (table["status"] == "ok").all()
+    assert table["energy_uj"].min() > 0

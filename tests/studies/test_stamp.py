@@ -8,8 +8,9 @@ import pytest
 
 import kernbench as kb
 from kernbench.config import default_ccl_path
+from kernbench.errors import ConfigError
 from kernbench.studies import stamp as stamps
-from kernbench.studies.stamp import STAMP, is_made, made_of, stamp
+from kernbench.studies.stamp import STAMP, foreign, is_made, made_of, stamp
 
 VALUES = {"sizes": [1, 2], "topology": "preset:small"}
 
@@ -53,6 +54,20 @@ def test_code_from_elsewhere_may_have_changed(notebook, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ccl.yaml").write_text(default_ccl_path().read_text() + "# mine\n")
     assert made_of(notebook, VALUES, kb.load("preset:small")) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [{}]}', "[" * 100_000])
+def test_a_damaged_notebook_is_named(notebook, text):
+    notebook.write_text(text)
+    with pytest.raises(ConfigError, match=r"study.ipynb: is damaged, or no notebook"):
+        made_of(notebook, VALUES, kb.load("preset:small"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": 5}', "[" * 100_000])
+def test_a_damaged_stamp_says_nothing(report, text):
+    (report / STAMP).write_text(text)
+    assert not is_made(report, "key")
+    assert foreign(report) == [report / "table.csv"]
 
 
 def test_a_report_is_there_while_its_files_are_as_they_were_written(report):

@@ -6,9 +6,10 @@ import pytest
 
 from kernbench.analysis.records import LinkTable
 from kernbench.kernels.gemm import gemm
+from kernbench.studies.probe import ProbeStudy
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.cost import area_mm2, energy_columns, machine_columns
-from kernbench.sweeps.studies import measured, resolve_study
+from kernbench.sweeps.studies import measured
 from kernbench.topology.builder import resolve_topology
 
 SMALL = resolve_topology("preset:small")
@@ -71,7 +72,7 @@ def test_another_cost_is_the_same_machine():
 
 def test_bytes_between_sips_and_cubes_are_counted_by_what_they_cross():
     machine = resolve_topology("preset:default")
-    row = resolve_study("probe")(machine, case="other-sip-write", nbytes=4096)
+    row = measured(ProbeStudy().program, machine, case="other-sip-write", nbytes=4096)
     assert row["sip_link_bytes"] >= 4096
     assert row["ucie_bytes"] >= 2 * 4096
     assert row["pcie_bytes"] == 0

@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError
+from kernbench.studies.gemm import GemmStudy
 from kernbench.sweeps.axes import Axis, Span, latin_hypercube
 from kernbench.sweeps.plan import make_plan
 from kernbench.sweeps.plan_file import read_plan
 from tests.sweeps import studies
 
 SMALL = "preset:small"
+PROGRAM = GemmStudy().program
 
 
 def plan(axes, study=studies.square, **options):
@@ -115,9 +117,9 @@ def test_a_hypercube_is_the_same_for_the_same_seed():
 
 
 def test_a_program_has_its_parameters_and_those_of_the_engine():
-    assert len(make_plan(SMALL, "gemm", {"log": ["off", "tile"], "k": [64]})) == 2
+    assert len(make_plan(SMALL, PROGRAM, {"log": ["off", "tile"], "k": [64]})) == 2
     with pytest.raises(ConfigError, match=r"known: m, k, n, .*, log, data, tie_seed"):
-        make_plan(SMALL, "gemm", {"mode": ["exact"]})
+        make_plan(SMALL, PROGRAM, {"mode": ["exact"]})
 
 
 def test_what_is_left_out_is_the_point_that_its_own_value_gives():
@@ -125,7 +127,7 @@ def test_what_is_left_out_is_the_point_that_its_own_value_gives():
         plan({"x": [1]}, **more).keys for more in ({}, *({"parameters": {"y": y}} for y in (1, 2)))
     )
     assert left_out == given != other
-    (usual,) = make_plan(SMALL, "gemm", {"m": [64]}).keys
+    (usual,) = make_plan(SMALL, PROGRAM, {"m": [64]}).keys
     named = {
         "k": 512,
         "n": 512,
@@ -134,8 +136,8 @@ def test_what_is_left_out_is_the_point_that_its_own_value_gives():
         "log": "operation",
         "data": False,
     }
-    assert make_plan(SMALL, "gemm", {"m": [64]}, parameters=named).keys == (usual,)
-    assert make_plan(SMALL, "gemm", {"m": [64]}, parameters=named | {"data": True}).keys != (usual,)
+    assert make_plan(SMALL, PROGRAM, {"m": [64]}, parameters=named).keys == (usual,)
+    assert make_plan(SMALL, PROGRAM, {"m": [64]}, parameters=named | {"data": True}).keys != (usual,)
 
 
 def test_a_default_that_is_no_plain_value_is_left_to_the_version_of_the_code():

@@ -50,7 +50,7 @@ def test_a_sweep_without_a_valid_point_says_so_and_why(tmp_path):
 
 def test_products_are_counted_in_the_type_that_a_program_has_of_itself():
     def product(torch, *, dtype="i8"):
-        return gemm.explore(torch, m=64, k=64, n=64, dtype=dtype)
+        return gemm.product(torch, 64, 64, 64, "ref_ref", dtype)
 
     got = kb.sweep("preset:small", product, {"log": ["off"]}, cache=False, **QUIET)
     assert got.table["macs_i8"].tolist() == [64**3]

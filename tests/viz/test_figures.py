@@ -7,26 +7,10 @@ from kernbench.analysis.breakdown import ORDER
 from kernbench.analysis.roofline import Roofs
 from kernbench.viz import palette
 from kernbench.viz.figure import save
-from kernbench.viz.gemm import mac_utilization_measured, mac_utilization_theoretical_vs_measured, stage_breakdown
 from kernbench.viz.roofline import roofline
 from kernbench.viz.timeline import tile_timeline
 
 MACHINE = "0123456789abcdef"
-
-
-def gemm_rows():
-    rows = []
-    for shape, under in (("16x16x16", True), ("64x64x64", False)):
-        for i, variant in enumerate(("ref_ref", "load_load")):
-            rows.append(
-                {
-                    "shape": shape, "variant": variant, "under_tile": under, "pe_window_ns": 100.0,
-                    "exclusive_gemm_ns": 60.0, "exclusive_wait_ns": 40.0, "busy_gemm_ns": 60.0, "busy_fetch_ns": 70.0,
-                    "composite_useful": 0.4 + 0.1 * i, "composite_issued": 0.8, "pe_useful": 0.2, "pe_issued": 0.4,
-                    "ideal_utilization": 0.8,
-                }
-            )  # fmt: skip
-    return rows
 
 
 def timeline_rows():
@@ -46,9 +30,6 @@ def points():
 
 
 FIGURES = {
-    "stages": lambda: stage_breakdown(gemm_rows(), machine=MACHINE),
-    "measured": lambda: mac_utilization_measured(gemm_rows(), machine=MACHINE),
-    "ideal": lambda: mac_utilization_theoretical_vs_measured(gemm_rows(), machine=MACHINE),
     "timeline": lambda: tile_timeline(timeline_rows(), machine=MACHINE, title="a run", zoom_ns=20),
     "roofline": lambda: roofline(points(), Roofs(8192, {"hbm": 256}), machine=MACHINE),
 }
@@ -75,34 +56,9 @@ def test_every_axis_that_measures_has_a_unit_or_is_a_share():
 
 
 def test_a_data_frame_draws_the_same(tmp_path):
-    one = save(stage_breakdown(gemm_rows(), machine=MACHINE), tmp_path / "a.png")
-    two = save(stage_breakdown(pd.DataFrame(gemm_rows()), machine=MACHINE), tmp_path / "b.png")
+    one = save(tile_timeline(timeline_rows(), machine=MACHINE, title="a run"), tmp_path / "a.png")
+    two = save(tile_timeline(pd.DataFrame(timeline_rows()), machine=MACHINE, title="a run"), tmp_path / "b.png")
     assert one.read_bytes() == two.read_bytes()
-
-
-def test_exclusive_pieces_reach_the_whole_window_and_busy_ones_go_beyond():
-    left, right = stage_breakdown(gemm_rows(), machine=MACHINE).axes
-    assert max(bar.get_x() + bar.get_width() for bar in left.patches) == pytest.approx(1.0)
-    assert max(bar.get_x() + bar.get_width() for bar in right.patches) == pytest.approx(1.3)
-
-
-def test_what_is_smaller_than_a_tile_is_flagged_and_explained():
-    found = texts(mac_utilization_measured(gemm_rows(), machine=MACHINE))
-    assert "16x16x16 *" in found
-    assert "64x64x64" in found
-    assert any("smaller than one tile" in text for text in found)
-
-
-def test_the_bars_show_the_table():
-    upper, lower = mac_utilization_measured(gemm_rows(), machine=MACHINE).axes
-    assert {round(bar.get_height(), 3) for bar in upper.patches} == {0.4, 0.5, 0.8}
-    assert {round(bar.get_height(), 3) for bar in lower.patches} == {0.2, 0.4}
-
-
-def test_measured_is_compared_with_ideal_in_numbers():
-    found = texts(mac_utilization_theoretical_vs_measured(gemm_rows(), machine=MACHINE))
-    assert "0.50" in found  # 0.4 of 0.8
-    assert "0.62" in found  # 0.5 of 0.8
 
 
 def test_overlapping_transfers_lie_side_by_side():
@@ -132,7 +88,7 @@ def test_points_that_lie_on_each_other_share_a_label_that_the_key_explains():
 
 def test_no_rows_is_an_error_that_says_so():
     with pytest.raises(ValueError, match="no rows to draw"):
-        stage_breakdown([], machine=MACHINE)
+        tile_timeline([], machine=MACHINE, title="a run")
 
 
 def test_every_stage_has_a_colour_of_its_own():

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 class Operand:
     """What tiles read of one operand: its grid, and which of a tile's m, n, k (0 for none) give the place in it.
 
-    An operand without k is read once per output tile, with its last k tile, or with its first.
+    An operand without k is read once per output tile, with its last k tile, or with its first. `ref` is where it is
+    streamed from; one in TCM has none.
     """
 
-    what: Ref | Value
+    ref: Ref | None
     grid: Grid
     axes: str
     first: bool = False
@@ -46,7 +47,7 @@ class Operand:
 class Plan:
     """The tiles of a command and what each stage spends on them."""
 
-    def __init__(self, pe: Pe, command: Dot | Composite, tiles: GemmPlan, matrix: bool) -> None:
+    def __init__(self, pe: Pe, tiles: GemmPlan, matrix: bool) -> None:
         self.pe, self.tiles, self.matrix = pe, tiles, matrix
         self.n, self.kt = tiles.n, tiles.kt
         self.operands: list[Operand] = []
@@ -104,6 +105,7 @@ class PeScheduler:
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
         self.queue: list[TileJob] = []
         self._free = 0
+        self._dots: dict[object, Plan] = {}  # by sizes and types: a dot's operands are in TCM
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, none before the command issued before it."""
@@ -124,9 +126,9 @@ class PeScheduler:
         plan = self._dot(command) if isinstance(command, Dot) else self._composite(command)
         job = TileJob(self.pe, command, program, plan)
         streamed = [
-            (Stream(self.pe, operand.what, operand.grid), operand)
+            (Stream(self.pe, operand.ref, operand.grid), operand)
             for operand in plan.operands
-            if isinstance(operand.what, Ref)
+            if operand.ref is not None
         ]
         if streamed:
             self._fits(plan)
@@ -137,9 +139,7 @@ class PeScheduler:
 
     def _fits(self, plan: Plan) -> None:
         tcm = self.pe.config.pe_tcm
-        need = sum(
-            o.grid.tile_rows * o.grid.tile_cols * o.grid.itemsize for o in plan.operands if isinstance(o.what, Ref)
-        )
+        need = sum(o.grid.tile_rows * o.grid.tile_cols * o.grid.itemsize for o in plan.operands if o.ref is not None)
         need *= tcm.buffers_per_operand
         if need > tcm.tile_buffer_mb * MIB:
             raise OutOfMemoryError(
@@ -148,28 +148,29 @@ class PeScheduler:
             )
 
     def _dot(self, command: Dot) -> Plan:
-        m, k, n = command.mkn
         a, b, *acc = command.inputs
-        plan = self._gemm(command, (m, k, n), a, b, acc[0] if acc else None)
         assert command.output is not None
-        plan.out = plan.tiles.c(command.output.dtype.itemsize)
+        key = (command.mkn, a.dtype.name, b.dtype.name, command.output.dtype.itemsize, len(acc))
+        plan = self._dots.get(key)
+        if plan is None:
+            plan = self._dots[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None)
+            plan.out = plan.tiles.c(command.output.dtype.itemsize)
         return plan
 
     def _gemm(
         self,
-        command: Dot | Composite,
         mkn: tuple[int, int, int],
         a: Ref | Value,
         b: Ref | Value,
         acc: Value | None,
     ) -> Plan:
         tiles = GemmPlan.of(*mkn, self.pe.gemm.tile)
-        plan = Plan(self.pe, command, tiles, matrix=True)
+        plan = Plan(self.pe, tiles, matrix=True)
         plan.gemm_ps = self.pe.gemm.tile_ps(a.dtype)
-        plan.operands.append(Operand(a, tiles.a(a.dtype.itemsize), "mk"))
-        plan.operands.append(Operand(b, tiles.b(b.dtype.itemsize), "kn"))
+        plan.operands.append(Operand(_streamed(a), tiles.a(a.dtype.itemsize), "mk"))
+        plan.operands.append(Operand(_streamed(b), tiles.b(b.dtype.itemsize), "kn"))
         if acc is not None:
-            plan.operands.append(Operand(acc, tiles.c(acc.dtype.itemsize), "mn", first=True))
+            plan.operands.append(Operand(None, tiles.c(acc.dtype.itemsize), "mn", first=True))
         return plan
 
     def _composite(self, command: Composite) -> Plan:
@@ -179,7 +180,7 @@ class PeScheduler:
         if command.op == "gemm":
             assert command.b is not None
             (m, k), n = a.shape[-2:], command.b.shape[-1]
-            plan = self._gemm(command, (m, k, n), a, command.b, command.acc)
+            plan = self._gemm((m, k, n), a, command.b, command.acc)
         elif command.op == "math":
             plan = self._math(command, a, out)
         else:
@@ -190,9 +191,9 @@ class PeScheduler:
             item = extra.dtype.itemsize
             if kind == "row":
                 grid = Grid(1, tiles.n_size, 1, tiles.tile[2], item)
-                plan.operands.append(Operand(extra, grid, "0n"))
+                plan.operands.append(Operand(_streamed(extra), grid, "0n"))
             else:
-                plan.operands.append(Operand(extra, tiles.c(item), "mn"))
+                plan.operands.append(Operand(_streamed(extra), tiles.c(item), "mn"))
         epilogue: tuple[VectorOp, ...] = command.epilogue
         if epilogue or not plan.matrix:
             plan.vector_ps = lambda o: self.pe.math.ps(epilogue, plan.elements(o))
@@ -205,9 +206,13 @@ class PeScheduler:
         if rows == 1:
             tm, tn = 1, tm * tn
         tiles = GemmPlan.of(rows, 1, out.shape[-1] if out.shape else 1, (tm, 1, tn))
-        plan = Plan(self.pe, command, tiles, matrix=False)
+        plan = Plan(self.pe, tiles, matrix=False)
         for operand in (a, command.b):
             if operand is not None:
                 grid = tiles.c(operand.dtype.itemsize)
-                plan.operands.append(Operand(operand, grid, "mn"))
+                plan.operands.append(Operand(_streamed(operand), grid, "mn"))
         return plan
+
+
+def _streamed(operand: Ref | Value) -> Ref | None:
+    return operand if isinstance(operand, Ref) else None

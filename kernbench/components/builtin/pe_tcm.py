@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from kernbench.components.command import Value
 from kernbench.config import PeTcmConfig
-from kernbench.errors import AllocationError, OutOfMemoryError
+from kernbench.errors import OutOfMemoryError
 from kernbench.policy.address.allocator import FirstFit
 from kernbench.units import KIB, MIB
 
@@ -44,14 +44,13 @@ class PeTcm:
         while self._returned and self._returned[0][0] <= now:
             self._give_back()
         while True:
-            try:
-                value.space = (area, area.alloc(max(1, nbytes)))
-            except AllocationError:
-                if not self._returned:
-                    return None
-                now = max(now, self._give_back())
-            else:
+            address = area.take(nbytes or 1)
+            if address is not None:
+                value.space = (area, address)
                 return now
+            if not self._returned:
+                return None
+            now = max(now, self._give_back())
 
     def free(self, value: Value, at: int) -> None:
         """Take the space of `value` back at time `at`."""

@@ -137,14 +137,8 @@ class FirstFit:
         """Bytes of the largest allocation that would succeed."""
         return max((end - start for start, end in self._holes), default=0)
 
-    def alloc(self, nbytes: int) -> int:
-        """Return the address of `nbytes` that nobody else holds.
-
-        Raises
-        ------
-        AllocationError
-            If no hole is large enough.
-        """
+    def take(self, nbytes: int) -> int | None:
+        """Return the address of `nbytes` that are free, None if no hole is large enough."""
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot allocate {nbytes} B; expected a size of at least 1 B")
         size = -(-nbytes // self.alignment) * self.alignment
@@ -156,6 +150,19 @@ class FirstFit:
                     self._holes[i] = (start + size, end)
                 self._held[start] = size
                 return start
+        return None
+
+    def alloc(self, nbytes: int) -> int:
+        """Return the address of `nbytes` that are free.
+
+        Raises
+        ------
+        AllocationError
+            If no hole is large enough.
+        """
+        found = self.take(nbytes)
+        if found is not None:
+            return found
         raise AllocationError(
             f"{self.name}: no room for {_size(nbytes)}: {_size(self.free_bytes)} of {_size(self.nbytes)} are free, "
             f"the largest hole is {_size(self.largest_hole)}; free tensors, or spread them over more PEs"
