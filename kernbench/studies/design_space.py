@@ -22,6 +22,7 @@ from kernbench.runtime_api.program import run_program
 from kernbench.studies import design_space_report, gqa_run, layers
 from kernbench.studies.gqa_run import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
 from kernbench.studies.layers_lists import select
+from kernbench.studies.layers_work import Shape
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.cache import default_cache
@@ -334,7 +335,7 @@ def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: i
     return result, result.records.links
 
 
-def _product(machine: Machine, *, shape: layers.Shape, placement: str, log: str, tie_seed: int | None) -> Ran:
+def _product(machine: Machine, *, shape: Shape, placement: str, log: str, tie_seed: int | None) -> Ran:
     return layers.run(machine, shape, placement, log=log, tie_seed=tie_seed)
 
 
