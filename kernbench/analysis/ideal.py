@@ -91,9 +91,10 @@ def ideal_gemm(
     -----
     T = max over stages of the mean time per tile; pipeline = (first tile's stages) + (tiles - 1) x T + last epilogue
     + last store + last DMA out; time = max(pipeline, slice). The HBM slice serves reads and writes in turn: slice =
-    first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out. Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and
-    store = TCM ports; a ragged tile costs the matrix engine a full one. The first DMA in and the last DMA out are a
-    read and a write on the idle machine.
+    first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
+
+    Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; a ragged tile
+    costs the matrix engine a full one. The first DMA in and the last DMA out are a read and a write on the idle machine.
     """
     pe, kind = machine.cube.pe, as_dtype(dtype)
     tile = pe.pe_gemm.tile
