@@ -94,7 +94,7 @@ def ideal_gemm(
     first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
 
     Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; a ragged tile
-    costs the matrix engine a full one. The first DMA in and the last DMA out are a read and a write on the idle machine.
+    costs the matrix engine a full one. The first DMA in and the last DMA out are of an idle machine.
     """
     pe, kind = machine.cube.pe, as_dtype(dtype)
     tile = pe.pe_gemm.tile
