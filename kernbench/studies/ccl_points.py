@@ -29,6 +29,9 @@ CHUNK, LONG = 32 << 10, 128 << 10  # of lists; long vectors go in chunks twice a
 SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
     "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "limits", "lists", "published",
 )  # fmt: skip
+SMALL_SLOT = 1024
+SMALL = "slots of 1 KiB"
+OTHER_KINDS = 65536  # bytes of the reference design's figures with queues in other memories
 UNCHANGED = "nothing"  # the machine that those of the slice `limits` are compared with
 
 # Packaged lists, and the types in which they count bytes.
@@ -62,7 +65,7 @@ def points(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
         ),
         *_limits(machine, given["halved"]),
         *_lists(machine, given["real"]),
-        *_marks(given["marks"]),
+        *_marks(machine, given["marks"]),
     ]  # fmt: skip
 
 
@@ -123,10 +126,10 @@ def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list
     ]
 
 
-def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
-    """Return each resource at half its value (latencies: at twice), one at a time."""
+def _halved(machine: MachineConfig) -> dict[str, Row]:
+    """Return the change of each resource to half its value (of latencies: to twice), after no change."""
     cube, sips = machine.cube, machine.system
-    halves: dict[str, Row] = {
+    return {
         UNCHANGED: {},
         "link between SIPs": {"system.sip_link.bw_gbs": sips.sip_link.bw_gbs / 2},
         "latency between SIPs": {"system.sip_link.latency_ns": sips.sip_link.latency_ns * 2},
@@ -137,11 +140,14 @@ def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
         "vector engine": {"cube.pe.pe_math.clock_ghz": cube.pe.pe_math.clock_ghz / 2},
         "issue of commands": {"cube.pe.pe_cpu.command_ns": cube.pe.pe_cpu.command_ns * 2},
     }
+
+
+def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     return [
         _point(LIMITS, SIX, name, nbytes, what=what, changes=changes)
         for name in (RING, "tree_allreduce")
         for nbytes in sizes
-        for what, changes in halves.items()
+        for what, changes in _halved(machine).items()
     ]
 
 
@@ -164,15 +170,20 @@ def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
     return made
 
 
-def _marks(sizes: Sequence[int], others: int = 65536) -> list[Row]:
+def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories.
 
-    The largest one keeps its links.
+    All of them also with small slots, and that one size also with each resource halved. The largest one keeps its
+    links.
     """
-    kinds = ("sram", "hbm") if others in sizes else ()
-    made = [_point(MARKS, SIX, INTERCUBE, nbytes) for nbytes in sizes]
-    made += [_point(MARKS, SIX, INTERCUBE, others, buffer_kind=kind) for kind in kinds]
-    return [point | {"links": True} if point["nbytes"] == max(sizes) else point for point in made]
+    kinds = [{"buffer_kind": kind} for kind in ("sram", "hbm")] if OTHER_KINDS in sizes else []
+    halved = list(_halved(machine).items())[1:] if OTHER_KINDS in sizes else []
+    variants: list[tuple[int, Row]] = [*((nbytes, {}) for nbytes in sizes), *((OTHER_KINDS, kind) for kind in kinds)]
+    return [
+        *(_point(MARKS, SIX, INTERCUBE, n, links=n == max(sizes), **kind) for n, kind in variants),
+        *(_point(MARKS, SIX, INTERCUBE, n, what=SMALL, slot_size=SMALL_SLOT, **kind) for n, kind in variants),
+        *(_point(MARKS, SIX, INTERCUBE, OTHER_KINDS, what=what, changes=changes) for what, changes in halved),
+    ]
 
 
 def _system(n: int, topology: str) -> System:
@@ -198,7 +209,7 @@ def _point(
         "machine": {f"system.sips.{key}": value for key, value in sips.items()} | dict(changes or {}),
         "algorithm": algorithm,
         "nbytes": nbytes,
-        **settings,
+        **{name: value for name, value in settings.items() if value is not False},
     }
 
 

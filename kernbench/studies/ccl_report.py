@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log
-from re import sub
+from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.ccl_points import KINDS, LIMITS, LISTS, MARKS, OTHERS, ROOTS, SCALING, SIZES, SLOTS, UNCHANGED
+from kernbench.studies import ccl_points as slices
 from kernbench.studies.probe import size_name
 from kernbench.studies.study import Finding
 from kernbench.sweeps.keys import Row
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "slice": Column("slice"),
-    "what": Column("case"),
+    "what": Column("variant"),
     "collective": Column("collective"),
     "algorithm": Column("algorithm"),
     "contribution": Column("contribution"),
@@ -31,7 +31,7 @@ COLUMNS = {
     "n_sips": Column("SIPs"),
     "bytes_per_pe": Column("bytes of a PE", "B"),
     "bytes_per_sip": Column("bytes of a SIP", "B"),
-    "buffer_kind": Column("queue in"),
+    "buffer_kind": Column("queues in"),
     "n_slots": Column("slots of each queue"),
     "latency_ns": Column("time", "ns"),
     "busbw_gbs": Column("bus bandwidth", "GB/s"),
@@ -44,16 +44,25 @@ COLUMNS = {
     "time_us": Column("time", "us"),
     "published_us": Column("published", "us"),
     "analytic_us": Column("published analytic model", "us"),
-    "share": Column("share of the time that the busiest one is busy"),
+    "small_us": Column("with slots of 1 KiB", "us"),
+    "explained": Column("share of the difference"),
+    "share": Column("busy time of the busiest one", "%"),
+    "case": Column("algorithm and bytes of a PE"),
+    "resource": Column("halved or doubled"),
     "cube_x": Column("column of the root cube in the mesh of cubes"),
     "cube_y": Column("row of the root cube"),
 }
-_BOUND = "Time over the lower bound: 1 is the least that any algorithm between the same PEs can take."
+_BOUND = "1 (dashed) is the least that any algorithm between the same PEs can take."
 _FEW = (
-    f"{_BOUND} The {MOST_LINES} algorithms that are closest to the fastest on average, user-defined ones first. "
-    "One PE of each SIP."
+    f"{_BOUND} One PE of each SIP. Ring, and the {MOST_LINES - 1} algorithms closest to the fastest on average; "
+    "user-defined algorithms come first."
 )
-# Why an algorithm is fast or slow.
+# The reference design's published times [us], by bytes of a PE and memory of the queues.
+_PUBLISHED = {
+    (2048, "tcm"): 1.96, (16384, "tcm"): 4.2, (65536, "tcm"): 12.0, (98304, "tcm"): 17.2, (65536, "sram"): 24.3,
+    (65536, "hbm"): 21.4,
+}  # fmt: skip
+# Why an algorithm is fast.
 _CAUSE = {
     "recursive_doubling": "it has the fewest steps",
     "ring_flat": "it has the fewest steps",
@@ -131,14 +140,15 @@ def _chart(
 
 
 def _nearest(rows: list[Row]) -> list[Row]:
-    """Return the rows of user-defined algorithms, and of those closest to the fastest (geometric mean of slowdowns)."""
+    """Return the rows of user-defined algorithms, ring, and those closest to the fastest (geometric mean of ratios)."""
     least = {key: min(r["latency_ns"] for r in own) for key, own in groups(rows, "system", "bytes_per_pe").items()}
     score = {
         name: fmean(log(r["latency_ns"] / least[r["system"], r["bytes_per_pe"]]) for r in own)
         for name, own in groups(rows, "short").items()
     }
-    mine = {row["short"] for row in rows if row.get("own")}
-    kept = sorted(score, key=lambda name: (name not in mine, score[name], name))[:MOST_LINES]
+    first = {row["short"]: 0 for row in rows if row.get("own")}
+    first.setdefault("ring", 1)
+    kept = sorted(score, key=lambda name: (first.get(name, 2), score[name], name))[:MOST_LINES]
     return [row for row in rows if row["short"] in kept]
 
 
@@ -149,17 +159,20 @@ def _over_tcm(rows: Sequence[Row]) -> list[Row]:
 
 
 def _slowdowns(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of changed machines with the slowdown against the unchanged one."""
-    usual = {(r["short"], r["bytes_per_pe"]): r["latency_ns"] for r in rows if r["what"] == UNCHANGED}
-    return [
+    """Return the rows of changed machines with the slowdown against the unchanged one, the largest first."""
+    usual = {(r["short"], r["bytes_per_pe"]): _time(r) for r in rows if r["what"] == slices.UNCHANGED}
+    changed = [
         row
         | {
-            "case": f"{row['short']}, {size_name(row['bytes_per_pe'])}",
-            "slowdown": row["latency_ns"] / usual[row["short"], row["bytes_per_pe"]],
+            "case": _what(row),
+            "resource": row["what"],
+            "slowdown": _time(row) / usual[row["short"], row["bytes_per_pe"]],
         }
         for row in rows
-        if row["what"] != UNCHANGED and (row["short"], row["bytes_per_pe"]) in usual
+        if row["what"] != slices.UNCHANGED and (row["short"], row["bytes_per_pe"]) in usual
     ]
+    most = {what: max(row["slowdown"] for row in own) for what, own in groups(changed, "what").items()}
+    return sorted(changed, key=lambda row: -most[row["what"]])
 
 
 def _series(rows: list[Row]) -> list[Row]:
@@ -184,41 +197,54 @@ def _roots(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     return kinds.heat("cube_x", "cube_y", "latency_ns", label=",.0f")(ordered, columns, machine)
 
 
-def _busiest(rows: list[Row]) -> list[Row]:
+def _busiest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return the busiest link of each kind, of the run that kept its links."""
     share: dict[str, float] = {}
     for link, busy in rows[-1]["links"].items():
-        kind = (
-            sub(r"\d+", "", sub(r"(sip|cube)\d+\.|\.conn\d+", "", link)).replace("->", " to ").replace("rc", "router")
-        )
-        share[kind] = max(share.get(kind, 0.0), busy)
-    top = sorted(share.items(), key=lambda item: -item[1])[:12]
-    return [{"link": kind, "share": busy} for kind, busy in top]
+        kind = " to ".join(_node(node) for node in link.split("->"))
+        share[kind] = max(share.get(kind, 0.0), 100 * busy)
+    return [{"link": kind, "share": busy} for kind, busy in sorted(share.items(), key=lambda item: -item[1])]
+
+
+def _node(name: str) -> str:
+    """Return the kind of a node of the network, in words.
+
+    >>> _node("sip0.cube3.ucie_w.conn1"), _node("sip0.io.noc"), _node("sip0.cube0.r0c1")
+    ('UCIe port', 'IO chiplet', 'router')
+    """
+    for part, kind in ((".io.ucie", "IO chiplet's UCIe port"), (".io.", "IO chiplet"), ("ucie", "UCIe port")):
+        if part in name:
+            return kind
+    for part, kind in (("pe_dma", "PE"), ("hbm", "HBM"), ("sram", "SRAM")):
+        if part in name:
+            return kind
+    return "router" if fullmatch(r".*\.r\d+c\d+", name) else name.rpartition(".")[2]
 
 
 CHARTS = (
     _chart(
         "rank",
-        kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", rule=1.0),
+        kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
         "All-reduce of one PE of each SIP: time over the lower bound",
-        SIZES,
+        slices.SIZES,
         _FEW,
         _nearest,
         lambda row: bool(row["contribution"] == "rank"),
     ),
     _chart(
         "limits",
-        kinds.heat("case", "what", "slowdown", label=".2f"),
+        kinds.heat("case", "resource", "slowdown", label=".2f"),
         "What limits an all-reduce: slowdown with one resource halved (latencies doubled)",
-        LIMITS,
-        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each.",
+        slices.LIMITS,
+        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each. Below 1: the "
+        "resource is not on the critical path, and parts that leave at other times wait less at links.",
         _slowdowns,
     ),
     _chart(
         "slots",
         kinds.lines("n_slots", "time_us", "series"),
         lambda rows: f"Time by number of slots: ring, {size_name(rows[0]['bytes_per_pe'])}, {rows[0]['n_sips']} SIPs",
-        SLOTS,
+        slices.SLOTS,
         "Each queue has this many slots; a sender waits for a free one.",
         _series,
     ),
@@ -226,7 +252,7 @@ CHARTS = (
         "scaling",
         kinds.lines("n_sips", "over_bound", "short", panel="size", rule=1.0),
         "All-reduce on growing numbers of SIPs: time over the lower bound",
-        SCALING,
+        slices.SCALING,
         f"{_BOUND} One PE of each SIP; panels by bytes of a PE.",
         lambda rows: [row | {"size": size_name(row["bytes_per_pe"])} for row in rows],
     ),
@@ -234,7 +260,7 @@ CHARTS = (
         "kinds",
         kinds.lines("bytes_per_pe", "over_tcm", "buffer_kind", panel="short", rule=1.0),
         "What queues in SRAM or HBM cost: time over that with queues in TCM",
-        KINDS,
+        slices.KINDS,
         "Six SIPs in a torus.",
         _over_tcm,
     ),
@@ -242,32 +268,32 @@ CHARTS = (
         "roots",
         _roots,
         lambda rows: f"Time [ns] by root cube: {_what(rows[0])}",
-        ROOTS,
+        slices.ROOTS,
         "The root cube sums for its SIP and talks to the other SIPs; the IO chiplet is west of column 0.",
     ),
     _chart(
         "lists",
         kinds.lines("bytes_per_sip", "over_bound", "short", panel="list", rule=1.0),
         "All-reduces of real programs: time over the lower bound",
-        LISTS,
+        slices.LISTS,
         f"{_BOUND} DeepBench in f32, Llama-3 70B with tensor parallelism in bf16; shards on PE 0 of all cubes.",
         _lists,
     ),
     _chart(
         "cube_pe",
-        kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", rule=1.0),
+        kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
         "All-reduce of all cubes, or of all PEs: time over the lower bound",
-        SIZES,
-        f"{_BOUND} intercube and hierarchical_cube sum one shard of each cube, the others one of each PE; each is "
+        slices.SIZES,
+        f"{_BOUND} The intercube algorithms sum one shard of each cube, the hierarchical ones one of each PE; each is "
         "compared with the bound for its PEs.",
         where=lambda row: row["contribution"] != "rank",
     ),
     _chart(
         "links",
-        kinds.bars("share", "link", label=".0%"),
-        lambda rows: f"Busiest link of each kind: {_what(rows[-1])}",
-        MARKS,
-        "Share of the time in which the link carries flits.",
+        kinds.bars("share", "link", label=".0f"),
+        lambda rows: f"Links of {_what(rows[-1])}: none is busy for more than {_busiest(rows)[0]['share']:.0f} %",
+        slices.MARKS,
+        "Share of the time in which the busiest link of each kind carries flits. Six SIPs in a torus.",
         _busiest,
         lambda row: bool(row.get("links")),
     ),
@@ -279,10 +305,11 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     ran = seen(rows)
     if not ran:
         return []
-    return [
-        *_bounds(ran), *_winners(seen(ran, SIZES)), *_limits(seen(ran, LIMITS)), *_slots(seen(ran, SLOTS)),
-        *_scaling(seen(ran, SCALING)), *_kinds(seen(ran, KINDS)), *_root(seen(ran, ROOTS)), *_real(seen(ran, LISTS)),
-    ]  # fmt: skip
+    made = {
+        slices.SIZES: _winners, slices.LIMITS: _limits, slices.SLOTS: _slots, slices.SCALING: _scaling,
+        slices.KINDS: _kinds, slices.ROOTS: _root, slices.LISTS: _real, slices.MARKS: _marks,
+    }  # fmt: skip
+    return [*_bounds(ran), *(finding for name, find in made.items() for finding in find(seen(ran, name)))]
 
 
 def broken(rows: Iterable[Row]) -> list[Row]:
@@ -295,14 +322,14 @@ def _bounds(ran: Sequence[Row]) -> list[Finding]:
     if wrong := broken(ran):
         which = f"{_what(wrong[0])}, {wrong[0]['system']}"
         return [Finding(f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}.", weight=100)]
-    text = f"No time of {len(ran)} is below its lower bound"
+    text = f"None of {len(ran)} times is below its lower bound"
     ratios = sorted(row["over_form"] for row in ran if row["over_form"])
     if ratios:
         near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
         text += (
             f"; time over closed form is {median(ratios):.2f} in the median and 0.8 to 1.25 in {near:.0%} of the rows"
         )
-    return [Finding(f"{text}.", weight=1)]
+    return [Finding(f"{text}.", weight=5.2)]
 
 
 def _winners(rows: Sequence[Row]) -> list[Finding]:
@@ -332,12 +359,12 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:
     """Say which resource limits most."""
-    changed = sorted(_slowdowns(rows), key=lambda row: -row["slowdown"])
+    changed = sorted(_slowdowns(rows), key=lambda row: -row["slowdown"])  # of all cases
     for first in changed[:1]:
         second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
-        then = f", then '{second['what']}' ({second['slowdown']:.2f}x)" if second else ""
+        then = f", then {_change(second)} ({second['slowdown']:.2f}x)" if second else ""
         cause = f": {_RESOURCE[first['what']]}" if first["what"] in _RESOURCE else ""
-        text = f"half of '{first['what']}' costs most ({first['slowdown']:.2f}x the time){then}{cause}."
+        text = f"{_change(first)} costs most ({first['slowdown']:.2f}x the time){then}{cause}."
         return [Finding(f"{first['case']}: {text}", "ccl_limits", 7)]
     return []
 
@@ -349,7 +376,7 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
     least, few = min(map(_time, own)), own[0]
     enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
     over = f"{few['n_slots']} take {_time(few) / least:.2f}x as long, because senders wait for credits"
-    return [Finding(f"{_what(few)}: {enough} slots are within 5 % of the best; {over}.", "ccl_slots", 5)]
+    return [Finding(f"{_what(few)}: {enough} slots are within 5 % of the best; {over}.", "ccl_slots", 2)]
 
 
 def _scaling(rows: Sequence[Row]) -> list[Finding]:
@@ -399,25 +426,45 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
+def _marks(ran: Sequence[Row]) -> list[Finding]:
+    """Say which parameter would account for most of the difference to the published time."""
+    changed, pairs = _accounts(ran), {(r["bytes_per_pe"], r["buffer_kind"]): r for r in published(ran)}
+    if len(changed) < 2:
+        return []
+    here, said = pairs[slices.OTHER_KINDS, "tcm"]["time_us"], _PUBLISHED[slices.OTHER_KINDS, "tcm"]
+    small = next((row for row in changed if row["what"] == slices.SMALL), changed[0])
+    other = next(row for row in changed if row["what"] not in (slices.SMALL, "slots"))
+    text = (
+        f"The reference design publishes {said:g} us for {size_name(slices.OTHER_KINDS)}, here it is {here:.1f} us: "
+        f"{small['what']} would account for {small['explained']:.0%} of the difference, {_change(other)} for "
+        f"{other['explained']:.0%}."
+    )
+    return [Finding(text, weight=4.6)]
+
+
 def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     """Return the tables of the page: who is fastest where, and what no chart shows."""
     import pandas as pd
 
     ran = seen(rows)
-    sizes = [row for row in ran if row["slice"] == SIZES]
+    sizes = [row for row in ran if row["slice"] == slices.SIZES]
     furthest = sorted((r for r in ran if r["over_form"]), key=lambda row: -abs(log(row["over_form"])))[:5]
     made: dict[str, tuple[Sequence[Row], list[str]]] = {
         "Fastest all-reduce of one PE of each SIP, its time, and time over lower bound": (
             _fastest([r for r in sizes if r["contribution"] == "rank"]),
             [],
         ),
-        "Other collectives": (
-            [row for row in ran if row["slice"] == OTHERS],
-            ["collective", "algorithm", "system", "bytes_per_pe", "latency_ns", "bound_ns", "over_bound"],
+        "Other collectives: time, and time over lower bound": (
+            _others([r for r in ran if r["slice"] == slices.OTHERS]),
+            [],
         ),
         "The reference design's all-reduces": (
             published(ran),
-            ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "analytic_us"],
+            ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "small_us", "analytic_us"],
+        ),
+        f"What would account for its time at {size_name(slices.OTHER_KINDS)}": (
+            _accounts(ran),
+            ["what", "time_us", "explained"],
         ),
         "Furthest from the closed form": (
             furthest,
@@ -433,13 +480,23 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
     """Return for each system, and each size at which all its algorithms ran, the fastest one."""
-    made: dict[str, Row] = {}
     ran = complete(rows, "short", "system", "bytes_per_pe")
-    for (system, nbytes), own in sorted(ran.items(), key=lambda item: item[0][1]):
-        best = min(own, key=_time)
-        row = made.setdefault(system, {"system": system})
-        row[size_name(nbytes)] = f"{best['short']}, {_time(best):,.0f} ns, {best['over_bound']:.1f}x"
-    return list(made.values())
+    best = {key: min(own, key=_time) for key, own in ran.items()}
+    sizes = sorted({nbytes for _, nbytes in best})
+    return [
+        {"system": system}
+        | {size_name(n): f"{row['short']}, {_cell(row)}" if (row := best.get((system, n))) else "" for n in sizes}
+        for system in dict.fromkeys(system for system, _ in best)
+    ]
+
+
+def _others(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each algorithm and size, with a column for each system."""
+    columns = ("collective", "algorithm", "bytes_per_pe")
+    return [
+        dict(zip(columns, key, strict=True)) | {row["system"]: _cell(row) for row in own}
+        for key, own in groups(rows, *columns).items()
+    ]
 
 
 def published(ran: Sequence[Row]) -> list[Row]:
@@ -447,20 +504,45 @@ def published(ran: Sequence[Row]) -> list[Row]:
 
     Cube leaders, centre root, six SIPs in a torus. The model is 1346 ns and 1.20 ns for each packet of 128 B of 8 PEs.
     """
-    said = {"tcm": {2: 1.96, 16: 4.2, 64: 12.0, 96: 17.2}, "sram": {64: 24.3}, "hbm": {64: 21.4}}
+    marks = groups([row for row in ran if row["slice"] == slices.MARKS], "what")
+    small = {(row["bytes_per_pe"], row["buffer_kind"]): row["time_us"] for row in marks.get(slices.SMALL, [])}
     return [
         row
         | {
-            "published_us": said[row["buffer_kind"]].get(row["bytes_per_pe"] >> 10),
+            "published_us": _PUBLISHED.get(key),
+            "small_us": small.get(key),
             "analytic_us": (1346 + 1.20 * 8 * row["bytes_per_pe"] / 128) / 1000,
         }
-        for row in ran
-        if row["slice"] == MARKS
+        for row in marks.get("", [])
+        for key in [(row["bytes_per_pe"], row["buffer_kind"])]
     ]
+
+
+def _accounts(ran: Sequence[Row]) -> list[Row]:
+    """Return how much of the difference to the published time each changed parameter would account for."""
+    own = [
+        row
+        for row in ran
+        if (row["slice"], row["bytes_per_pe"], row["buffer_kind"]) == (slices.MARKS, slices.OTHER_KINDS, "tcm")
+    ]
+    usual = next((row["time_us"] for row in own if not row["what"]), None)
+    if usual is None:
+        return []
+    gap = _PUBLISHED[slices.OTHER_KINDS, "tcm"] - usual
+    changed = [row | {"explained": (row["time_us"] - usual) / gap} for row in own if row["what"]]
+    return sorted(changed, key=lambda row: -row["explained"])
 
 
 def _what(row: Mapping[str, Any]) -> str:
     return f"{short(row['algorithm'])}, {size_name(row['bytes_per_pe'])}"
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    return f"{'doubling' if row['what'].startswith(('latency', 'issue')) else 'halving'} {row['what']}"
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    return f"{_time(row):,.0f} ns, {row['over_bound']:.1f}x"
 
 
 def _time(row: Mapping[str, Any]) -> float:

@@ -266,7 +266,7 @@ class Study:
                 raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
             found[key] = outcome.row
         return [
-            {**point.get(LABELS, {}), **found[key], "machine": where.hash, "code_version": code_version()}
+            {**point.get(LABELS, {}), **found[key], "machine": where.hash, "code_version": code}
             for point, key, where in zip(points, keys, machines, strict=True)
         ]
 

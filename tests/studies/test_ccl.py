@@ -326,7 +326,7 @@ def test_slowdowns_are_against_the_unchanged_machine():
     times = {("nothing", "a"): 100.0, ("slots", "a"): 150.0, ("HBM", "a"): 99.0, ("UCIe", "a"): 110.0}
     limits = [row | {"slice": "limits"} for row in listed(times)]
     [said] = [text for text in texts(limits) if "costs most" in text]
-    assert said.startswith("a, 64 B: half of 'slots' costs most (1.50x the time), then 'UCIe' (1.10x)")
+    assert said.startswith("a, 64 B: halving slots costs most (1.50x the time), then halving UCIe (1.10x)")
 
 
 def test_the_report_is_written_and_drawn_again(machine, tmp_path):
