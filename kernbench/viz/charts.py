@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
 MOST_LINES = 5
+SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
 _WIDTH, _HEIGHT = 440, 270
 _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
 
@@ -262,17 +263,19 @@ def parts(
         alt = _altair()
 
         keep = [y, panel] if panel else [y]
+        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
         long = _frame(
             [
-                {name: row[name] for name in keep} | {"part": _title(columns, part), "value": row[part] or 0, "rank": i}
+                {name: row[name] for name in keep}
+                | {"part": _title(columns, part), "value": row[part] or 0, "rank": i, "ink": _ink(used[i])}
                 for row in rows
                 for i, part in enumerate(names)
             ]
         )
         total = long.groupby(keep)["value"].transform("sum")
         long["share"] = (long["value"] / total.where(total > 0, 1)).round(6)
+        long["label"] = [f"{share:.0%}" if share >= SHOWN_SHARE else "" for share in long["share"]]
         titles = [_title(columns, part) for part in names]
-        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
         base = alt.Chart().encode(
             y=alt.Y(y, type="nominal", title=None, sort=list(dict.fromkeys(long[y])), axis=alt.Axis(ticks=False)),
             order=alt.Order("rank:Q"),
@@ -286,7 +289,13 @@ def parts(
                 axis=alt.Undefined if title else alt.Axis(format="%"),
                 scale=scale,
             ),
-            color=alt.Color("part:N", title=None, sort=titles, scale=alt.Scale(domain=titles, range=used)),
+            color=alt.Color(
+                "part:N",
+                title=None,
+                sort=titles,
+                scale=alt.Scale(domain=titles, range=used),
+                legend=alt.Legend(symbolType="square"),
+            ),
             tooltip=[
                 alt.Tooltip(f"{y}:N"),
                 alt.Tooltip("part:N"),
@@ -294,9 +303,11 @@ def parts(
                 alt.Tooltip("share:Q", format=".1%"),
             ],
         )
-        inside = base.transform_filter("datum.share >= 0.06").mark_text(fontSize=10, color="white")
-        text = inside.encode(
-            x=alt.X("share:Q", stack="zero", bandPosition=0.5), text=alt.Text("share:Q", format=".0%"), detail="part:N"
+        text = base.mark_text(fontSize=10).encode(
+            x=alt.X("share:Q", stack="zero", bandPosition=0.5),
+            text="label:N",
+            color=alt.Color("ink:N", scale=None),
+            detail="part:N",
         )
         return _panels(alt.layer(bar, *([] if title else [text]), data=long), panel, columns, height=None)
 
@@ -314,12 +325,8 @@ def points(
         data = _frame(rows)
         shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
         base = alt.Chart().encode(
-            x=alt.X(
-                x, type="quantitative", title=_title(columns, x), scale=alt.Scale(type="log" if log_x else "linear")
-            ),
-            y=alt.Y(
-                y, type="quantitative", title=_title(columns, y), scale=alt.Scale(type="log" if log_y else "linear")
-            ),
+            x=alt.X(x, type="quantitative", title=_title(columns, x), **_log(log_x)),
+            y=alt.Y(y, type="quantitative", title=_title(columns, y), **_log(log_y)),
         )
         names = list(dict.fromkeys(data[by])) if by else []
         shape = alt.Shape(by, type="nominal", title=_title(columns, by), scale=alt.Scale(domain=names)) if by else None
@@ -348,7 +355,13 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
                 sort=list(dict.fromkeys(data[x])),
                 axis=alt.Axis(labelAngle=0),
             ),
-            y=alt.Y(y, type="ordinal", title=_title(columns, y), sort=list(dict.fromkeys(data[y]))),
+            y=alt.Y(
+                y,
+                type="ordinal",
+                title=_title(columns, y),
+                sort=list(dict.fromkeys(data[y])),
+                axis=alt.Axis(labelLimit=320),
+            ),
         )
         cell = base.mark_rect(stroke="white").encode(
             color=alt.Color(value, type="quantitative", legend=None, scale=alt.Scale(scheme="blues")),
@@ -396,6 +409,26 @@ def _bytes_axis() -> Any:
     return alt.Axis(grid=False, values=[4**i for i in range(20)], labelExpr=words)
 
 
+def _ink(colour: str) -> str:
+    """Return the colour of text on `colour`."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else "black"
+
+
+def _log(log: bool) -> dict[str, Any]:
+    alt = _altair()
+
+    return {"scale": alt.Scale(type="log"), "axis": log_axis()} if log else {}
+
+
+def log_axis() -> Any:
+    """Return a logarithmic axis with a line at each power of ten: 0.1, 1, 10, 1k."""
+    alt = _altair()
+
+    label = "datum.value < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
+    return alt.Axis(values=[10.0**i for i in range(-12, 19)], labelExpr=label)
+
+
 def _title(columns: Mapping[str, Column], name: str) -> str:
     return columns[name].title if name in columns else name
 
@@ -408,7 +441,7 @@ def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int
         return sized
     heading = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
     return sized.properties(width=_WIDTH * 0.62).facet(
-        facet=alt.Facet(panel, type="nominal", header=heading, sort=None), columns=3
+        facet=alt.Facet(panel, type="nominal", header=heading, sort=list(dict.fromkeys(layered.data[panel]))), columns=3
     )
 
 
