@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import kernbench as kb
 from benchmarks.table import Row, best
-from kernbench.studies import gqa, gqa_panels, gqa_run, milestone
+from kernbench.studies import gqa, gqa_run, milestone
 from kernbench.topology.builder import resolve_topology
 
 
@@ -26,18 +26,18 @@ def panels() -> Row:
 
     def once() -> int:
         with kb.session("preset:default", data=True) as torch:
-            gqa_panels.validate(torch)
+            gqa.panels(torch)
             return torch.checks
 
     seconds, checks = best(once)
-    assert checks == len(gqa_panels.PANELS), "every panel must be checked"
+    assert checks == len(gqa.PANELS), "every panel must be checked"
     return Row("attention, four validation panels, values compared with numpy", seconds, target="< 2 s")
 
 
 def decoded(context: int) -> Row:
     """Return one decode step of one sequence over the PEs of a SIP, timing alone."""
     machine = resolve_topology("preset:default")
-    setting = gqa.Point("", "decode", context).setting(machine.config.pes_per_cube)
+    setting = gqa.Point("decode", context).setting(machine.config)
     seconds, result = best(lambda: gqa_run.run(machine, setting))
     rate = f"{len(result.records.commands) / seconds / 1000:.0f} k commands/s"
     return Row(

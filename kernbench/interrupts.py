@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 _RAISE_AGAIN_S = 0.01
-_LONGEST_DELAY_S = 2.0
+LONGEST_DELAY_S = 2.0
 _first_s = 0.0
 
 _lock = threading.Lock()
@@ -59,7 +59,7 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
     """
     global _first_s  # noqa: PLW0603  there is one SIGINT
     now = time.monotonic()
-    if _is_in_import(frame) and (not _first_s or now - _first_s < _LONGEST_DELAY_S):
+    if is_in_import(frame) and (not _first_s or now - _first_s < LONGEST_DELAY_S):
         _first_s = _first_s or now
         _again()
         return
@@ -67,7 +67,8 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _is_in_import(frame: FrameType | None) -> bool:
+def is_in_import(frame: FrameType | None) -> bool:
+    """Return whether a frame or one of its callers imports a module."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

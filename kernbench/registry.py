@@ -102,10 +102,13 @@ RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu.runner:run_prog
 STUDIES = Registry(
     "study",
     {
+        "ccl": "kernbench.studies.ccl:CclStudy",
+        "design-space": "kernbench.studies.design_space:DesignSpaceStudy",
         "gemm": "kernbench.studies.gemm:GemmStudy",
-        "gpt2-layers": "kernbench.studies.design_space_work:gpt2_layers",
+        "gpt2-layers": "kernbench.studies.design_space:gpt2_layers",
+        "gqa": "kernbench.studies.gqa:GqaStudy",
         "layers": "kernbench.studies.layers:LayersStudy",
-        "llama3-70b-decode": "kernbench.studies.design_space_work:llama3_70b_decode",
+        "llama3-70b-decode": "kernbench.studies.design_space:llama3_70b_decode",
         "probe": "kernbench.studies.probe:ProbeStudy",
     },
 )

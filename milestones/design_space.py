@@ -24,9 +24,8 @@
 #   left out.
 # - **GPT-2**: the products of its published layer list over one SIP, one after the other, each in its best placement.
 #
-# Times are simulated, flit by flit. Hardware decides the order of simultaneous arrivals in its own way, so the machine
-# is run with several orders: a change that moves the time by no more than they do is called no effect. Area and energy
-# are proxies from the machine file (`docs/model.md`, M1.5), and rank machines.
+# Times are simulated, flit by flit. Area and energy are proxies from the machine file (`docs/model.md`, M1.5), and rank
+# machines.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME
@@ -44,7 +43,7 @@ gpt2_hbm_scale: list = [1, 2]  # the same for GPT-2
 topologies: list = ["ring_1d", "fully_connected"]  # of the SIPs, for decode
 factors: list = ["UCIe bandwidth", "router latency"]  # changed one at a time; all if none is named
 change: float = 0.2  # share by which each is changed
-ties: int = 2  # other orders of simultaneous arrivals, to tell effects from chance
+ties: int = 2  # other orders of simultaneous arrivals that the machine is run with
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -53,39 +52,45 @@ output: str = ""  # folder; empty: a temporary one
 from pathlib import Path
 from tempfile import mkdtemp
 
-from IPython.display import Image, Markdown
-
 import kernbench as kb
-from kernbench.studies import design_space, design_space_report
+from kernbench.studies.design_space import DesignSpaceStudy
 
 machine = kb.load(topology, [*overrides, f"system.sips.count={sips}"])
-folder = Path(output or mkdtemp())
 machine
 
 # %%
-if rerender:
-    rows = design_space.read(folder)["rows"]
-else:
-    rows = design_space.sweep(
-        machine,
-        meshes=meshes,
-        ucie_gbs=ucie_gbs,
-        hbm_scale={"decode": hbm_scale, "gpt2": gpt2_hbm_scale},
-        topologies=topologies,
-        parameters={
-            "decode": {"context": context, "hidden": hidden, "ffn": ffn},
-            "gpt2": {"layer_list": gpt2, "placements": placements},
-        },
-        factors=factors,
-        change=change,
-        ties=ties,
-        workers=workers,
-        folder=folder if output else None,
-    )
-    design_space.write(rows, folder)
-figures = design_space_report.draw(rows, folder, change)
-ok = [row for row in rows if row["status"] == "ok"]
-print(f"{len(rows)} points, {len(ok)} with a result")
+report = DesignSpaceStudy().report(
+    machine,
+    folder=Path(output or mkdtemp()),
+    workers=workers,
+    rerender=rerender,
+    context=context,
+    hidden=hidden,
+    ffn=ffn,
+    gpt2=gpt2,
+    placements=placements,
+    meshes=meshes,
+    ucie_gbs=ucie_gbs,
+    hbm_scale=hbm_scale,
+    gpt2_hbm_scale=gpt2_hbm_scale,
+    topologies=topologies,
+    factors=factors,
+    change=change,
+    ties=ties,
+)
+tables = report.study.tables(report.rows)
+report
+
+# %% [markdown]
+# ## Decode: which machines are worth their silicon
+#
+# No other machine of the grid is smaller and faster than these.
+
+# %%
+report.figure("decode_front")
+
+# %%
+tables["Decode: machines worth their silicon"]
 
 # %% [markdown]
 # ## Decode: what each step buys
@@ -94,69 +99,47 @@ print(f"{len(rows)} points, {len(ok)} with a result")
 # most), and the silicon that it takes.
 
 # %%
-design_space_report.bought(rows, "decode")
-
-# %% [markdown]
-# ## Decode: which machines are worth their silicon
-#
-# No other machine of the grid is smaller and faster than these, by more than chance.
-
-# %%
-Image(folder / "decode_front.png")
-
-# %%
-design_space_report.front(rows, "decode")
+tables["Decode: what each step buys"]
 
 # %% [markdown]
 # Cubes against UCIe, each with the best of the other axes:
 
 # %%
-Image(folder / "decode_map.png")
+report.figure("decode_map")
+
+# %% [markdown]
+# ## Why
+#
+# The longest resources on the critical path of each part, on machines that differ in their cubes alone.
+
+# %%
+tables["Decode: why"]
 
 # %% [markdown]
 # ## Decode: what to change first
 #
-# One factor at a time, around the machine above. The band is what is within chance.
+# One factor at a time, around the machine above.
 
 # %%
-Image(folder / "decode_factors.png")
-
-# %%
-design_space_report.first(rows, "decode")
-
-# %% [markdown]
-# ## GPT-2: what each step buys
-
-# %%
-design_space_report.bought(rows, "gpt2")
+report.figure("decode_factors")
 
 # %% [markdown]
 # ## GPT-2: which machines are worth their silicon
 
 # %%
-Image(folder / "gpt2_front.png")
+report.figure("gpt2_front")
 
 # %%
-design_space_report.front(rows, "gpt2")
+tables["GPT-2: what each step buys"]
 
 # %%
-Image(folder / "gpt2_map.png")
+report.figure("gpt2_map")
+
+# %%
+tables["GPT-2: why"]
 
 # %% [markdown]
 # ## GPT-2: what to change first
 
 # %%
-Image(folder / "gpt2_factors.png")
-
-# %%
-design_space_report.first(rows, "gpt2")
-
-# %% [markdown]
-# ## Findings
-#
-# Each sentence is computed from the tables above.
-
-# %%
-found = design_space_report.findings(rows)
-design_space_report.write_findings(found, rows, folder)
-Markdown("\n".join(f"- {sentence}" for sentence in found))
+report.figure("gpt2_factors")

@@ -19,7 +19,8 @@
 # (prefill) and for one token (decode), when its keys and values are spread over the PEs of a SIP? And what do the PEs
 # have to tell each other?
 #
-# Every key and value lies once, in the HBM slice of one PE. The PEs that share the tokens of a kv head are its *ranks*.
+# Every key and value is stored once, in the HBM slice of one PE. The PEs that share the tokens of a kv head are its
+# *ranks*.
 #
 # - **Prefill**: each rank keeps its queries; tiles of K and V travel round a ring (or along an open chain), and every
 #   rank folds what comes by into its running softmax (m, l, o).
@@ -41,6 +42,7 @@ prompts: list = [[64, "contiguous", True], [64, "zigzag", True], [64, "zigzag", 
 chunks: list = [8, 32]  # query tokens that see the whole context, round a ring and merged
 halvings: list = [["decode", 512], ["prefill", 64]]  # whose limits are found by halving them
 context: int = 512  # tokens, where they are not varied
+batch: int = 1  # sequences, where they are not varied
 cubes: int = 2  # of a SIP
 dtype: str = "f16"  # of q, k, v and the result
 workers: int = 1  # processes
@@ -48,39 +50,22 @@ rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
 
 # %%
-import json
 from pathlib import Path
 from tempfile import mkdtemp
 
-from IPython.display import Image, Markdown
-
 import kernbench as kb
-from kernbench.studies import gqa, gqa_limits, gqa_panels, gqa_report
+from kernbench.studies.gqa import GqaStudy, write_panels
 
 machine = kb.load(topology, overrides)
 folder = Path(output or mkdtemp())
-kept = folder if output else None
 machine
 
-# %% [markdown]
-# ## Is it right?
-#
-# Four panels at validation scale: 8 ranks on the PEs of a cube, or 4 on a PE of each of 4 cubes. Results are compared
-# with numpy in f64; the commands of all programs are counted.
-
 # %%
-if not rerender:
-    with kb.session(machine, data=True) as torch:
-        gqa_panels.write(torch, folder)
-        print(torch.checks, "results are within the error bound")
-panels = json.loads((folder / gqa_panels.FILE).read_text())["rows"]
-gqa_report.counts(panels)
-
-# %% [markdown]
-# ## The study
-
-# %%
-points = gqa.plan(
+report = GqaStudy().report(
+    machine,
+    folder=folder,
+    workers=workers,
+    rerender=rerender,
     contexts=contexts,
     batches=batches,
     scaling=scaling,
@@ -88,49 +73,24 @@ points = gqa.plan(
     query_heads=query_heads,
     prompts=prompts,
     chunks=chunks,
+    halvings=halvings,
     context=context,
+    batch=batch,
     cubes=cubes,
+    dtype=dtype,
 )
-settings = {"dtype": dtype, "workers": workers, "folder": kept}
-if rerender:
-    content = gqa.read(folder)
-    rows, limits = content["rows"], content["limits"]
-else:
-    rows = gqa.sweep(machine, points, **settings)
-    limits = gqa_limits.halved(machine, gqa_limits.chosen(points, halvings), **settings)
-    gqa.write(rows, limits, folder)
-drawn = gqa_report.draw(rows, panels, limits, machine, folder)
-print(f"{len(rows)} points, {len(gqa_report.simulated(rows))} simulated")
+write_panels(report.rows, folder)
+report
 
 # %% [markdown]
-# ## Commands
-
-# %%
-Image(folder / "gqa_op_counts.png")
-
-# %% [markdown]
-# ## Tokens per second of decode
+# ## Is it right?
 #
-# One sequence's next token needs the attention of 80 layers. The bound reads keys and values at the full bandwidth of
-# HBM; *with weights* adds the linear layers, which are not simulated here: their weights at the full bandwidth of HBM.
+# Four panels at validation scale: 8 ranks on the PEs of a cube, or 4 on a PE of each of 4 cubes. Results are compared
+# with numpy in f64; the commands of all programs are counted, here and in `sweep.json`.
 
 # %%
-gqa_report.tokens_table(rows, machine)
-
-# %% [markdown]
-# ## Latency by context
-
-# %%
-Image(folder / "gqa_latency_by_context.png")
-
-# %% [markdown]
-# ## Where the time goes
-
-# %%
-Image(folder / "gqa_stage_breakdown.png")
-
-# %%
-Image(folder / "gqa_roofline.png")
+tables = report.study.tables(report.rows)
+tables["Commands of all programs, values compared with numpy"]
 
 # %% [markdown]
 # ## What limits it
@@ -139,25 +99,49 @@ Image(folder / "gqa_roofline.png")
 # doubles it; what is hidden behind something else does not matter.
 
 # %%
-Image(folder / "gqa_halving.png")
+report.figure("gqa_halving")
+
+# %% [markdown]
+# ## Where the time goes
+#
+# First the critical path: the chain of causes from the last completion back to the launch. Beside it, how busy each
+# engine is: a busy engine that is not on the path is hidden behind another.
+
+# %%
+report.figure("gqa_stage_breakdown")
+
+# %%
+report.figure("gqa_roofline")
+
+# %% [markdown]
+# ## Tokens per second of decode
+#
+# One sequence's next token needs the attention of 80 layers. The bound reads keys and values at the full bandwidth of
+# HBM; *with weights* adds the linear layers, which are not simulated here: their weights at the full bandwidth of HBM.
+
+# %%
+tables["Tokens per second of decode"]
+
+# %%
+report.figure("gqa_latency_by_context")
 
 # %% [markdown]
 # ## Hidden and exposed communication
 
 # %%
-Image(folder / "gqa_overlap.png")
+report.figure("gqa_overlap")
 
 # %% [markdown]
 # ## More ranks
 
 # %%
-Image(folder / "gqa_scaling.png")
+report.figure("gqa_scaling")
 
 # %% [markdown]
 # ## Which collective merges the parts
 
 # %%
-Image(folder / "gqa_merges.png")
+report.figure("gqa_merges")
 
 # %% [markdown]
 # ## Ring against merge
@@ -166,7 +150,7 @@ Image(folder / "gqa_merges.png")
 # chunk and merge parts. The bytes of the former follow the context, those of the latter the chunk.
 
 # %%
-Image(folder / "gqa_ring_against_merge.png")
+report.figure("gqa_ring_against_merge")
 
 # %% [markdown]
 # ## Query heads of an item
@@ -175,14 +159,4 @@ Image(folder / "gqa_ring_against_merge.png")
 # stay in one cube, but each reads its own copy of K and V.
 
 # %%
-Image(folder / "gqa_query_heads.png")
-
-# %% [markdown]
-# ## Findings
-#
-# Each sentence is computed from the rows above.
-
-# %%
-found = gqa_report.findings(rows, limits)
-gqa_report.write_page(found, rows, drawn, machine, folder)
-Markdown("\n".join(f"- {sentence}" for sentence in found))
+report.figure("gqa_query_heads")

@@ -26,7 +26,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
-from IPython.display import Image
 
 import kernbench as kb
 from kernbench.analysis.utilization import pe_window
@@ -38,8 +37,8 @@ from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.studies import ccl, ccl_run, milestone
-from kernbench.viz import ccl as figures
+from kernbench.studies import ccl_run, milestone
+from kernbench.studies.ccl import CclStudy
 
 # %% [markdown]
 # ## 1. Hello: each PE passes its tile east
@@ -214,22 +213,28 @@ result.why("all_reduce by blocks")
 print(f"10 hops of one element: {10 * hop.alpha_ns:,.0f} ns")
 
 # %% [markdown]
-# ## 5. Beside the shipped algorithms
+# ## 5. Compared with the shipped algorithms
 #
-# The study behind the collectives report takes algorithms of your own, and judges them as it does all others: by the
-# lower bound, and in the same figure.
+# The study behind the collectives report takes a Python file with algorithms of your own, and judges them as it does
+# all others: by the lower bound, and in the same figure. Results are compared with numpy's.
 
 # %%
-mine = [algorithm(passing), algorithm(blocks, name="blocks, 8 slots", n_slots=8)]
-shipped = ["ring_allreduce_tcm", "tree_allreduce", "halving_doubling_allreduce", "torus_allreduce"]
+source = "\n\n".join(
+    [
+        "from kernbench.ccl.algorithm import algorithm",
+        inspect.getsource(passing),
+        inspect.getsource(blocks),
+        "mine = [algorithm(passing), algorithm(blocks, name='blocks, 8 slots', n_slots=8)]",
+    ]
+)
+folder = Path(mkdtemp())
+file = folder / "my_collectives.py"
+file.write_text(source, encoding="utf-8")
 sizes = [12 * 4**k for k in range(7)]
-cases = [
-    ccl.Case("mine", 6, "torus_2d", name, size, w=3, h=2)
-    for name in [own.name for own in mine] + shipped
-    for size in sizes
-]
-rows, refused = ccl.sweep(machine, cases, config=default_ccl_path(), own=mine)
-figures.latency_by_size(rows, machine=machine.hash)
+by_rank = [{"systems": [[6, "torus_2d", 3, 2]], "sizes": sizes}]
+report = CclStudy().report(machine, folder=folder / "sizes", own=str(file), by_rank=by_rank)
+rows = report.rows
+report.figure("ccl_rank")
 
 # %%
 for name in dict.fromkeys(row["algorithm"] for row in rows):
@@ -257,24 +262,12 @@ tuner.choose("all_reduce", 2 * N)
 # %% [markdown]
 # ## 7. In the report
 #
-# A Python file with the same kernels is all that the collectives report needs:
-# `kernbench milestone ccl --param own=my_collectives.py` compares them with the shipped ones on every system and at
-# every size, in its table, its figures and its findings. Results are compared with numpy's; where one is wrong, or a
-# kernel does not fit its memory, the report says so under *Refused*. Here is that command, on this machine and without
-# the other slices:
+# `kernbench milestone ccl --param own=my_collectives.py` compares the algorithms of a file with the shipped ones on
+# every system and at every size, in its table, its figures and its findings. Where a result is wrong, or a kernel does
+# not fit its memory, the report says so under *Failed*. Here is that command, on this machine and without the other
+# slices:
 
 # %%
-source = "\n\n".join(
-    [
-        "from kernbench.ccl.algorithm import algorithm",
-        inspect.getsource(passing),
-        inspect.getsource(blocks),
-        "mine = [algorithm(passing), algorithm(blocks, name='blocks, 8 slots', n_slots=8)]",
-    ]
-)
-folder = Path(mkdtemp())
-file = folder / "my_collectives.py"
-file.write_text(source, encoding="utf-8")
 few = {
     "own": str(file),
     "by_rank": [{"systems": [[2, "ring_1d"], [6, "torus_2d", 3, 2]], "sizes": [48, 3072, 49152]}],
@@ -285,11 +278,11 @@ few = {
     **{key: [] for key in ("by_cube", "by_pe", "kinds", "halved", "marks")},
 }
 with contextlib.redirect_stderr(io.StringIO()):  # the bar of progress
-    report = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
-Image(report / "latency_rank.png")
+    written = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
+sorted(path.name for path in written.iterdir() if path.suffix in {".csv", ".md", ".svg"})
 
 # %%
-for row in ccl.read(report)["rows"]:
+for row in CclStudy().read(written):
     if row["algorithm"] in ("passing", "blocks, 8 slots", "torus_allreduce"):
         size, time = f"{row['bytes_per_pe']:,} B", f"{row['latency_ns']:,.0f} ns"
         print(f"{row['n_sips']} SIPs {row['algorithm']:20}{size:>10}{time:>12}, bound {row['bound_ns']:,.0f} ns")

@@ -27,7 +27,7 @@ import kernbench as kb
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.kernels.attention import attention
 from kernbench.kernels.flash import tiles
-from kernbench.studies import gqa, gqa_run, gqa_work
+from kernbench.studies import gqa, gqa_run
 from kernbench.triton_emu.testing import run_kernel
 
 rng = np.random.default_rng(0)
@@ -88,10 +88,9 @@ for merge in ("ring_allreduce_tcm", "tree_allreduce", "recursive_doubling_allred
 machine = kb.load("preset:default")
 rows = []
 for cubes in (1, 2, 4, 8):
-    point = gqa.Point("", "decode", 8192, cubes=cubes)
-    setting = point.setting(8)
+    setting = gqa.Point("decode", 8192, cubes=cubes).setting(machine.config)
     found = gqa.measured(gqa_run.run(machine, setting))
-    bound = gqa_work.work(machine.config, setting)
+    bound = gqa_run.work(machine.config, setting)
     rows.append(
         {
             "PEs": setting.programs, "ranks of a kv head": setting.ranks, "makespan [us]": found["makespan_ns"] / 1000,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
-from kernbench.benches.env import env_int
+from kernbench.benches.env import env_int, env_text
 from kernbench.benches.registry import bench
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import devices
@@ -32,7 +30,7 @@ def run(torch: RuntimeContext) -> None:
     ones.
     """
     config = torch.engine.machine.config
-    ccl, name = load_ccl_config(machine=config), os.environ.get("CCL_ALGORITHM", ALGORITHM)
+    ccl, name = load_ccl_config(machine=config), env_text("CCL_ALGORITHM", ALGORITHM)
     # The best one is chosen when the tensors are there, among those of torch's meaning.
     algorithm = None if name == AUTO else resolve_algorithm_config(name, ccl, config)
     if algorithm is not None and algorithm.collective != "all_reduce":

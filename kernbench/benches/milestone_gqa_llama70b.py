@@ -21,9 +21,9 @@ OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / MIL
 def run(torch: RuntimeContext) -> None:
     """Write the report of the machine at hand; at validation scale, run the panels on it and write sweep.json."""
     if os.environ.get("GQA_VALIDATION") == "1":
-        from kernbench.studies import gqa_panels
+        from kernbench.studies import gqa
 
-        print(f"wrote {gqa_panels.write(torch, OUTPUT_DIR)}")
+        print(f"wrote {gqa.write_panels(gqa.panels(torch), OUTPUT_DIR)}")
         return
     from kernbench.studies import milestone
 

@@ -33,7 +33,9 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
         click.echo("the cache is off (KERNBENCH_CACHE)")
         return
     if prune:
-        gone = found.prune(keep=None if everything else code_version(), older_than_days=older_than, study=study)
+        studies = {"", *(g.study.partition(":")[0] for g in found.groups())}
+        keep = None if everything else {code_version(name) for name in studies}
+        gone = found.prune(keep=keep, older_than_days=older_than, study=study)
         click.echo(f"took {gone} points away")
     groups = found.groups()
     if as_json:

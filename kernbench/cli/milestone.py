@@ -16,7 +16,9 @@ from kernbench.cli.options import machine_options
 @machine_options
 @click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
 @click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
-@click.option("--again", is_flag=True, help="Run it though its report is there, made of the same code and parameters.")
+@click.option(
+    "--again", is_flag=True, help="Simulate every point again, also those that are kept; resumes what was interrupted."
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
+from kernbench.benches.env import env_settings
 from kernbench.errors import ConfigError
 from kernbench.notebook.job import Outcome
 from kernbench.sweeps import outcome as rows
@@ -19,7 +20,7 @@ from kernbench.sweeps.studies import complete, resolve_study, row_of
 if TYPE_CHECKING:
     from kernbench.notebook.state import Entry
 
-STUDIES = "kernbench.studies."
+STUDIES, BENCHES = "kernbench.studies.", "kernbench.benches."
 _NOTES = {"checks": int, "printed": str, "events": int}
 LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
 
@@ -99,12 +100,12 @@ class Shared:
 def shared(entry: Entry) -> Shared | None:
     """Return the place of a run in the cache; None where it has none.
 
-    Studies of the package have one, with the packaged ccl.yaml, on machines of built-in components. What else code of a
-    user's own reads is not known, nor is what a bench finds in the environment: these are run each time.
+    Studies and benches of the package have one, with the packaged ccl.yaml, on machines of built-in components; a
+    bench's settings in the environment are part of it. What code of a user's own reads is not known: it runs each time.
     """
     cache, work, options = default_cache(), entry.work, asdict(entry.options)
-    ours = getattr(work.function, "__module__", "").startswith(STUDIES)
-    if cache is None or not ours or not only_ours(entry.machine):
+    module = getattr(work.function, "__module__", "")
+    if cache is None or not module.startswith((STUDIES, BENCHES)) or not only_ours(entry.machine):
         return None
     try:
         fn: Study = resolve_study(work.function)
@@ -112,6 +113,8 @@ def shared(entry: Entry) -> Shared | None:
         return None
     version = study_version(fn)
     parameters = complete(fn, {**entry.values, **options})
+    if module.startswith(BENCHES):
+        parameters["environment"] = env_settings()
     return Shared(
         cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
     )

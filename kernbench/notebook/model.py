@@ -27,6 +27,7 @@ from kernbench.sim_engine.limits import NONE, Limits
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
+    from kernbench.notebook.serve import Quota
     from kernbench.topology.builder import Machine
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -51,6 +52,8 @@ class Explorer:
         Of each run.
     page : bool
         Whether visitors of a served page use it, see `MachineForm`.
+    quota : Quota, optional
+        How many runs it may start.
 
     Attributes
     ----------
@@ -75,9 +78,10 @@ class Explorer:
         *,
         limits: Limits = NONE,
         page: bool = False,
+        quota: Quota | None = None,
     ) -> None:
         self.form = MachineForm(machine, page=page)
-        self.limits = limits
+        self.limits, self.quota = limits, quota
         self.works = works(own)
         self.options = Options()
         self.state = State()
@@ -173,7 +177,11 @@ class Explorer:
             return "the cancelled run is ending"
         if self.form.wrong:
             return "the machine has wrong values"
-        return "a parameter is wrong" if self.wrong else ""
+        if self.wrong:
+            return "a parameter is wrong"
+        if self.quota is not None and self.quota.spent:
+            return f"you have started {self.quota.most:,} runs within an hour, as many as this page allows; try later"
+        return ""
 
     def estimate_s(self) -> float | None:
         """Return how long a run of what is chosen will take [host s]; None where nothing is known of that."""
@@ -233,6 +241,8 @@ class Explorer:
         with self._lock:
             if self.obstacle:
                 return False
+            if self.quota is not None:
+                self.quota.take()
             self._runs += 1
             form, values = self.form, dict(self.values)
             entry = Entry(

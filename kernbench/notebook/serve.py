@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +18,7 @@ from kernbench.sim_engine.limits import NONE, Limits
 
 NOTEBOOK = "explorer.ipynb"
 LAB = "lab"
-PAGE = "KERNBENCH_PAGE"
+PAGE, PAGE_RUNS = "KERNBENCH_PAGE", "KERNBENCH_PAGE_RUNS"
 PAGE_LIMITS = Limits(events=100_000_000, host_s=120)
 PAGE_MEMORY_BYTES = 4 << 30
 PAGE_IDLE_S = 1800
@@ -190,6 +192,38 @@ def page_limits() -> Limits:
         most = PAGE_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(PAGE_MEMORY_BYTES, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     return PAGE_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many runs a visitor of a page may start in an hour; all pages of a visitor share the file that counts them.
+
+    Attributes
+    ----------
+    most : int
+    path : Path
+        Holds the time of each run, a line each.
+    """
+
+    most: int
+    path: Path
+
+    @property
+    def spent(self) -> bool:
+        """Whether no run is left."""
+        times = self.path.read_text("utf-8").split()[-self.most :] if self.path.exists() else []
+        return sum(abs(time.time() - float(x)) < 3600 for x in times) >= self.most
+
+    def take(self) -> None:
+        """Count a run."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.time()}\n")
+
+
+def page_quota() -> Quota | None:
+    """Return the quota that the server gave to this kernel of a page."""
+    most, _, path = os.environ.get(PAGE_RUNS, "").partition(" ")
+    return Quota(int(most), Path(path)) if path else None
 
 
 def _needs(module: str, extra: str) -> None:

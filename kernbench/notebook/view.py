@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from kernbench.notebook.model import Explorer
-from kernbench.notebook.serve import is_page, page_limits
+from kernbench.notebook.serve import is_page, page_limits, page_quota
 from kernbench.notebook.style import STYLE, mimebundle
 from kernbench.notebook.view_machine import TopologyPicker
 from kernbench.notebook.view_result import ResultPanel
@@ -96,7 +96,8 @@ def explore(
     limits : Limits, optional
         Of each run; a served page has its own as well.
     """
-    return ExplorerView(Explorer(machine, own, limits=limits.within(page_limits()), page=is_page()))
+    limits = limits.within(page_limits())
+    return ExplorerView(Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota()))
 
 
 class LiveRun:

@@ -1298,8 +1298,6 @@ cdef class HbmSlice:
     def on_read(self, Transaction txn):
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
         cdef Ready ready = Ready.__new__(Ready)
-        if txn.nbytes < 1:
-            raise ValueError(f"cannot read {txn.nbytes} bytes")
         self.look()
         ready.txn = txn
         if not self.rounds(txn, &ready.groups):

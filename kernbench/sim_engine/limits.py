@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError, LimitError, quote
-from kernbench.interrupts import Repeated, hold, release
+from kernbench.interrupts import LONGEST_DELAY_S, Repeated, hold, is_in_import, release
 from kernbench.registry import hint
 from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.observer import Observer
@@ -183,6 +183,11 @@ class Watchdog:
     def _watch(self, after_s: float) -> None:
         if self._closed.wait(after_s):
             return
+        # A compiled module whose import is interrupted cannot be imported again.
+        latest = time.monotonic() + LONGEST_DELAY_S
+        while is_in_import(sys._current_frames().get(self._thread_id)) and time.monotonic() < latest:
+            if self._closed.wait(_SHORTEST_S):
+                return
         expired = type("Expired", (Expired,), {"watchdog": self})
         again_s = _FIRST_S
         while True:

@@ -29,7 +29,7 @@ class Memory(Protocol):
 
 
 class Transaction:
-    """One read or write of `nbytes` in one memory, from `src`'s place in the machine.
+    """One read or write of `nbytes` >= 1 in one memory, from `src`'s place in the machine.
 
     `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
     they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
@@ -72,6 +72,8 @@ class Transaction:
         pieces: Sequence[tuple[int, int]] = (),
         data: np.ndarray | None = None,
     ) -> None:
+        if nbytes < 1:
+            raise ValueError(f"cannot read or write {nbytes} bytes: a request has at least one")
         self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
         self.lines, self.pieces, self.data = lines, pieces, data
         self.pending: list[tuple[int, int]]

@@ -1,276 +1,440 @@
-"""Collectives on many machines: which algorithm wins at which size, how far from the bounds, and what decides it.
+"""Collectives on many systems: which algorithm is fastest at which size, how far from the bounds, and what limits it.
 
-A case is one collective by one algorithm on some SIPs. Shards lie where the algorithm's contribution has them: on PE 0
-of cube 0 of each SIP (by rank), on PE 0 of every cube (by cube), or on every PE (by PE).
+Shards are where the algorithm's contribution has them: on PE 0 of cube 0 of each SIP (by rank), on PE 0 of every cube
+(by cube), or on every PE (by PE).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+import runpy
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
 
 from kernbench.ccl.algorithm import Algorithm
-from kernbench.ccl.install import CclLike, load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.lane import Target
-from kernbench.config import CclConfig
+from kernbench.ccl.bounds import Bounds
+from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.lane import Place, Target
+from kernbench.ccl.plan import plan
+from kernbench.ccl.tuner import Decision, Tuner
+from kernbench.config import AUTO, CclConfig, default_ccl_path
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
-from kernbench.studies.ccl_ready import Ready
-from kernbench.studies.ccl_run import run
-from kernbench.studies.points import Row, code_version, machine_of, run_points
-from kernbench.studies.results import read_results, write_results
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.runtime_api.collective import SEEN
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.studies import ccl_points, ccl_report
+from kernbench.studies.ccl_run import check, run
+from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
+from kernbench.studies.study import LABELS, MACHINE, Parameter, Study
+from kernbench.sweeps.keys import Row, machine_of
+from kernbench.topology.builder import Machine
 
-FILE = "ccl.json"
-SUMMARY = "summary.csv"
-KINDS = "buffer_kinds.csv"
-VISIBLE = 0.01  # links busy for less are not drawn
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-# Parts of a vector that count as bus traffic, as nccl-tests has it (doc/PERFORMANCE.md).
-_BUS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-    "reduce": lambda n: 1.0,
-    "barrier": lambda n: 0.0,
-}
+    import pandas as pd
 
+    from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.studies.study import Finding
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One collective.
-
-    Attributes
-    ----------
-    slice : str
-        What it is asked for.
-    n_sips, topology, w, h : int, str, int or None, int or None
-        The SIPs, as `system.sips` has them.
-    algorithm : str
-        An entry of ccl.yaml, or one of the algorithms that `sweep` was given.
-    nbytes : int
-        Bytes of a shard (on its larger side).
-    dtype : str
-        Their type.
-    cubes, pes : int
-        Cubes of each SIP, and PEs of each cube, that have a shard; 0: as the contribution says.
-    changes : mapping
-        What is different from the entry: n_slots, slot_size, buffer_kind, root_cube.
-    overrides : mapping
-        What is different from the machine.
-    links : bool
-        Whether the row keeps how busy each link was.
-    what : str
-        A name that figures print.
-    """
-
-    slice: str
-    n_sips: int
-    topology: str
-    algorithm: str
-    nbytes: int
-    dtype: str = "f16"
-    w: int | None = None
-    h: int | None = None
-    cubes: int = 0
-    pes: int = 0
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    links: bool = False
-    what: str = ""
-
-    def machine(self, base: Machine) -> Machine:
-        """Return the machine with this many SIPs, joined so: the same one for the same machine."""
-        sips = {"count": self.n_sips, "topology": self.topology, "w": self.w, "h": self.h}
-        return machine_of(
-            base.spec, {f"system.sips.{key}": value for key, value in sips.items()} | dict(self.overrides)
-        )
-
-
-def sweep(
-    machine: Machine | str | None,
-    cases: Sequence[Case],
-    *,
-    config: CclLike | None = None,
-    own: Sequence[Algorithm] = (),
-    workers: int = 1,
-    folder: Path | None = None,
-) -> tuple[list[Row], dict[str, str]]:
-    """Run cases; return a row for each that the algorithm admits, and for the others why it does not.
-
-    Parameters
-    ----------
-    machine
-        As for `kb.load`; its SIPs are changed to those of each case.
-    cases
-        What to run.
-    config
-        The ccl.yaml that algorithms are looked up in.
-    own
-        Further algorithms, by their names; they are run in this process, and not kept. The sums of an all-reduce are
-        compared with numpy's.
-    workers
-        Processes.
-    folder
-        Where finished points are kept.
-
-    Raises
-    ------
-    ArgumentError
-        If an algorithm is unknown; nothing has been run then.
-    """
-    base, ccl = resolve_topology(machine), load_ccl_config(config)
-    mine = {algorithm.name: algorithm for algorithm in own}
-    known = [*mine, *ccl.algorithms]
-    unknown = [case.algorithm for case in cases if case.algorithm not in known]
-    if unknown:
-        raise ArgumentError(f"algorithm {unknown[0]!r} is unknown; {hint(unknown[0], known)}")
-    ahead: dict[int, Ready] = {}
-    points: dict[str, Row] = {}
-    work: dict[str, int] = {}
-    shared: dict[int, str] = {}
-    found: dict[str, Row] = {}
-    refused: dict[str, str] = {}
-    for i, case in enumerate(cases):
-        there, own_one = case.machine(base), mine.get(case.algorithm)
-        entries = {} if own_one else {case.algorithm: ccl.algorithms[case.algorithm]}
-        part = CclConfig(defaults=ccl.defaults, algorithms=entries).to_spec()
-        try:
-            ready = _made(there, own_one, case) if own_one else _ready(there, part, case)
-            if own_one:
-                shared[i] = own_one.name + str(i)
-                found[shared[i]] = _measured(ready, case, data=True)
-        except KernbenchError as error:
-            if not (case.algorithm in mine or isinstance(error, ConfigError)):
-                raise
-            at = "" if isinstance(error, ConfigError) else f", {case.nbytes:,} B"
-            refused[f"{case.algorithm} on {case.n_sips} SIPs, {case.topology}{at}"] = _why(error)
-            continue
-        ahead[i] = ready
-        if own_one:
-            continue
-        alone = _nameless(case, resolve_algorithm_config(case.algorithm, ccl).on(there.config))
-        shared[i] = key = repr((there.hash, replace(alone, links=False)))
-        if key not in points or alone.links:
-            points[key] = {"machine": dict(there.spec), "ccl": part, "case": asdict(alone)}
-            work[key] = ready.work(case.nbytes)
-    # The longest first: no process is left alone with one of them at the end.
-    order = sorted(points, key=lambda key: -work[key])
-    ran = run_points(simulate, [points[key] for key in order], folder=folder, workers=workers)
-    found |= zip(order, ran, strict=True)
-    rows = []
-    for i, ready in ahead.items():
-        row = _foreseen(ready, cases[i]) | found[shared[i]]
-        rows.append(row if cases[i].links else row | {"links": {}})
-    return rows, refused
-
-
-def simulate(point: Row) -> Row:
-    """Run one case and return what came out."""
-    case = Case(**point["case"])
-    return _measured(_ready(machine_of(point["machine"]), point["ccl"], case), case)
-
-
-def places(machine: Machine, contribution: str, cubes: int = 0, pes: int = 0) -> list[Target]:
-    """Return the (cube, PE) of each SIP that have a shard: as many as asked for, else as the contribution has it."""
-    config = machine.config
-    usual = {"rank": (1, 1), "cube": (config.cubes_per_sip, 1), "pe": (config.cubes_per_sip, config.pes_per_cube)}
-    n_cubes, n_pes = (asked or own for asked, own in zip((cubes, pes), usual[contribution], strict=True))
-    return [(cube, pe) for cube in range(n_cubes) for pe in range(n_pes)]
+VISIBLE = 0.01  # links busy for less are not kept
+_PROGRAM = 10  # a program, with its launch and its queues, takes about as long to simulate as so many sends
+_SETTINGS = ("n_slots", "slot_size", "buffer_kind", "root_cube", "options")  # what a point changes in an algorithm
 
 
 def bus_factor(collective: str, n: int) -> float:
-    """Return busbw / algbw for `n` contributions."""
-    return _BUS[collective](n)
+    """Return busbw / algbw for `n` contributions, as nccl-tests has it (doc/PERFORMANCE.md)."""
+    match collective:
+        case "all_reduce":
+            return 2 * (n - 1) / n
+        case "reduce_scatter" | "all_gather" | "all_to_all":
+            return (n - 1) / n
+        case "broadcast" | "reduce":
+            return 1.0
+    return 0.0
 
 
-def _nameless(case: Case, algorithm: Algorithm) -> Case:
-    """Return a case without what several slices may call differently: they share one run."""
-    changes = {name: value for name, value in case.changes.items() if getattr(algorithm, name) != value}
-    return replace(case, slice="", what="", overrides={}, changes=changes)
+class Case:
+    """A collective before it runs: its plan, its closed form, its bounds, and how much there is to simulate.
+
+    Parameters
+    ----------
+    machine : Machine
+    algorithm : Algorithm
+    targets : sequence of (cube, PE)
+        The PEs of each SIP that have a shard; empty: as the algorithm's contribution says.
+    itemsize : int
+        Bytes of an element.
+    """
+
+    def __init__(
+        self, machine: Machine, algorithm: Algorithm, targets: Sequence[Target] = (), itemsize: int = 2
+    ) -> None:
+        config = machine.config
+        cubes = 1 if algorithm.contribution == "rank" else config.cubes_per_sip
+        pes = config.pes_per_cube if algorithm.contribution == "pe" else 1
+        self.machine, self._itemsize = machine, itemsize
+        self.plan = plan(algorithm, config, range(config.n_sips), list(targets or product(range(cubes), range(pes))))
+
+    @cached_property
+    def form(self) -> Estimate:
+        """The closed form."""
+        return Estimate(self.plan, self.machine, self._itemsize)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The lower bounds, which all algorithms on the same PEs have in common."""
+        return _bounds(self.machine, tuple(self.plan.programs), self.plan.algorithm.contribution)
+
+    def work(self, nbytes: int) -> int:
+        """Estimate how much there is to simulate, so that the longest case starts first.
+
+        Notes
+        -----
+        Messages sent, and parts of them received, count one each; a program counts `_PROGRAM`. An algorithm without a
+        form is taken to send two vectors from each program, part by part.
+        """
+        slot = self.plan.algorithm.slot_size
+        assert slot is not None
+        programs = len(self.plan.programs)
+        if not self.form.known:
+            return programs * (_PROGRAM + 4 * -(-nbytes // slot))
+        sent = self.form.sent(nbytes)
+        return _PROGRAM * programs + sum(x.messages * sum(x.queues.values()) * (1 + -(-x.nbytes // slot)) for x in sent)
 
 
-def _ready(machine: Machine, ccl: Row, case: Case) -> Ready:
-    sizeless = asdict(replace(case, slice="", what="", nbytes=0, overrides={}, links=False))
-    return _known(machine, json.dumps([ccl, sizeless], sort_keys=True))
+def case_of(
+    machine: Machine,
+    *,
+    algorithm: str,
+    dtype: str = "f16",
+    cubes: int = 0,
+    pes: int = 0,
+    entry: Mapping[str, Any] | None = None,
+    own: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Case:
+    """Return the case of a point, made once per process for all its sizes.
+
+    Raises
+    ------
+    ConfigError
+        If the machine does not admit the algorithm.
+    """
+    changed = {name: value for name, value in settings.items() if value is not None}
+    entry = load_ccl_config().to_spec() if entry is None and own is None else entry
+    return _case(machine, json.dumps([algorithm, dtype, cubes, pes, entry, own, changed], sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _case(machine: Machine, text: str) -> Case:
+    algorithm, dtype, cubes, pes, entry, own, changed = json.loads(text)
+    found = _resolved(algorithm, entry, own)
+    targets = list(product(range(cubes or 1), range(pes or 1))) if cubes or pes else []
+    return Case(machine, replace(found, **changed), targets, as_dtype(dtype).itemsize)
+
+
+def _resolved(algorithm: str, entry: Mapping[str, Any] | None, own: Mapping[str, str] | None) -> Algorithm:
+    if own is None:
+        return resolve_algorithm_config(algorithm, entry)
+    known = {found.name: found for found in algorithms(own["file"])}
+    if algorithm not in known:
+        raise ConfigError(f"{own['file']}: algorithm {algorithm!r} is unknown; {hint(algorithm, known)}")
+    return known[algorithm]
 
 
 @lru_cache(maxsize=64)
-def _known(machine: Machine, text: str) -> Ready:
-    ccl, fields = json.loads(text)
-    case = Case(**fields)
-    return _made(machine, resolve_algorithm_config(case.algorithm, ccl), case)
+def _bounds(machine: Machine, members: tuple[Place, ...], contribution: str) -> Bounds:
+    return Bounds(machine, list(members), contribution)
 
 
-def _made(machine: Machine, algorithm: Algorithm, case: Case) -> Ready:
-    targets = places(machine, algorithm.contribution, case.cubes, case.pes)
-    return Ready(machine, replace(algorithm, **case.changes), targets, as_dtype(case.dtype).itemsize)
+def algorithms(path: str | Path) -> list[Algorithm]:
+    """Return the algorithms that a Python file defines, each in a variable or in a list.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file that calls `kernbench.ccl.algorithm.algorithm` on its kernels.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, no algorithm in it, or two of one name.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"own = {str(path)!r} is no file; give the path of a Python file with algorithms")
+    left = [value for name, value in runpy.run_path(str(file)).items() if not name.startswith("_")]
+    each = [item for value in left for item in (value if isinstance(value, list | tuple) else [value])]
+    found = {id(item): item for item in each if isinstance(item, Algorithm)}
+    if not found:
+        raise ConfigError(
+            f"{file.name}: has no algorithm; make one of each kernel, as in "
+            "mine = kernbench.ccl.algorithm.algorithm(kernel)"
+        )
+    known = [item.name for item in found.values()]
+    twice = next((name for name in known if known.count(name) > 1), None)
+    if twice:
+        raise ConfigError(f"{file.name}: two algorithms are called {twice!r}; give one another name=")
+    return list(found.values())
 
 
-def _why(error: KernbenchError) -> str:
-    """Return the first line of an error, without the name of the algorithm that refuses a plan."""
-    return str(error).partition(": ")[2] if isinstance(error, ConfigError) else str(error).splitlines()[0]
+def _choices(_: Machine) -> list[str]:
+    return [AUTO, *names(load_ccl_config(), "all_reduce")]
 
 
-def _foreseen(ready: Ready, case: Case) -> Row:
-    """Return what a row says before anything runs."""
-    planned, form = ready.plan, ready.form
-    algorithm, itemsize = planned.algorithm, as_dtype(case.dtype).itemsize
-    bound = ready.bounds.of(algorithm.collective, case.nbytes, itemsize)
-    return {
-        "slice": case.slice, "what": case.what, "collective": algorithm.collective,
-        "contribution": algorithm.contribution, "algorithm": case.algorithm, "buffer_kind": algorithm.buffer_kind,
-        "n_slots": algorithm.n_slots, "slot_size": algorithm.slot_size, "root_cube": algorithm.root_cube,
-        "sip_topology": case.topology, "n_sips": case.n_sips, "contributions": planned.world_size,
-        "programs": len(planned.programs), "n_elem": case.nbytes // itemsize, "dtype": case.dtype,
-        "bytes_per_pe": case.nbytes, "bytes_per_sip": case.nbytes * len(planned.programs) // case.n_sips,
-        "bound_ns": bound.ns, "bound_by": bound.by, "closed_form_ns": form.ns(case.nbytes) if form.known else None,
-        "machine": ready.machine.hash, "code_version": code_version(),
-    }  # fmt: skip
+class CclStudy(Study):
+    """Collectives on many systems: time by size, compared with a lower bound and with a closed form."""
 
-
-def _measured(ready: Ready, case: Case, *, data: bool = False) -> Row:
-    """Return what a row says when the case has run."""
-    planned = ready.plan
-    collective, n = planned.algorithm.collective, planned.world_size
-    ran = run(ready.machine, planned, case.nbytes, dtype=case.dtype, data=data)
-    algbw = case.nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution lies on so many PEs
-    link, busy = ran.hottest
-    return {
-        "latency_ns": ran.latency_ns,
-        "algbw_gbs": algbw,
-        "busbw_gbs": algbw * bus_factor(collective, n),
-        "hottest_link": link,
-        "hottest_busy": busy,
-        "links": {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if case.links else {},
+    name, title = "ccl", "Collectives"
+    method = (
+        "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "
+        "are installed before; shards are in HBM before and after. The lower bound is the largest of what latency, a "
+        "cut of the machine, all traffic together, the vector engines and the memories allow: no algorithm between the "
+        "same PEs can be faster. The closed form of an algorithm is its steps and sizes over the machine's latencies, "
+        "bandwidths, windows of slots, vector engines and memories; nothing in it is fitted. Bus bandwidth is that of "
+        "nccl-tests. Unless a row says otherwise a queue has the slots of the machine file, so that times are not the "
+        "best for long vectors; all-reduces of 1 MiB by cube and those of lists have slots of one chunk."
+    )
+    parameters: ClassVar = {
+        "ccl_file": Parameter("", "ccl.yaml whose algorithms are compared; empty: the packaged one"),
+        "own": Parameter("", "Python file with user-defined algorithms"),
+        "by_rank": Parameter([], "systems and sizes of all-reduces of one PE of each SIP"),
+        "by_cube": Parameter([], "systems and sizes of all-reduces of one PE of each cube"),
+        "by_pe": Parameter([], "systems and sizes of all-reduces of all PEs"),
+        "others": Parameter({"systems": [], "sizes": []}, "systems and sizes of the other collectives"),
+        "kinds": Parameter([], "sizes with queues in TCM, SRAM and HBM", "B"),
+        "root_bytes": Parameter(2048, "size with each cube as the root", "B"),
+        "more_sips": Parameter({"counts": [], "topology": "ring_1d", "sizes": []}, "growing numbers of SIPs"),
+        "more_slots": Parameter({"counts": [], "nbytes": 65536}, "growing numbers of slots"),
+        "halved": Parameter([], "sizes with each resource halved", "B"),
+        "real": Parameter({"lists": [], "system": [2, "ring_1d"]}, "all-reduces of real programs"),
+        "marks": Parameter([], "sizes of the reference design's figures", "B"),
     }
+    columns: ClassVar = ccl_report.COLUMNS
+    charts: ClassVar = ccl_report.CHARTS
+
+    def check(self, machine: Machine, **parameters: Any) -> list[str]:
+        """Refuse parameters of which no algorithm admits any point."""
+        points, refused = _admitted(machine, parameters)
+        if points:
+            return []
+        return [f"{name}: {why}" for name, why in refused.items()] or ["no size is given; give by_rank at least one"]
+
+    def points(self, machine: Machine, **parameters: Any) -> list[Row]:
+        """Return the points of all slices that the algorithms admit."""
+        return _admitted(machine, parameters)[0]
+
+    def refused(self, machine: Machine, **parameters: Any) -> dict[str, str]:
+        """Return the algorithms that do not admit a system, with the reason."""
+        return _admitted(machine, parameters)[1]
+
+    def work(self, machine: Machine, *, nbytes: int, **point: Any) -> float:
+        """Return about how many messages there are to simulate."""
+        return case_of(machine, **_settings(point)).work(nbytes)
+
+    def simulate(
+        self,
+        machine: Machine,
+        *,
+        algorithm: str = ccl_points.RING,
+        nbytes: int = 16384,
+        dtype: str = "f16",
+        cubes: int = 0,
+        pes: int = 0,
+        n_slots: int | None = None,
+        slot_size: int | None = None,
+        buffer_kind: str | None = None,
+        root_cube: int | str | None = None,
+        options: Mapping[str, Any] | None = None,
+        links: bool = False,
+        entry: Mapping[str, Any] | None = None,
+        own: Mapping[str, str] | None = None,
+    ) -> Row:
+        """Run one collective over all SIPs of the machine and return its row.
+
+        Parameters
+        ----------
+        machine : Machine
+        algorithm : str
+            An entry of ccl.yaml, or a user-defined one.
+        nbytes : int
+            Bytes of a shard (on its larger side).
+        dtype : str
+            Type of the elements.
+        cubes, pes : int
+            Cubes of each SIP, and PEs of each cube, that have a shard; 0: as the contribution says.
+        n_slots, slot_size, buffer_kind, root_cube, options
+            What differs from the entry.
+        links : bool
+            Whether the row keeps how busy each link was.
+        entry : mapping
+            Content of the ccl.yaml to use; default: the nearest one.
+        own : mapping
+            `file` and its hash `sha256`, of a user-defined algorithm; its values are compared with numpy's. If it
+            fails, the row says why in `failed`.
+
+        Raises
+        ------
+        ConfigError
+            If the machine does not admit the algorithm.
+        """
+        changed = {
+            "n_slots": n_slots, "slot_size": slot_size, "buffer_kind": buffer_kind, "root_cube": root_cube,
+            "options": options,
+        }  # fmt: skip
+        case = case_of(machine, algorithm=algorithm, dtype=dtype, cubes=cubes, pes=pes, entry=entry, own=own, **changed)
+        planned, config = case.plan, machine.config
+        used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, planned.world_size
+        bound = case.bounds.of(used.collective, nbytes, itemsize)
+        row: Row = {
+            "collective": used.collective, "contribution": used.contribution, "algorithm": algorithm,
+            "buffer_kind": used.buffer_kind, "n_slots": used.n_slots, "slot_size": used.slot_size,
+            "root_cube": used.root_cube, "sip_topology": config.system.sips.topology, "n_sips": config.n_sips,
+            "contributions": n, "programs": len(planned.programs), "n_elem": nbytes // itemsize, "dtype": dtype,
+            "bytes_per_pe": nbytes, "bytes_per_sip": nbytes * len(planned.programs) // config.n_sips,
+            "bound_ns": bound.ns, "bound_by": bound.by,
+            "closed_form_ns": case.form.ns(nbytes) if case.form.known else None,
+        }  # fmt: skip
+        if own is not None:
+            row["own"] = Path(own["file"]).name
+        try:
+            ran = run(machine, planned, nbytes, dtype=dtype, data=own is not None)
+        except KernbenchError as error:
+            if own is None:
+                raise
+            return row | {"failed": str(error).splitlines()[0]}
+        algbw = nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution is on so many PEs
+        link, busy = ran.hottest
+        row |= {
+            "latency_ns": ran.latency_ns, "algbw_gbs": algbw, "busbw_gbs": algbw * bus_factor(used.collective, n),
+            "hottest_link": link, "hottest_busy": busy,
+        }  # fmt: skip
+        kept = {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if links else {}
+        return row | ({"links": kept} if kept else {})
+
+    def program(
+        self,
+        torch: RuntimeContext,
+        *,
+        algorithm: Annotated[str, "of ccl.yaml; auto: the best by closed form", Choices(_choices)] = AUTO,
+        elements: Annotated[int, "of each SIP's tensor"] = 16384,
+        cubes: Annotated[int, "of each SIP that hold a shard"] = 1,
+        pes: Annotated[int, "of each cube that hold a shard"] = 1,
+        dtype: Annotated[Literal["f16", "bf16", "f32"], "of the elements"] = "f16",
+    ) -> Decision | str:
+        """All-reduce of one tensor per SIP, over all SIPs of the machine."""
+        kind, dp = as_dtype(dtype), DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
+        config = torch.engine.machine.config
+        if config.n_sips < 2:
+            raise ArgumentError("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+        rng = np.random.default_rng(elements)
+        values = rng.integers(-4, 5, (config.n_sips, elements)).astype(np.float32)  # whole numbers: sums are exact
+        tensors = []
+        for sip, own in enumerate(values.astype(kind.numpy)):
+            where: dict[str, Any] = {"dtype": kind, "dp": dp, "device": f"ahbm:{sip}", "name": f"sip{sip}"}
+            tensor = torch.tensor(own, **where) if torch.engine.data else torch.empty(elements, **where)
+            assert isinstance(tensor, DeviceTensor)
+            tensors.append(tensor)
+        planned = torch.collective(tensors, algorithm)
+        for sip in range(config.n_sips):  # of a tree, some devices end later than the first
+            torch.ahbm.synchronize(sip)
+        if torch.engine.data:
+            shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
+            given = {place: values[place[0]][shard.index] for place, shard in shards.items()}
+            check(torch.engine, planned, {place: shard.pa for place, shard in shards.items()}, given, kind)
+            torch.checks += 1
+        return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(planned).strip("<>")
+
+    def cost(
+        self, machine: Machine, data: bool, *, algorithm: str, elements: int, cubes: int, pes: int, dtype: str
+    ) -> float:
+        """Return the host time of `program` [us]: programs, messages, and with data the reference sum."""
+        config, itemsize, shards = machine.config, as_dtype(dtype).itemsize, cubes * pes
+        faults = at_most(machine, cubes=cubes, pes=pes)
+        if config.n_sips < 2:
+            faults.append("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+        faults += fits_slice(machine, "elements", elements, -(-elements // shards) * itemsize)
+        if faults:
+            raise ConfigError(faults)
+        lane, slot = config.n_sips, config.cube.pe.pe_ipcq.slot_bytes
+        if algorithm != AUTO:
+            chosen = resolve_algorithm_config(algorithm, load_ccl_config())
+            if chosen.contribution != "rank" and elements % shards:
+                raise ConfigError(f"elements = {elements} must be a multiple of cubes x pes = {shards} for {algorithm}")
+            try:
+                lane = Case(machine, chosen, list(product(range(cubes), range(pes)))).plan.world_size
+            except ConfigError as error:
+                raise ConfigError(f"algorithm = {algorithm!r} does not run here: {error}") from error
+            slot = chosen.slot_size or slot
+        programs = config.n_sips * shards
+        parts = 1 + elements * itemsize // shards // lane // slot
+        values = 0.1 * elements * config.n_sips if data else 0.0
+        return 3 * SESSION_US + programs * (4000 + 60 * lane * parts) + values
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return what the rows say."""
+        return ccl_report.findings(rows)
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        """Return the tables of the page."""
+        return ccl_report.tables(rows)
 
 
-def write(rows: Sequence[Row], refused: Mapping[str, str], folder: Path) -> Path:
-    """Write `ccl.json`, `summary.csv` and, for the rows about buffer kinds, `buffer_kinds.csv`; return the first."""
-    import pandas as pd
+def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:
+    """Return the points, each with the entry of its algorithm, and why algorithms do not admit the others."""
+    file = parameters["own"]
+    config, mine = load_ccl_config(parameters["ccl_file"] or default_ccl_path()), algorithms(file) if file else []
+    points: list[Row] = []
+    refused: dict[str, str] = {}
+    for point in ccl_points.points(config, machine.config, mine, parameters):
+        name, there = point["algorithm"], machine_of(machine.spec, point[MACHINE])
+        if name in [algorithm.name for algorithm in mine]:
+            content = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            point["own"] = {"file": str(Path(file).resolve()), "sha256": content}
+        elif name in config.algorithms:
+            part = CclConfig(defaults=config.defaults, algorithms={name: config.algorithms[name]})
+            point["entry"] = part.to_spec()
+        else:
+            raise ArgumentError(f"algorithm {name!r} is unknown; {hint(name, config.algorithms)}")
+        plain = _resolved(name, point.get("entry"), point.get("own")).on(there.config)
+        point = {key: value for key, value in point.items() if key not in _SETTINGS or getattr(plain, key) != value}
+        try:
+            case_of(there, **_settings(point))
+        except ConfigError as error:
+            sips = there.config.system.sips
+            # The message begins with the name of the algorithm.
+            refused[f"{name} on {there.config.n_sips} SIPs, {sips.topology}"] = str(error).partition(": ")[2]
+        else:
+            points.append(point)
+    kept = [_identity(point) for point in points if point.get("links")]
+    return [point | {"links": True} if _identity(point) in kept else point for point in points], refused
 
-    path = write_results(folder / FILE, rows, refused=dict(refused))
-    frame = pd.DataFrame(rows).drop(columns="links")
-    frame.to_csv(folder / SUMMARY, index=False, lineterminator="\n")
-    kinds = frame[frame["slice"] == "buffer kinds"]
-    if len(kinds):
-        kinds.to_csv(folder / KINDS, index=False, lineterminator="\n")
-    return path
+
+def _settings(point: Mapping[str, Any]) -> Row:
+    """Return what the case of a point follows from: all but its size."""
+    return {key: value for key, value in point.items() if key not in (MACHINE, LABELS, "nbytes", "links")}
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `ccl.json` in `folder`."""
-    return read_results(folder / FILE)
+def _identity(point: Mapping[str, Any]) -> Row:
+    """Return what the time of a point follows from: points that differ in nothing else share a run."""
+    return {key: value for key, value in point.items() if key not in (LABELS, "links")}
 
 
-def of_slice(rows: Iterable[Row], *names: str) -> list[Row]:
-    """Return the rows of some slices."""
-    return [row for row in rows if row["slice"] in names]
+def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
+    """Return why "auto" chose what it chose."""
+    config, first = load_ccl_config(), tensors[0]
+    known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
+    nbytes = max(shard.nbytes for shard in first.shards)
+    few = sorted({(shard.cube, shard.pe) for shard in first.shards})[:SEEN]
+    return Tuner(machine, known).choose("all_reduce", nbytes, places=few, itemsize=first.dtype.itemsize)

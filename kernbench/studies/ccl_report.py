@@ -1,129 +1,558 @@
-"""The collectives study's report: its figures, and where each comes from."""
+"""The report of the collectives study: its columns, charts, findings and tables. Nothing here decides a row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import log
+from re import fullmatch
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
 
-from kernbench.studies import ccl_cases as cases
-from kernbench.studies.ccl import VISIBLE, Case, of_slice
-from kernbench.studies.points import Row
-from kernbench.topology.builder import Machine
-from kernbench.viz import ccl as by_size
-from kernbench.viz import ccl_slices as figures
-from kernbench.viz.figure import save
-from kernbench.viz.heatmap import link_heatmap
+from kernbench.studies import ccl_points as slices
+from kernbench.studies.probe import size_name
+from kernbench.studies.study import Finding
+from kernbench.sweeps.keys import Row
+from kernbench.viz import charts as kinds
+from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-TITLE = "# Collectives"
-_CONTRIBUTIONS = {"rank": ("rank",), "cube_pe": ("cube", "pe")}
+    from kernbench.topology.builder import Machine
+
+COLUMNS = {
+    "slice": Column("slice"),
+    "what": Column("variant"),
+    "collective": Column("collective"),
+    "algorithm": Column("algorithm"),
+    "contribution": Column("contribution"),
+    "system": Column("system"),
+    "n_sips": Column("SIPs"),
+    "bytes_per_pe": Column("bytes of a PE", "B"),
+    "bytes_per_sip": Column("bytes of a SIP", "B"),
+    "buffer_kind": Column("queues in"),
+    "n_slots": Column("slots of each queue"),
+    "latency_ns": Column("time", "ns"),
+    "busbw_gbs": Column("bus bandwidth", "GB/s"),
+    "bound_ns": Column("lower bound", "ns"),
+    "closed_form_ns": Column("closed form", "ns"),
+    "over_bound": Column("time over lower bound"),
+    "over_form": Column("time over closed form"),
+    "over_tcm": Column("time over that with queues in TCM"),
+    "slowdown": Column("slowdown"),
+    "time_us": Column("time", "us"),
+    "published_us": Column("published", "us"),
+    "analytic_us": Column("published analytic model", "us"),
+    "small_us": Column("with slots of 1 KiB", "us"),
+    "explained": Column("share of the difference"),
+    "share": Column("busy time of the busiest one", "%"),
+    "case": Column("algorithm and bytes of a PE"),
+    "resource": Column("halved or doubled"),
+    "cube_x": Column("column of the root cube in the mesh of cubes"),
+    "cube_y": Column("row of the root cube"),
+}
+_BOUND = "1 (dashed) is the least that any algorithm between the same PEs can take."
+_FEW = (
+    f"{_BOUND} One PE of each SIP. Ring, and the {MOST_LINES - 1} algorithms closest to the fastest on average; "
+    "user-defined algorithms come first."
+)
+# The reference design's published times [us], by bytes of a PE and memory of the queues.
+_PUBLISHED = {
+    (2048, "tcm"): 1.96, (16384, "tcm"): 4.2, (65536, "tcm"): 12.0, (98304, "tcm"): 17.2, (65536, "sram"): 24.3,
+    (65536, "hbm"): 21.4,
+}  # fmt: skip
+# Why an algorithm is fast.
+_CAUSE = {
+    "recursive_doubling": "it has the fewest steps",
+    "ring_flat": "it has the fewest steps",
+    "mesh": "it has few steps, each between neighbours",
+    "torus": "all dimensions and directions carry data at once",
+    "double_tree": "two pipelined trees use both directions",
+    "halving_doubling": "it sends least in the fewest steps",
+}
+_RESOURCE = {
+    "slots": "the window (slots x slot size) is smaller than bandwidth x round trip",
+    "latency between SIPs": "steps wait for the hop between SIPs",
+    "link between SIPs": "links between SIPs carry most of the bytes",
+    "UCIe": "the IO chiplet's UCIe carries most of the bytes",
+}
 
 
-def published(size_bytes: Sequence[int] = ()) -> list[Row]:
-    """Return the reference design's published all-reduces: cube leaders, centre root, six SIPs in a torus.
+def short(algorithm: str) -> str:
+    """Return an algorithm's name without what all have in common."""
+    return algorithm.replace("_allreduce", "").removesuffix("_tcm")
 
-    The analytic line is 1346 ns and 1.20 ns for each packet of 128 B of 8 PEs, for `size_bytes` of each PE. They stand
-    beside the figures for orientation; nothing is fitted to them.
-    """
-    said = {"tcm": {2: 1.96, 16: 4.2, 64: 12.0, 96: 17.2}, "sram": {64: 24.3}, "hbm": {64: 21.4}}
-    marks: list[Row] = [
-        {"bytes_per_pe": kib << 10, "buffer_kind": kind, "latency_us": us, "source": "published"}
-        for kind, values in said.items()
-        for kib, us in values.items()
-    ]
-    marks.append({"bytes_per_pe": 96 << 10, "buffer_kind": "", "latency_us": 366.0, "source": "external simulator"})
-    marks += [
-        {
-            "bytes_per_pe": nbytes,
-            "buffer_kind": "",
-            "latency_us": (1346 + 1.20 * 8 * nbytes / 128) / 1000,
-            "source": "published analytic model",
+
+def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
+    """Return the rows that ran, of some slices, with the columns that follow from others."""
+    return [
+        dict(row)
+        | {
+            "short": short(row["algorithm"]),
+            "system": f"{row['n_sips']} SIPs, {row['sip_topology']}",
+            "over_bound": row["latency_ns"] / row["bound_ns"],
+            "over_form": row["latency_ns"] / row["closed_form_ns"] if row["closed_form_ns"] else None,
+            "time_us": row["latency_ns"] / 1000,
         }
-        for nbytes in size_bytes
+        for row in rows
+        if row.get("latency_ns") and (not slices or row["slice"] in slices)
     ]
-    return marks
 
 
-def draw(rows: Sequence[Row], machine: Machine, folder: Path) -> list[Path]:
-    """Write all figures for which there are rows; return their paths."""
-    name, link_gbs = machine.hash, machine.config.system.sip_link.bw_gbs
-    drawn: list[tuple[str, Figure]] = []
-    sizes = of_slice(rows, cases.SIZES)
-    for title, contributions in _CONTRIBUTIONS.items():
-        chosen = [row for row in sizes if row["contribution"] in contributions]
-        if chosen:
-            what = f"All-reduce by {' or '.join(map(by_size.named, contributions))}"
-            drawn.append((f"latency_{title}.png", by_size.latency_by_size(chosen, machine=name, title=what)))
-            figure = by_size.busbw_by_size(chosen, machine=name, link_gbs=link_gbs, title=what)
-            drawn.append((f"busbw_{title}.png", figure))
-    if others := of_slice(rows, cases.OTHERS):
-        figure = by_size.latency_by_size(others, machine=name, title="Other collectives")
-        drawn.append(("latency_other_collectives.png", figure))
-    for file, slice_name, figure_of in (
-        ("buffer_kinds.png", cases.KINDS, figures.buffer_kinds),
-        ("slots.png", cases.SLOTS, figures.slots),
-        ("limits.png", cases.LIMITS, figures.limits),
-    ):
-        if chosen := of_slice(rows, slice_name):
-            drawn.append((file, figure_of(chosen, machine=name)))
-    if grown := of_slice(rows, cases.SCALING):
-        drawn.append(("scaling.png", figures.scaling(grown, machine=name)))
-    if roots := of_slice(rows, cases.ROOTS):
-        figure = figures.root_placement(roots, machine=name, cube_columns=machine.config.sip.cube_mesh.w)
-        drawn.append(("root_placement.png", figure))
-    if real := of_slice(rows, cases.LISTS):
-        drawn.append(("lists.png", figures.lists(real, machine=name)))
-    if marked := of_slice(rows, cases.MARKS):
-        marks = published(sorted({row["bytes_per_pe"] for row in marked}))
-        note = "cube leaders, centre root, six SIPs in a torus; crosses: the reference design, for orientation"
-        drawn.append(("published_marks.png", figures.published_marks(marked, marks, machine=name, note=note)))
-    return [save(figure, folder / file) for file, figure in drawn]
-
-
-def draw_topologies(chosen: Sequence[Case], machine: Machine, folder: Path) -> Path:
-    """Write the numbers and shapes of SIPs that cases ran on."""
-    systems = {(case.n_sips, case.topology): case for case in chosen}
-    machines = {f"{n} SIPs, {shape}": systems[n, shape].machine(machine) for n, shape in sorted(systems)}
-    return save(by_size.topologies(machines, machine=machine.hash), folder / "topology.png")
-
-
-def draw_links(rows: Sequence[Row], chosen: Sequence[Case], machine: Machine, folder: Path) -> list[Path]:
-    """Write the heat map of links of each run that kept them."""
-    paths = []
-    systems = {(case.n_sips, case.topology): case for case in chosen if case.links}
+def groups(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    """Return the rows by the values of columns, in order of appearance; of one column, by its value."""
+    found: dict[Any, list[Row]] = {}
     for row in rows:
-        if row["links"]:
-            there = systems[row["n_sips"], row["sip_topology"]].machine(machine)
-            size = by_size.size_label(row["bytes_per_pe"])
-            title = f"{row['algorithm']}, {size} of each, {row['n_sips']} SIPs: {row['latency_ns'] / 1000:,.1f} us"
-            note = f"links busy for less than {VISIBLE:.0%} are left out"
-            path = folder / f"links_{by_size.short(row['algorithm'])}.png"
-            paths.append(save(link_heatmap(row["links"], there, title=title, note=note), path))
-    return paths
+        key = tuple(row[column] for column in columns)
+        found.setdefault(key if len(columns) > 1 else key[0], []).append(row)
+    return found
 
 
-def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the columns that a reader looks at first, rounded."""
+def complete(rows: Sequence[Row], by: str, *columns: str) -> dict[Any, list[Row]]:
+    """Return the groups by `columns` in which every value of `by` that occurs with the same first column ran."""
+    known = {key: {row[by] for row in own} for key, own in groups(rows, columns[0]).items()}
+    return {
+        key: own
+        for key, own in groups(rows, *columns).items()
+        if {row[by] for row in own} == known[key[0] if isinstance(key, tuple) else key]
+    }
+
+
+def _chart(
+    name: str,
+    draw: Draw,
+    title: str | Callable[[Sequence[Mapping[str, Any]]], str],
+    slice_name: str,
+    caption: str,
+    derive: Callable[[list[Row]], Sequence[Row]] = lambda rows: rows,
+    where: Callable[[Mapping[str, Any]], bool] = lambda row: True,
+) -> Chart:
+    """Return a chart of the rows of a slice that ran, with derived columns."""
+
+    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+        return draw(derive(seen(rows)), columns, machine)
+
+    def taken(row: Mapping[str, Any]) -> bool:
+        return bool(row["slice"] == slice_name and row.get("latency_ns") and where(row))
+
+    return Chart(f"ccl_{name}", drawn, title, where=taken, caption=caption)
+
+
+def _nearest(rows: list[Row]) -> list[Row]:
+    """Return the rows of user-defined algorithms, ring, and those closest to the fastest (geometric mean of ratios)."""
+    least = {key: min(r["latency_ns"] for r in own) for key, own in groups(rows, "system", "bytes_per_pe").items()}
+    score = {
+        name: fmean(log(r["latency_ns"] / least[r["system"], r["bytes_per_pe"]]) for r in own)
+        for name, own in groups(rows, "short").items()
+    }
+    first = {row["short"]: 0 for row in rows if row.get("own")}
+    first.setdefault("ring", 1)
+    kept = sorted(score, key=lambda name: (first.get(name, 2), score[name], name))[:MOST_LINES]
+    return [row for row in rows if row["short"] in kept]
+
+
+def _over_tcm(rows: Sequence[Row]) -> list[Row]:
+    tcm = {(r["short"], r["bytes_per_pe"]): r["latency_ns"] for r in rows if r["buffer_kind"] == "tcm"}
+    at = [(row, tcm.get((row["short"], row["bytes_per_pe"]))) for row in rows]
+    return [row | {"over_tcm": row["latency_ns"] / least} for row, least in at if least]
+
+
+def _slowdowns(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of changed machines with the slowdown against the unchanged one, the largest first."""
+    usual = {(r["short"], r["bytes_per_pe"]): _time(r) for r in rows if r["what"] == slices.UNCHANGED}
+    changed = [
+        row
+        | {
+            "case": _what(row),
+            "resource": row["what"],
+            "slowdown": _time(row) / usual[row["short"], row["bytes_per_pe"]],
+        }
+        for row in rows
+        if row["what"] != slices.UNCHANGED and (row["short"], row["bytes_per_pe"]) in usual
+    ]
+    most = {what: max(row["slowdown"] for row in own) for what, own in groups(changed, "what").items()}
+    return sorted(changed, key=lambda row: -most[row["what"]])
+
+
+def _series(rows: list[Row]) -> list[Row]:
+    """Return simulated times, closed forms and bounds as series."""
+    named = {"simulated": "latency_ns", "closed form": "closed_form_ns", "lower bound": "bound_ns"}
+    return [
+        row | {"series": name, "time_us": row[column] / 1000}
+        for name, column in named.items()
+        for row in rows
+        if row[column]
+    ]
+
+
+def _lists(rows: list[Row]) -> list[Row]:
+    return [row | {"list": row["what"].partition(" ")[0]} for row in rows]
+
+
+def _roots(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    wide = machine.config.sip.cube_mesh.w
+    placed = [dict(row) | {"cube_x": row["root_cube"] % wide, "cube_y": row["root_cube"] // wide} for row in rows]
+    ordered = sorted(placed, key=lambda row: (row["cube_y"], row["cube_x"]))
+    return kinds.heat("cube_x", "cube_y", "latency_ns", label=",.0f")(ordered, columns, machine)
+
+
+def _busiest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the busiest link of each kind, of the run that kept its links."""
+    share: dict[str, float] = {}
+    for link, busy in rows[-1]["links"].items():
+        kind = " to ".join(_node(node) for node in link.split("->"))
+        share[kind] = max(share.get(kind, 0.0), 100 * busy)
+    return [{"link": kind, "share": busy} for kind, busy in sorted(share.items(), key=lambda item: -item[1])]
+
+
+def _node(name: str) -> str:
+    """Return the kind of a node of the network, in words.
+
+    >>> _node("sip0.cube3.ucie_w.conn1"), _node("sip0.io.noc"), _node("sip0.cube0.r0c1")
+    ('UCIe port', 'IO chiplet', 'router')
+    """
+    for part, kind in ((".io.ucie", "IO chiplet's UCIe port"), (".io.", "IO chiplet"), ("ucie", "UCIe port")):
+        if part in name:
+            return kind
+    for part, kind in (("pe_dma", "PE"), ("hbm", "HBM"), ("sram", "SRAM")):
+        if part in name:
+            return kind
+    return "router" if fullmatch(r".*\.r\d+c\d+", name) else name.rpartition(".")[2]
+
+
+CHARTS = (
+    _chart(
+        "rank",
+        kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
+        "All-reduce of one PE of each SIP: time over the lower bound",
+        slices.SIZES,
+        _FEW,
+        _nearest,
+        lambda row: bool(row["contribution"] == "rank"),
+    ),
+    _chart(
+        "limits",
+        kinds.heat("case", "resource", "slowdown", label=".2f"),
+        "What limits an all-reduce: slowdown with one resource halved (latencies doubled)",
+        slices.LIMITS,
+        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each. Below 1: the "
+        "resource is not on the critical path, and parts that leave at other times wait less at links.",
+        _slowdowns,
+    ),
+    _chart(
+        "slots",
+        kinds.lines("n_slots", "time_us", "series"),
+        lambda rows: f"Time by number of slots: ring, {size_name(rows[0]['bytes_per_pe'])}, {rows[0]['n_sips']} SIPs",
+        slices.SLOTS,
+        "Each queue has this many slots; a sender waits for a free one.",
+        _series,
+    ),
+    _chart(
+        "scaling",
+        kinds.lines("n_sips", "over_bound", "short", panel="size", rule=1.0),
+        "All-reduce on growing numbers of SIPs: time over the lower bound",
+        slices.SCALING,
+        f"{_BOUND} One PE of each SIP; panels by bytes of a PE.",
+        lambda rows: [row | {"size": size_name(row["bytes_per_pe"])} for row in rows],
+    ),
+    _chart(
+        "kinds",
+        kinds.lines("bytes_per_pe", "over_tcm", "buffer_kind", panel="short", rule=1.0),
+        "What queues in SRAM or HBM cost: time over that with queues in TCM",
+        slices.KINDS,
+        "Six SIPs in a torus.",
+        _over_tcm,
+    ),
+    _chart(
+        "roots",
+        _roots,
+        lambda rows: f"Time [ns] by root cube: {_what(rows[0])}",
+        slices.ROOTS,
+        "The root cube sums for its SIP and talks to the other SIPs; the IO chiplet is west of column 0.",
+    ),
+    _chart(
+        "lists",
+        kinds.lines("bytes_per_sip", "over_bound", "short", panel="list", rule=1.0),
+        "All-reduces of real programs: time over the lower bound",
+        slices.LISTS,
+        f"{_BOUND} DeepBench in f32, Llama-3 70B with tensor parallelism in bf16; shards on PE 0 of all cubes.",
+        _lists,
+    ),
+    _chart(
+        "cube_pe",
+        kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
+        "All-reduce of all cubes, or of all PEs: time over the lower bound",
+        slices.SIZES,
+        f"{_BOUND} The intercube algorithms sum one shard of each cube, the hierarchical ones one of each PE; each is "
+        "compared with the bound for its PEs.",
+        where=lambda row: row["contribution"] != "rank",
+    ),
+    _chart(
+        "links",
+        kinds.bars("share", "link", label=".0f"),
+        lambda rows: f"Links of {_what(rows[-1])}: none is busy for more than {_busiest(rows)[0]['share']:.0f} %",
+        slices.MARKS,
+        "Share of the time in which the busiest link of each kind carries flits. Six SIPs in a torus.",
+        _busiest,
+        lambda row: bool(row.get("links")),
+    ),
+)  # fmt: skip
+
+
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Return what the rows say; nothing about comparisons of which a part did not run."""
+    ran = seen(rows)
+    if not ran:
+        return []
+    made = {
+        slices.SIZES: _winners, slices.LIMITS: _limits, slices.SLOTS: _slots, slices.SCALING: _scaling,
+        slices.KINDS: _kinds, slices.ROOTS: _root, slices.LISTS: _real, slices.MARKS: _marks,
+    }  # fmt: skip
+    return [*_bounds(ran), *(finding for name, find in made.items() for finding in find(seen(ran, name)))]
+
+
+def broken(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with a simulated time, or a closed form, below their bound: there must be none."""
+    times = ("latency_ns", "closed_form_ns")
+    return [row for row in rows if any(row.get(time) and row[time] < row["bound_ns"] for time in times)]
+
+
+def _bounds(ran: Sequence[Row]) -> list[Finding]:
+    if wrong := broken(ran):
+        which = f"{_what(wrong[0])}, {wrong[0]['system']}"
+        return [Finding(f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}.", weight=100)]
+    text = f"None of {len(ran)} times is below its lower bound"
+    ratios = sorted(row["over_form"] for row in ran if row["over_form"])
+    if ratios:
+        near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
+        text += (
+            f"; time over closed form is {median(ratios):.2f} in the median and 0.8 to 1.25 in {near:.0%} of the rows"
+        )
+    return [Finding(f"{text}.", weight=5.2)]
+
+
+def _winners(rows: Sequence[Row]) -> list[Finding]:
+    """Say which all-reduce by rank wins at the smallest and at the largest size that all of a system ran."""
+    systems: dict[str, list[list[Row]]] = {}
+    ran = complete([row for row in rows if row["contribution"] == "rank"], "short", "system", "bytes_per_pe")
+    for (system, _), own in sorted(ran.items(), key=lambda item: item[0][1]):
+        if len(own) > 1:
+            systems.setdefault(system, []).append(own)
+    found = []
+    for words, place, weight in (("largest", -1, 9.0), ("smallest", 0, 8.0)):
+        compared = [sizes[place] for sizes in systems.values()]
+        best = [min(own, key=_time) for own in compared]
+        for winner, wins in Counter(row["short"] for row in best).most_common(1):
+            won = [(row, own) for row, own in zip(best, compared, strict=True) if row["short"] == winner]
+            ring = [_time(r) / _time(row) for row, own in won for r in own if r["short"] == "ring" and winner != "ring"]
+            sizes = sorted({row["bytes_per_pe"] for row in best})
+            at = " to ".join(dict.fromkeys(size_name(size) for size in (sizes[0], sizes[-1])))
+            where = f"on {wins} of {len(best)} systems" if len(best) > 1 else f"on {best[0]['system']}"
+            over = f"{_span([row['over_bound'] for row, _ in won])} the bound"
+            against = f"; a ring takes {_span(ring)} as long" if ring else ""
+            cause = f": {_CAUSE[winner]}" if winner in _CAUSE else ""
+            text = f"At the {words} size ({at}) {winner} is fastest {where}, {over}{against}{cause}."
+            found.append(Finding(text, "ccl_rank", weight))
+    return found
+
+
+def _limits(rows: Sequence[Row]) -> list[Finding]:
+    """Say which resource limits most."""
+    changed = sorted(_slowdowns(rows), key=lambda row: -row["slowdown"])  # of all cases
+    for first in changed[:1]:
+        second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
+        then = f", then {_change(second)} ({second['slowdown']:.2f}x)" if second else ""
+        cause = f": {_RESOURCE[first['what']]}" if first["what"] in _RESOURCE else ""
+        text = f"{_change(first)} costs most ({first['slowdown']:.2f}x the time){then}{cause}."
+        return [Finding(f"{first['case']}: {text}", "ccl_limits", 7)]
+    return []
+
+
+def _slots(rows: Sequence[Row]) -> list[Finding]:
+    own = sorted(rows, key=lambda row: row["n_slots"])
+    if len(own) < 2:
+        return []
+    least, few = min(map(_time, own)), own[0]
+    enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
+    over = f"{few['n_slots']} take {_time(few) / least:.2f}x as long, because senders wait for credits"
+    return [Finding(f"{_what(few)}: {enough} slots are within 5 % of the best; {over}.", "ccl_slots", 2)]
+
+
+def _scaling(rows: Sequence[Row]) -> list[Finding]:
+    """Compare algorithms on the most SIPs, at the smallest size at which all of them ran there."""
+    counts = sorted({row["n_sips"] for row in rows})
+    ran = complete(rows, "short", "bytes_per_pe", "n_sips")
+    sizes = [size for size in sorted({row["bytes_per_pe"] for row in rows}) if (size, counts[-1]) in ran]
+    if len(counts) < 2 or not sizes:
+        return []
+    last = ran[sizes[0], counts[-1]]
+    best, worst = min(last, key=_time), max(last, key=_time)
+    fast = f"{best['short']} is fastest ({_time(best):,.0f} ns, {best['over_bound']:.1f}x the bound)"
+    slow = f"{worst['short']} takes {_time(worst) / _time(best):.1f}x as long"
+    return [Finding(f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}; {slow}.", "ccl_scaling", 6)]
+
+
+def _kinds(rows: Sequence[Row]) -> list[Finding]:
+    over = [row for row in _over_tcm(rows) if row["buffer_kind"] != "tcm"]
+    if not over:
+        return []
+    worst = max(over, key=lambda row: row["over_tcm"])
+    costs = [f"{row['buffer_kind'].upper()} {row['over_tcm'] - 1:+.0%}" for row in over if _what(row) == _what(worst)]
+    why = "slots are filled and read over the cube's network"
+    return [Finding(f"{_what(worst)}: against queues in TCM, {' and '.join(costs)}: {why}.", "ccl_kinds", 3)]
+
+
+def _root(rows: Sequence[Row]) -> list[Finding]:
+    if len(rows) < 2:
+        return []
+    best, worst = min(rows, key=_time), max(rows, key=_time)
+    fast = f"root cube {best['root_cube']} is fastest ({_time(best):,.0f} ns)"
+    slow = f"cube {worst['root_cube']} slowest ({_time(worst) / _time(best) - 1:+.0%})"
+    why = "it is farther from the IO chiplet and from the other cubes"
+    return [Finding(f"{_what(best)}: {fast}, {slow}: {why}.", "ccl_roots", 4)]
+
+
+def _real(rows: Sequence[Row]) -> list[Finding]:
+    """Say which algorithm wins the lists, if all of them ran."""
+    cases, names = groups(rows, "what"), {row["short"] for row in rows}
+    if len(names) < 2 or any({row["short"] for row in own} != names for own in cases.values()):
+        return []
+    best = [min(own, key=_time) for own in cases.values()]
+    wins = ", ".join(f"{name} {n}" for name, n in Counter(row["short"] for row in best).most_common())
+    over = _span([row["over_bound"] for row in best])
+    return [
+        Finding(f"Fastest of {len(best)} all-reduces of real programs: {wins}; {over} the bound.", "ccl_lists", 5.5)
+    ]
+
+
+def _marks(ran: Sequence[Row]) -> list[Finding]:
+    """Say which parameter would account for most of the difference to the published time."""
+    changed, pairs = _accounts(ran), {(r["bytes_per_pe"], r["buffer_kind"]): r for r in published(ran)}
+    if len(changed) < 2:
+        return []
+    here, said = pairs[slices.OTHER_KINDS, "tcm"]["time_us"], _PUBLISHED[slices.OTHER_KINDS, "tcm"]
+    small = next((row for row in changed if row["what"] == slices.SMALL), changed[0])
+    other = next(row for row in changed if row["what"] not in (slices.SMALL, "slots"))
+    text = (
+        f"The reference design publishes {said:g} us for {size_name(slices.OTHER_KINDS)}, here it is {here:.1f} us: "
+        f"{small['what']} would account for {small['explained']:.0%} of the difference, {_change(other)} for "
+        f"{other['explained']:.0%}."
+    )
+    return [Finding(text, weight=4.6)]
+
+
+def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    """Return the tables of the page: who is fastest where, and what no chart shows."""
     import pandas as pd
 
-    columns = [
-        "slice", "algorithm", "contribution", "sip_topology", "n_sips", "bytes_per_pe", "buffer_kind", "n_slots",
-        "latency_ns", "busbw_gbs", "bound_ns", "closed_form_ns",
-    ]  # fmt: skip
-    return pd.DataFrame(rows)[columns].round(1)
+    ran = seen(rows)
+    sizes = [row for row in ran if row["slice"] == slices.SIZES]
+    furthest = sorted((r for r in ran if r["over_form"]), key=lambda row: -abs(log(row["over_form"])))[:5]
+    made: dict[str, tuple[Sequence[Row], list[str]]] = {
+        "Fastest all-reduce of one PE of each SIP, its time, and time over lower bound": (
+            _fastest([r for r in sizes if r["contribution"] == "rank"]),
+            [],
+        ),
+        "Other collectives: time, and time over lower bound": (
+            _others([r for r in ran if r["slice"] == slices.OTHERS]),
+            [],
+        ),
+        "The reference design's all-reduces": (
+            published(ran),
+            ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "small_us", "analytic_us"],
+        ),
+        f"What would account for its time at {size_name(slices.OTHER_KINDS)}": (
+            _accounts(ran),
+            ["what", "time_us", "explained"],
+        ),
+        "Furthest from the closed form": (
+            furthest,
+            ["slice", "what", "algorithm", "system", "bytes_per_pe", "latency_ns", "closed_form_ns", "over_form"],
+        ),
+        "Failed": (
+            [row for row in rows if row.get("failed")],
+            ["algorithm", "n_sips", "sip_topology", "bytes_per_pe", "failed"],
+        ),
+    }
+    return {name: pd.DataFrame(chosen, columns=columns or None) for name, (chosen, columns) in made.items() if chosen}
 
 
-def write_findings(found: Sequence[str], rows: Sequence[Row], refused: Mapping[str, str], folder: Path) -> Path:
-    """Write the findings and the figures' places as `README.md`, which a repository shows as a page."""
-    lines = [TITLE, "", *(f"- {sentence}" for sentence in found), ""]
-    lines += [f"![{path.stem.replace('_', ' ')}]({path.name})" for path in sorted(folder.glob("*.png"))]
-    if refused:
-        lines += ["", "## Refused", "", *(f"- {name}: {why}" for name, why in refused.items())]
-    lines += ["", f"{len(rows)} rows, code {rows[0]['code_version']}. Each row names its machine."]
-    path = folder / "README.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    return path
+def _fastest(rows: Sequence[Row]) -> list[Row]:
+    """Return for each system, and each size at which all its algorithms ran, the fastest one."""
+    ran = complete(rows, "short", "system", "bytes_per_pe")
+    best = {key: min(own, key=_time) for key, own in ran.items()}
+    sizes = sorted({nbytes for _, nbytes in best})
+    return [
+        {"system": system}
+        | {size_name(n): f"{row['short']}, {_cell(row)}" if (row := best.get((system, n))) else "" for n in sizes}
+        for system in dict.fromkeys(system for system, _ in best)
+    ]
+
+
+def _others(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each algorithm and size, with a column for each system."""
+    columns = ("collective", "algorithm", "bytes_per_pe")
+    return [
+        dict(zip(columns, key, strict=True)) | {row["system"]: _cell(row) for row in own}
+        for key, own in groups(rows, *columns).items()
+    ]
+
+
+def published(ran: Sequence[Row]) -> list[Row]:
+    """Return simulated times next to those that were published of the reference design, and its analytic model.
+
+    Cube leaders, centre root, six SIPs in a torus. The model is 1346 ns and 1.20 ns for each packet of 128 B of 8 PEs.
+    """
+    marks = groups([row for row in ran if row["slice"] == slices.MARKS], "what")
+    small = {(row["bytes_per_pe"], row["buffer_kind"]): row["time_us"] for row in marks.get(slices.SMALL, [])}
+    return [
+        row
+        | {
+            "published_us": _PUBLISHED.get(key),
+            "small_us": small.get(key),
+            "analytic_us": (1346 + 1.20 * 8 * row["bytes_per_pe"] / 128) / 1000,
+        }
+        for row in marks.get("", [])
+        for key in [(row["bytes_per_pe"], row["buffer_kind"])]
+    ]
+
+
+def _accounts(ran: Sequence[Row]) -> list[Row]:
+    """Return how much of the difference to the published time each changed parameter would account for."""
+    own = [
+        row
+        for row in ran
+        if (row["slice"], row["bytes_per_pe"], row["buffer_kind"]) == (slices.MARKS, slices.OTHER_KINDS, "tcm")
+    ]
+    usual = next((row["time_us"] for row in own if not row["what"]), None)
+    if usual is None:
+        return []
+    gap = _PUBLISHED[slices.OTHER_KINDS, "tcm"] - usual
+    changed = [row | {"explained": (row["time_us"] - usual) / gap} for row in own if row["what"]]
+    return sorted(changed, key=lambda row: -row["explained"])
+
+
+def _what(row: Mapping[str, Any]) -> str:
+    return f"{short(row['algorithm'])}, {size_name(row['bytes_per_pe'])}"
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    return f"{'doubling' if row['what'].startswith(('latency', 'issue')) else 'halving'} {row['what']}"
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    return f"{_time(row):,.0f} ns, {row['over_bound']:.1f}x"
+
+
+def _time(row: Mapping[str, Any]) -> float:
+    return float(row["latency_ns"])
+
+
+def _span(ratios: Sequence[float]) -> str:
+    """Return the least and the largest of ratios.
+
+    >>> _span([1.5, 2.24]), _span([2.0])
+    ('1.5x to 2.2x', '2.0x')
+    """
+    return " to ".join(dict.fromkeys(f"{ratio:.1f}x" for ratio in (min(ratios), max(ratios))))

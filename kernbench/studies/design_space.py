@@ -1,28 +1,43 @@
-"""What parts of the machine buy: grids of machines, one factor at a time, and what is chance, for each workload."""
+"""What parts of a machine buy: a layer of Llama-3 70B in decode, and the products of GPT-2, on grids of machines.
+
+A decode step of one user is divided over all SIPs by heads (tensor parallelism): each SIP has the whole context of its
+kv heads and its columns of the weights. Two all-reduces of the hidden state join them. GPT-2 is spread over one SIP.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isqrt
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from kernbench.analysis.records import LinkTable
+from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError
-from kernbench.studies.results import read_results, write_results
-from kernbench.sweeps.keys import Row, code_version
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.registry import hint
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.program import run_program
+from kernbench.studies import design_space_report, gqa_run, layers
+from kernbench.studies.gqa_run import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
+from kernbench.studies.layers_lists import select
+from kernbench.studies.layers_work import Shape
+from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.sweeps.activity import activity
+from kernbench.sweeps.cache import default_cache
+from kernbench.sweeps.cost import energy_columns, machine_columns
+from kernbench.sweeps.keys import Row, key_of, study_version
 from kernbench.sweeps.plan import Plan, make_plan
-from kernbench.sweeps.sensitivity import BASE, Factors, sensitivity_plan
-from kernbench.sweeps.sweep import run_plan
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
+from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "design_space.json"
-WORKLOADS = {"decode": "llama3-70b-decode", "gpt2": "gpt2-layers"}
-LATENCY, AREA, ENERGY = "latency_us", "area_mm2", "energy_uj"
-MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
+MESH, UCIE, HBM, SIPS = design_space_report.AXES
+LATENCY = "latency_ns"
+REASONS = 3  # of each part, longest first
 CHANNELS, CHANNEL_GBS = 8, 32.0
 
 _HBM = ("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
@@ -40,9 +55,117 @@ FACTORS: Factors = {
     "outstanding reads": ("cube.pe.pe_dma.outstanding_reads",),
     "SIP link bandwidth": ("system.sip_link.bw_gbs",),
     "SIP link latency": ("system.sip_link.latency_ns",),
-    "cubes, two in a row": {"down": {"sip.cube_mesh.w": 2}},  # a context is cut evenly over powers of two
+    "cubes, two in a row": {"down": {"sip.cube_mesh.w": 2}},  # a context is divided evenly over powers of two
     "SIP topology": {"up": {"system.sips.topology": "fully_connected"}},
 }
+
+
+class DesignSpaceStudy(Study):
+    """Grids of machines, and one factor at a time, for a decode step of Llama-3 70B and the products of GPT-2."""
+
+    name, title = "design_space", "Design space: what parts of the machine buy"
+    method = design_space_report.METHOD
+    parameters: ClassVar = {
+        "context": Parameter(256, "tokens whose keys and values are kept", "tokens"),
+        "hidden": Parameter(512, "elements of the hidden state"),
+        "ffn": Parameter(1024, "elements of the feed-forward network"),
+        "gpt2": Parameter("gpt2 QKTV", "layer list, and words that the names of its layers contain"),
+        "placements": Parameter(["2-D"], "placements of a product, of which the fastest counts"),
+        "meshes": Parameter([[1, 1], [2, 1]], "w and h of the cubes of a SIP"),
+        "ucie_gbs": Parameter([64, 128], "bandwidth of a UCIe connection", "GB/s"),
+        "hbm_scale": Parameter([1, 2], "bandwidth of HBM for decode, as a factor of 256 GB/s for each PE"),
+        "gpt2_hbm_scale": Parameter([1, 2], "the same for GPT-2"),
+        "topologies": Parameter(["ring_1d", "fully_connected"], "topologies of the SIPs, for decode"),
+        "factors": Parameter(["UCIe bandwidth", "router latency"], "factors changed one at a time; none named: all"),
+        "change": Parameter(0.2, "share by which each is changed"),
+        "ties": Parameter(2, "other orders of simultaneous arrivals"),
+    }
+    columns = design_space_report.COLUMNS
+    charts = design_space_report.CHARTS
+
+    def points(self, machine: Machine, **parameters: Any) -> list[Row]:
+        """Return the points of all tables; those of the grid that differ from `machine` in their mesh say why."""
+        found = []
+        for table, plan in _plans(machine, **parameters).items():
+            workload, _, kind = table.partition(" ")
+            for point in plan.points:
+                overrides = {name: _plain(value) for name, value in point.overrides.items()}
+                asked = {"workload": workload, **point.parameters}
+                mesh = point.overrides.get("sip.cube_mesh")
+                if kind == "grid" and mesh and point.machine.hash == machine.with_({"sip.cube_mesh": mesh}).hash:
+                    asked["why"] = True
+                shown = {"table": table, **point.shown, **overrides}
+                found.append({"machine": point.overrides, "labels": shown, **asked})
+        return found
+
+    def check(self, machine: Machine, **parameters: Any) -> list[str]:
+        """Refuse unknown factors, machines that cannot be, and contexts that cannot be divided."""
+        unknown = [
+            f"factors: {name} is unknown; {hint(name, FACTORS)}"
+            for name in parameters["factors"]
+            if name not in FACTORS
+        ]
+        if unknown:
+            return unknown
+        faults = []
+        for table, plan in _plans(machine, **parameters).items():
+            faults += plan.reasons()
+            if table.startswith("decode"):
+                faults += [fault for point in plan.points if (fault := _uneven(point.machine, parameters["context"]))]
+        return list(dict.fromkeys(faults))
+
+    def work(self, machine: Machine, *, workload: str, **_: Any) -> float:
+        """Return the PEs of a SIP: most of the time is spent on one; products of GPT-2 take longer."""
+        return machine.config.pes_per_sip * (1 if workload == "decode" else 16)
+
+    def simulate(self, machine: Machine, *, workload: str = "decode", **parameters: Any) -> Row:
+        """Run one workload on one machine and return its row, with area and energy."""
+        found = WORKLOADS[workload](machine, **parameters)
+        shown = {name: _plain(value) for name, value in parameters.items() if name != "why"}
+        row = {**shown, **machine_columns(machine.config), **energy_columns(machine.config, found), **found}
+        return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        """Return the tables of the page."""
+        return design_space_report.tables(rows)
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return what the rows say."""
+        return design_space_report.findings(rows)
+
+
+def _plans(
+    base: Machine,
+    *,
+    context: int,
+    hidden: int,
+    ffn: int,
+    gpt2: str,
+    placements: Sequence[str],
+    meshes: Sequence[Sequence[int]],
+    ucie_gbs: Sequence[float],
+    hbm_scale: Sequence[float],
+    gpt2_hbm_scale: Sequence[float],
+    topologies: Sequence[str],
+    factors: Sequence[str],
+    change: float,
+    ties: int,
+) -> dict[str, Plan]:
+    """Return the points of each table: for each workload its grid, one factor at a time, and other orders of ties."""
+    assert isinstance(FACTORS, Mapping)
+    chosen = {name: FACTORS[name] for name in factors or FACTORS}
+    asked: dict[str, tuple[Row, Sequence[float], Sequence[str]]] = {
+        "decode": ({"context": context, "hidden": hidden, "ffn": ffn}, hbm_scale, topologies),
+        "gpt2": ({"layer_list": gpt2, "placements": list(placements)}, gpt2_hbm_scale, ()),
+    }
+    plans = {}
+    for name, (given, scales, networks) in asked.items():
+        study, grid = WORKLOADS[name], axes(meshes, ucie_gbs, scales, networks, base.config.n_sips)
+        plans[f"{name} grid"] = make_plan(base, study, grid, parameters=given)
+        plans[f"{name} factors"] = sensitivity_plan(base, study, chosen, given, change)
+        if ties:
+            plans[f"{name} ties"] = make_plan(base, study, {"tie_seed": list(range(1, ties + 1))}, parameters=given)
+    return plans
 
 
 def axes(
@@ -52,33 +175,22 @@ def axes(
     topologies: Sequence[str],
     sips: int,
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return the axes of the grid.
+    """Return the axes of a grid; without topologies they are no axis.
 
-    Parameters
-    ----------
-    meshes : sequence of (w, h)
-        Cubes of a SIP.
-    ucie_gbs : sequence of float
-        Bandwidth of a UCIe connection.
-    hbm_scale : sequence of float
-        Of the 256 GB/s of a PE's slice; its link and that of its PE are widened with it where they have to be.
-    topologies : sequence of str
-        Of the SIPs; without any they are no axis.
-    sips : int
-        SIPs of the machine.
+    The link of a PE's slice, and that of the PE, are widened with the slice where they have to be.
     """
-    found: dict[str, dict[str, Mapping[str, Any]]] = {
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    if topologies:  # first, so that machines that differ in other parts of a row run at the same time
+        found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
+    return found | {
         MESH: {f"{w}x{h}": {"sip.cube_mesh": {"w": w, "h": h}} for w, h in meshes},
         UCIE: {f"{bw:g}": {"cube.ucie.bw_gbs": bw} for bw in ucie_gbs},
         HBM: {f"{scale * CHANNELS * CHANNEL_GBS:g}": _hbm(scale) for scale in hbm_scale},
     }
-    if topologies:
-        found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
-    return found
 
 
 def _grid(topology: str, sips: int) -> dict[str, int]:
-    """Return the two sides of a topology that has two, as near to a square as they come."""
+    """Return the two sides of a topology that has two, as near to a square as possible."""
     if topology in {"ring_1d", "fully_connected"}:
         return {}
     h = max(side for side in range(1, isqrt(sips) + 1) if sips % side == 0)
@@ -90,107 +202,193 @@ def _hbm(scale: float) -> dict[str, float]:
     return {"cube.hbm.channel_bw_gbs": CHANNEL_GBS * scale, "cube.hbm.bw_gbs": wide, "cube.pe.pe_dma.bw_gbs": wide}
 
 
-def sweep(
-    machine: Machine | str | None,
+def _plain(value: object) -> object:
+    return json.dumps(value) if isinstance(value, (dict, list)) else value
+
+
+def llama3_70b_decode(
+    machine: Machine,
     *,
-    meshes: Sequence[Sequence[int]],
-    ucie_gbs: Sequence[float],
-    hbm_scale: Mapping[str, Sequence[float]],
-    topologies: Sequence[str],
-    parameters: Mapping[str, Mapping[str, Any]],
-    factors: Sequence[str] = (),
-    change: float = 0.2,
-    ties: int = 4,
-    workers: int = 1,
-    folder: Path | None = None,
-) -> list[Row]:
-    """Return the rows of all tables: for each workload its grid, one factor at a time, and other orders of ties.
+    context: int = 32768,
+    hidden: int = HIDDEN,
+    ffn: int = FFN,
+    tie_seed: int | None = None,
+    why: bool = False,
+) -> Row:
+    """One token through a layer of Llama-3 70B: attention, four products, two all-reduces.
 
     Parameters
     ----------
-    machine
-        As for `kb.load`: what is changed, and the base of the factors.
-    meshes, ucie_gbs, hbm_scale, topologies
-        As for `axes`; `hbm_scale` for each workload, and the topology is an axis of the decode step alone.
-    parameters
-        For each of `WORKLOADS` that is to run, the parameters of its study.
-    factors
-        Names of `FACTORS`; all if none is named.
-    change
-        The share by which each is changed.
-    ties
-        Of so many other orders of simultaneous arrivals the latency is had, too.
-    workers
-        Processes.
-    folder
-        Where finished points are kept.
+    machine : Machine
+        Its SIPs divide the 8 kv heads.
+    context : int
+        Tokens whose keys and values are kept, spread over the PEs of a SIP.
+    hidden, ffn : int
+        Sizes of the hidden state and of the feed-forward network.
+    tie_seed : int or None
+        Permutes the order of simultaneous arrivals.
+    why : bool
+        Whether the row has a column `why`: for each part the longest resources of its critical path.
 
     Raises
     ------
     ArgumentError
-        If a parameter is wrong; nothing has been run then. Points that fail have their error in their row.
+        If the kv heads or the context cannot be divided evenly.
     """
-    base = resolve_topology(machine)
-    unknown = [name for name in factors if name not in FACTORS]
-    if unknown:
-        raise ArgumentError(f"factors: {', '.join(unknown)} unknown; known: {', '.join(FACTORS)}")
-    assert isinstance(FACTORS, Mapping)
-    chosen = {name: FACTORS[name] for name in factors or FACTORS}
-    plans: dict[str, Plan] = {}
-    for name, given in parameters.items():
-        shapes = axes(meshes, ucie_gbs, hbm_scale[name], topologies if name == "decode" else (), base.config.n_sips)
-        plans[f"{name} grid"] = make_plan(base, WORKLOADS[name], shapes, parameters=given)
-        plans[f"{name} factors"] = sensitivity_plan(base, WORKLOADS[name], chosen, given, change)
-        plans[f"{name} ties"] = make_plan(
-            base, WORKLOADS[name], {"tie_seed": list(range(1, ties + 1))}, parameters=given
-        )
-    rows: list[Row] = []
-    for table, plan in plans.items():
-        done = run_plan(plan, folder=folder, workers=workers, progress=False)
-        found = json.loads(done.table.to_json(orient="records"))
-        # The machine of a row is its own; that of the study is the one that is changed.
-        own = {"machine": base.hash, "code_version": code_version()}
-        rows += [{"table": table, **row, "point": row["machine"], **own} for row in found]
-        rows += [
-            {"table": table, **point.shown, "status": "invalid", "error": point.reason, **own} for point in plan.invalid
+    if fault := _uneven(machine, context):
+        raise ArgumentError(fault)
+    tp, one = machine.config.n_sips, _single(machine)
+    products = {
+        "qkv": (1, (hidden + 2 * KV_HEADS * HEAD_DIM) // tp, hidden), "o": (1, hidden, hidden // tp),
+        "gate and up": (1, 2 * ffn // tp, hidden), "down": (1, hidden, ffn // tp),
+    }  # fmt: skip
+    run = partial(_part, tie_seed=tie_seed, why=why)
+    attention = run(one, "attention", {"context": context, "tp": tp}, _attention)
+    found = [attention]
+    found += [run(one, name, {"shape": shape, "placement": "columns"}, _product) for name, shape in products.items()]
+    joined = _all_reduce(machine, hidden, run)
+    times = {
+        "attention_ns": attention[LATENCY],
+        "products_ns": sum(part[LATENCY] for part in found[1:]),
+        "allreduce_ns": 2 * joined[LATENCY],
+    }
+    row = {LATENCY: sum(times.values()), **times, **_summed([*found] * tp + [joined] * 2)}
+    return row | _reasons([*found, joined])
+
+
+def gpt2_layers(
+    machine: Machine,
+    *,
+    layer_list: str = "gpt2",
+    placements: Sequence[str] = ("2-D",),
+    tie_seed: int | None = None,
+    why: bool = False,
+) -> Row:
+    """Products of GPT-2 (its published layer list), one after the other over SIP 0, each in its best placement.
+
+    Parameters
+    ----------
+    machine : Machine
+    layer_list : str
+        As for `layers_lists.layers`: "gpt2 QKT" is one of them.
+    placements : sequence of str
+        Of these the fastest counts.
+    tie_seed, why
+        As for `llama3_70b_decode`.
+    """
+    one, best = _single(machine), []
+    for layer in select([layer_list]):
+        tried = [
+            _part(one, layer.name, {"shape": (layer.m, layer.n, layer.k), "placement": p}, _product, tie_seed, why)
+            for p in placements
         ]
-    return rows
+        best.append(min(tried, key=lambda part: float(part[LATENCY])))
+    return {LATENCY: sum(part[LATENCY] for part in best), **_summed(best)} | _reasons(best)
 
 
-def frame(rows: Sequence[Row], table: str) -> pd.DataFrame:
-    """Return the points with a result of one table, as "decode grid" or "gpt2 ties", with the columns it has."""
-    import pandas as pd
-
-    mine = [
-        row | {LATENCY: row["latency_ns"] / 1000} for row in rows if row["table"] == table and row["status"] == "ok"
-    ]
-    return pd.DataFrame(mine).dropna(axis="columns", how="all")
+WORKLOADS: dict[str, Callable[..., Row]] = {"decode": llama3_70b_decode, "gpt2": gpt2_layers}
 
 
-def chance(rows: Sequence[Row], workload: str) -> float:
-    """Return by how much the latency of one machine differs [%]: what moves it by less is no effect.
+def _uneven(machine: Machine, context: int) -> str:
+    """Return why a decode step cannot be divided over a machine; empty if it can."""
+    tp, pes = machine.config.n_sips, machine.config.pes_per_sip
+    if KV_HEADS % tp or context % pes:
+        return f"{KV_HEADS} kv heads over {tp} SIPs, context = {context} tokens over {pes} PEs: expected divisors"
+    return ""
 
-    Notes
-    -----
-    Through the order of simultaneous arrivals: (largest - smallest) / smallest over some orders, on the machine that
-    the others are changes of.
+
+def _single(machine: Machine) -> Machine:
+    """Return one SIP of a machine, without what it does not use: machines that differ there share its parts."""
+    return machine.with_(
+        {"system.sips": {"count": 1, "topology": "ring_1d"}, "system.sip_link": {"bw_gbs": 1, "latency_ns": 0}}
+    )
+
+
+Ran = tuple[Result, LinkTable]
+
+
+def _part(
+    machine: Machine, name: str, what: Mapping[str, Any], run: Callable[..., Ran], tie_seed: int | None, why: bool
+) -> Row:
+    """Return one part of a row; machines that differ elsewhere share it by the cache."""
+    log = "tile" if why else "off"
+
+    def row() -> Row:
+        result, traffic = run(machine, **what, log=log, tie_seed=tie_seed)
+        return {"part": name, **_row(machine, result, traffic), **({"why": _why(name, result)} if why else {})}
+
+    cache, study, version = default_cache(), f"{__name__}:{name}", study_version(_part)
+    if cache is None:
+        return row()
+    key = key_of(study, version, machine.hash, {**what, "tie_seed": tie_seed, "log": log})
+    return cache.rows_of(row, key, study=study, machine=machine.hash, version=version)
+
+
+def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: int | None) -> Ran:
+    config = machine.config
+    ranks = config.pes_per_sip
+    setting = gqa_run.Setting(
+        "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
+        head_dim=HEAD_DIM, tokens=context // ranks,
+    )  # fmt: skip
+    result = run_program(machine, lambda torch: gqa_run.start(torch, setting)(), log=log, tie_seed=tie_seed)
+    return result, result.records.links
+
+
+def _product(machine: Machine, *, shape: Shape, placement: str, log: str, tie_seed: int | None) -> Ran:
+    return layers.run(machine, shape, placement, log=log, tie_seed=tie_seed)
+
+
+def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
+    """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest.
+
+    The other cubes of a SIP take no part, so the machine is simulated without them.
     """
-    factors = frame(rows, f"{workload} factors")
-    orders = [*factors.loc[factors["factor"] == BASE, LATENCY], *frame(rows, f"{workload} ties")[LATENCY]]
-    return 100 * float(max(orders) / min(orders) - 1)
+    if machine.config.n_sips == 1:
+        return {"part": "all-reduce", LATENCY: 0.0}
+    bare = machine.with_({"sip.cube_mesh": {"w": 1, "h": 1}})
+    tried = [
+        run(bare, "all-reduce", {"hidden": hidden, "algorithm": name}, _all_reduce_by)
+        for name in ("recursive_doubling_allreduce", "ring_allreduce_tcm")
+    ]
+    return min(tried, key=lambda part: float(part[LATENCY]))
 
 
-def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `design_space.json`, and a CSV file for each table; return the former."""
-    import pandas as pd
+def _all_reduce_by(machine: Machine, *, hidden: int, algorithm: str, log: str, tie_seed: int | None) -> Ran:
+    def program(torch: RuntimeContext) -> None:
+        here = DPPolicy(num_cubes=1, num_pes=1)
+        sips = range(machine.config.n_sips)
+        torch.collective(
+            [torch.empty(1, hidden, dtype="f16", device=f"ahbm:{sip}", dp=here) for sip in sips], algorithm
+        )
+        torch.ahbm.synchronize()
 
-    path = write_results(folder / FILE, rows)
-    for table in dict.fromkeys(row["table"] for row in rows):
-        mine = pd.DataFrame([row for row in rows if row["table"] == table]).drop(columns="table")
-        mine.to_csv(folder / f"{table.replace(' ', '_')}.csv", index=False, lineterminator="\n")
-    return path
+    result = run_program(machine, program, log=log, tie_seed=tie_seed)
+    return result, result.records.links
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `design_space.json` in `folder`."""
-    return read_results(folder / FILE)
+def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
+    """Return the time from the first launch leaving the host to the last completion, and what was done in it."""
+    launches, records = result.launches, result.records
+    latency = (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000
+    return {LATENCY: latency, **activity(machine.config, traffic, records.busy_by_component())}
+
+
+def _why(part: str, result: Result) -> list[Row]:
+    """Return the longest resources on the critical path of the last launch."""
+    reasons = list(result.why(result.launches[-1]))[:REASONS]
+    return [
+        {"part": part, "what": x.what, "resource": x.resource, "kind": x.kind, "ns": x.ns, "share": x.share}
+        for x in reasons
+    ]
+
+
+def _summed(parts: Sequence[Row]) -> Row:
+    """Return the counts of all parts together."""
+    names = dict.fromkeys(name for part in parts for name in part if name not in ("part", "why", LATENCY))
+    return {name: sum(part.get(name, 0) for part in parts) for name in names}
+
+
+def _reasons(parts: Sequence[Row]) -> Row:
+    found = [reason for part in parts for reason in part.get("why", ())]
+    return {"why": found} if found else {}

@@ -1,178 +1,255 @@
-"""Figures, sentences and tables of the design-space study, from its rows."""
+"""The report of the design-space study: charts, findings and tables of its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from kernbench.studies.design_space import AREA, ENERGY, HBM, LATENCY, MESH, SIPS, UCIE, chance, frame
+from kernbench.studies.study import Finding
 from kernbench.sweeps.answers import pareto, steps
-from kernbench.sweeps.keys import Row
-from kernbench.sweeps.sensitivity import ranked
-from kernbench.viz import sweeps as draw_sweeps
-from kernbench.viz.figure import save
+from kernbench.sweeps.sensitivity import BASE, ranked
+from kernbench.topology.builder import Machine
+from kernbench.viz import charts as kinds
+from kernbench.viz.charts import Chart, Column, Row
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
-EFFECT, NONE = "effect", "none"
+AXES = MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
+AREA, ENERGY, TIME, LABEL, GAIN = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct"
+NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
+WHAT = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
+WORTH = 0.03  # a labelled machine of the front is faster than the one before by this share
+
+METHOD = (
+    "Decode: one token of one user through a layer of Llama-3 70B. Attention, four products and two all-reduces run "
+    "one after the other; each SIP has its kv heads and its columns of the weights. Each product reads its input from"
+    " the slice of PE 0 of cube 0, and what gathers its output is left out. An all-reduce is simulated without the "
+    "cubes that take no part. GPT-2: the products of its published layer list over one SIP, one after the other, each"
+    " in its best placement. The simulation is deterministic; the machine also runs with other orders of simultaneous"
+    " arrivals, which show how much of a time depends on them. Area and energy are proxies (docs/model.md, M1.5)."
+)
+COLUMNS = {
+    "table": Column("table"),
+    AREA: Column("silicon", "mm2"),
+    ENERGY: Column("energy", "uJ"),
+    TIME: Column("time", "us"),
+    "latency_ns": Column("time", "ns"),
+    GAIN: Column("less time", "%"),
+    "least_pct": Column("least", "%"),
+    "most_pct": Column("most", "%"),
+    "cost_pct": Column("more silicon", "%"),
+    "area_pct": Column("more silicon", "%"),
+    "energy_pct": Column("more energy", "%"),
+    "down_pct": Column("time with less of it", "%"),
+    "up_pct": Column("time with more of it", "%"),
+}
 
 
-def workloads(rows: Sequence[Row]) -> list[str]:
-    """Return the workloads that the rows are of."""
-    return list(dict.fromkeys(row["table"].split()[0] for row in rows))
+def frame(rows: Sequence[Row], table: str) -> pd.DataFrame:
+    """Return the rows of one table, as "decode grid" or "gpt2 ties", with the columns it has and the time in us."""
+    import pandas as pd
+
+    mine = [{**row, TIME: row["latency_ns"] / 1000} for row in rows if row["table"] == table]
+    plain = [{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in mine]
+    return pd.DataFrame(plain).dropna(axis="columns", how="all")
 
 
-def shown(workload: str, rows: Sequence[Row]) -> str:
-    """Return what a workload is, with its size, for titles."""
-    context = next((row.get("context") for row in rows if row["table"].startswith(workload)), None)
-    return f"{SHOWN[workload]} at a context of {context:,}" if context else SHOWN[workload]
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def axes_of(grid: pd.DataFrame) -> list[str]:
     """Return the axes of a grid."""
-    return [name for name in (MESH, UCIE, HBM, SIPS) if name in grid and len(grid[name].drop_duplicates()) > 1]
+    return [name for name in AXES if name in grid and len(grid[name].drop_duplicates()) > 1]
 
 
-def draw(rows: Sequence[Row], folder: Path, change: float) -> list[Path]:
-    """Draw the figures of every workload; return their paths."""
-    paths = []
-    for name in workloads(rows):
-        grid, spread = frame(rows, f"{name} grid"), chance(rows, name)
-        about: dict[str, Any] = {"machine": rows[0]["machine"], "of": shown(name, rows)}
-        best = _front(grid, spread)
-        factors = ranked(frame(rows, f"{name} factors"), LATENCY)
-        figures = {
-            "front": draw_sweeps.pareto_front(grid, best, (AREA, LATENCY), label=axes_of(grid), **about),
-            "map": draw_sweeps.heat_map(grid, (UCIE, MESH), LATENCY, **about),
-            "factors": draw_sweeps.tornado(factors, LATENCY, change=change, spread_pct=spread, **about),
-        }
-        paths += [save(figure, folder / f"{name}_{kind}.png") for kind, figure in figures.items()]
-    return paths
+def front(grid: pd.DataFrame) -> pd.DataFrame:
+    """Return the machines that none beats in area and time, smallest first; each faster than the last by `WORTH`."""
+    best = pareto(grid, [AREA, TIME])
+    kept: list[int] = []
+    least = float("inf")
+    for i, time in enumerate(best[TIME]):
+        if time <= (1 - WORTH) * least:
+            kept.append(i)
+            least = time
+    return best.iloc[kept]
 
 
 def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return what to change first for a workload, rounded; what is within chance has no effect, and comes last."""
-    table = ranked(frame(rows, f"{workload} factors"), LATENCY)
-    spread = chance(rows, workload)
-    moves = np.nanmax(np.abs(table[["down_pct", "up_pct"]].to_numpy(float)), axis=1) > spread
-    table[EFFECT] = ["" if moved else NONE for moved in moves]
-    table.loc[~moves, "first"] = ""
-    return table.sort_values(EFFECT, kind="stable", ignore_index=True).round(2)
+    """Return what to change first for a workload."""
+    return ranked(frame(rows, f"{workload} factors"), TIME)
 
 
-def bought(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return what each step along each axis buys and costs, rounded: `answers.steps`, and whether that is an effect."""
-    grid = frame(rows, f"{workload} grid")
-    table, spread = steps(grid, axes_of(grid), LATENCY, AREA), chance(rows, workload)
-    table[EFFECT] = ["" if most > spread else NONE for most in table[["least_pct", "most_pct"]].abs().max(axis=1)]
-    return table.round(2)
+def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw area against time by mesh; machines of the front are labelled with what else they are."""
+    grid = frame(rows, rows[0]["table"])
+    others = [name for name in axes_of(grid) if name != MESH]
+    best = front(grid).index
+    grid[LABEL] = [", ".join(str(row[name]) for name in others) if i in best else "" for i, row in grid.iterrows()]
+    draw = kinds.points(AREA, TIME, by=MESH, label=LABEL)
+    return draw(_records(grid), columns, machine)
 
 
-def front(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return the machines that none beats in area and latency by more than chance, smallest first, rounded."""
-    grid = frame(rows, f"{workload} grid")
-    columns = [*axes_of(grid), "pes", AREA, LATENCY, *([ENERGY] if ENERGY in grid else [])]
-    return _front(grid, chance(rows, workload))[columns].round(2).reset_index(drop=True)
+def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the time by UCIe and mesh: of several settings of the others the least."""
+    grid = frame(rows, rows[0]["table"])
+    least = grid.groupby([UCIE, MESH], sort=False)[TIME].min().reset_index()
+    return kinds.heat(UCIE, MESH, TIME)(_records(least), columns, machine)
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    """Return what the tables say, in sentences."""
-    said = []
-    for name in workloads(rows):
-        grid = frame(rows, f"{name} grid")
-        said += [*_chance(name, rows), *_bought(name, rows), *_worth(name, rows, grid)]
-        said += [*_first(name, first(rows, name)), *_parts(name, grid)]
-    failed = [row for row in rows if row["status"] not in {"ok", "invalid"}]
-    invalid = [row for row in rows if row["status"] == "invalid"]
-    if failed:
-        said.append(f"{len(failed)} points failed, the first with: {failed[0]['error'].splitlines()[0]}.")
-    if invalid:
-        said.append(f"{len(invalid)} points cannot be, the first since {invalid[0]['error'].splitlines()[0]}.")
-    return said
+def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw how much time the better direction of each factor saves."""
+    table = first(rows, rows[0]["table"].split()[0])
+    word = {"down": "less", "up": "more"}
+    table[LABEL] = [f"{row['factor']}: {word[row['first']]}" for row in _records(table)]
+    table[GAIN] = table[GAIN].clip(lower=0)
+    return kinds.bars(GAIN, LABEL, label=".1f")(_records(table), columns, machine)
 
 
-def _front(grid: pd.DataFrame, spread_pct: float) -> pd.DataFrame:
-    return pareto(grid, [AREA, LATENCY], within=spread_pct / 100)
+def _in(table: str) -> Callable[[Row], bool]:
+    return lambda row: bool(row["table"] == table)
 
 
-def _chance(name: str, rows: Sequence[Row]) -> list[str]:
-    orders = 1 + len(frame(rows, f"{name} ties"))
-    said = f"Over {orders} orders of simultaneous arrivals the latency of {shown(name, rows)} differs by "
-    return [f"{said}{chance(rows, name):.2f} %: what moves it by less is called no effect."]
-
-
-def _bought(name: str, rows: Sequence[Row]) -> list[str]:
-    said = []
-    for axis, table in bought(rows, name).groupby("axis", sort=False):
-        taken: list[dict[Any, Any]] = table.to_dict("records")
-        parts = [
-            f"{row['step']} no effect"
-            if row["effect"] == NONE
-            else f"{row['step']} takes {abs(row['gain_pct']):.1f} % {'less' if row['gain_pct'] > 0 else 'more'} time "
-            f"({_signed(-row['most_pct'])} to {_signed(-row['least_pct'])} %)"
-            for row in taken
-        ]
-        costs = [f", for {row['cost_pct']:.1f} % more silicon" for row in taken]
-        steps_said = "; ".join(part + cost for part, cost in zip(parts, costs, strict=True))
-        said.append(f"{axis}, in {SHOWN[name]}: {steps_said}.")
-    return said
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1f}" if round(value, 1) else "0"
-
-
-def _worth(name: str, rows: Sequence[Row], grid: pd.DataFrame) -> list[str]:
-    best = _front(grid, chance(rows, name))
-    small, fast = best.iloc[0], best.iloc[-1]
-    said = (
-        f"Of {len(grid)} machines for {SHOWN[name]}, {len(best)} are beaten by none in area and latency: from "
-        f"{small[AREA]:,.0f} mm2 and {small[LATENCY]:,.2f} us to {fast[AREA]:,.0f} mm2 and {fast[LATENCY]:,.2f} us "
-        f"({', '.join(f'{axis} {fast[axis]}' for axis in axes_of(grid))})."
-    )
-    return [said]
-
-
-def _first(name: str, table: pd.DataFrame) -> list[str]:
-    moved = table[table[EFFECT] != NONE]
-    gains = moved[moved["gain_pct"] > 0]
-    parts = [
-        f"{row.factor} {row.first} ({row.gain_pct:.1f} % less time, {row.area_pct:+.1f} % silicon)"
-        for row in gains.head(3).itertuples()
-    ]
-    said = f"To make {SHOWN[name]} faster, change first: {'; '.join(parts)}."
-    none = table.loc[table[EFFECT] == NONE, "factor"].tolist()
+def _charts(name: str) -> list[Chart]:
+    label, what = NAMES[name], WHAT[name]
     return [
-        said if parts else f"No factor by itself makes {SHOWN[name]} faster.",
-        *([f"No effect on {SHOWN[name]}: {', '.join(none)}."] if none else []),
+        Chart(
+            f"{name}_front",
+            _front,
+            f"{label}: time against silicon",
+            where=_in(f"{name} grid"),
+            caption=f"Each dot is a machine. Labelled: none is smaller and faster, and each is at least {WORTH:.0%} "
+            "faster than the labelled one before. A label lists UCIe, HBM and topology, as far as they vary.",
+        ),
+        Chart(
+            f"{name}_map",
+            _map,
+            f"{label}: time [us] by cubes and UCIe",
+            where=_in(f"{name} grid"),
+            caption=f"The time of {what}; of several settings of the other axes the least.",
+        ),
+        Chart(
+            f"{name}_factors",
+            _factors,
+            f"{label}: what to change first",
+            where=_in(f"{name} factors"),
+            caption="Time saved by changing one factor alone, in its better direction; 0: neither direction helps.",
+        ),
     ]
 
 
-def _parts(name: str, grid: pd.DataFrame) -> list[str]:
+CHARTS = (*_charts("decode"), *_charts("gpt2"))
+
+
+def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    """Return for each workload its front, its steps, its factors and its reasons; and other orders of arrivals."""
+    import pandas as pd
+
+    found: dict[str, pd.DataFrame] = {}
+    for name in _workloads(rows):
+        label, grid = NAMES[name], frame(rows, f"{name} grid")
+        shown = [*axes_of(grid), "pes", AREA, TIME, *([ENERGY] if ENERGY in grid else [])]
+        found[f"{label}: machines worth their silicon"] = front(grid)[shown].round(2)
+        found[f"{label}: what each step buys"] = steps(grid, axes_of(grid), TIME, AREA).round(2)
+        found[f"{label}: one factor at a time"] = first(rows, name).round(2)
+        found[f"{label}: why"] = pd.DataFrame(why(rows, name))
+    ties = [row for row in rows if row["table"].endswith(" ties") or row.get("factor") == BASE]
+    orders = [{"workload": row["table"].split()[0], "order": row.get("tie_seed") or "usual", **row} for row in ties]
+    found["Orders of simultaneous arrivals"] = pd.DataFrame(orders, columns=["workload", "order", "latency_ns"])
+    return found
+
+
+def why(rows: Sequence[Row], workload: str) -> list[dict[str, str]]:
+    """Return for each part of a workload the longest resource of its critical path, a column for each mesh."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["table"] == f"{workload} grid":
+            for reason in reversed(row.get("why") or []):  # the longest comes first, so it is the last that is set
+                text = f"{reason['what']} {reason['resource']}: {reason['ns']:,.0f} ns ({reason['share']:.0%})"
+                found.setdefault(reason["part"], {})[row[MESH]] = text
+    return [{"part": part, **by_mesh} for part, by_mesh in reversed(found.items())]
+
+
+def _workloads(rows: Sequence[Row]) -> list[str]:
+    return [name for name in NAMES if any(row["table"] == f"{name} grid" for row in rows)]
+
+
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Return what the rows say."""
+    found = []
+    for i, name in enumerate(_workloads(rows)):
+        grid = frame(rows, f"{name} grid")
+        said = [*_cubes(name, grid, rows), *_buy(name, grid), *_change(name, rows), *_share(name, grid)]
+        found += [Finding(text, chart, weight - 0.5 * i) for text, chart, weight in said]
+    return found
+
+
+Said = list[tuple[str, str, float]]
+
+
+def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Said:
+    """Say where more cubes do not pay, and which resource of which part takes the time."""
+    if MESH not in axes_of(grid):
+        return []
+    table = steps(grid, axes_of(grid), TIME, AREA)
+    worst = min(table[table["axis"] == MESH].to_dict("records"), key=lambda row: float(row[GAIN]))
+    before, after = worst["step"].split(" to ")
+    by_mesh = {row[MESH]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
+    cause = ""
+    if before in by_mesh and after in by_mesh:
+        was, now = (_by_kind(by_mesh[mesh]) for mesh in (before, after))
+        part, what = key = max(now, key=lambda key: now[key][0] - was.get(key, (0.0, ""))[0])
+        cause = (
+            f": {part} spends {now[key][0]:,.0f} ns instead of {was.get(key, (0.0, ''))[0]:,.0f} on the {what} "
+            f"{now[key][1]}"
+        )
+    gain = worst[GAIN]
+    change = f"{abs(gain):.1f} % {'less' if gain > 0 else 'more'}"
+    text = (
+        f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more "
+        f"silicon{cause}."
+    )
+    return [(text, f"{name}_map", 10)]
+
+
+def _by_kind(reasons: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[float, str]]:
+    """Return the time on the critical path by part and kind of resource, and the resource."""
+    return {(reason["part"], reason["what"]): (reason["ns"], reason["resource"]) for reason in reasons}
+
+
+def _buy(name: str, grid: pd.DataFrame) -> Said:
+    """Say which step saves most time for its silicon."""
+    table = [row for row in steps(grid, axes_of(grid), TIME, AREA).to_dict("records") if row["cost_pct"] > 0]
+    if not table:
+        return []
+    best, *rest = sorted(table, key=lambda row: -float(row[GAIN]))
+    other = f"; next, {rest[0]['axis']} {rest[0]['step']} saves {rest[0][GAIN]:.1f} %" if rest else ""
+    text = (
+        f"{NAMES[name]}: {best['axis']} {best['step']} saves most, {best[GAIN]:.1f} % of the time for "
+        f"{best['cost_pct']:.1f} % more silicon{other}."
+    )
+    return [(text, f"{name}_front", 9)]
+
+
+def _change(name: str, rows: Sequence[Row]) -> Said:
+    table = first(rows, name)
+    gains = table[table[GAIN] > 0]
+    if not len(gains):
+        return [(f"{NAMES[name]}: no factor alone makes it faster.", f"{name}_factors", 8)]
+    word = {"down": "less", "up": "more"}
+    said = [
+        f"{word[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
+        for row in _records(gains.head(2))
+    ]
+    return [(f"{NAMES[name]}, to change first: {'; then '.join(said)}.", f"{name}_factors", 8)]
+
+
+def _share(name: str, grid: pd.DataFrame) -> Said:
     if name != "decode":
         return []
-    fast = min(grid.to_dict("records"), key=lambda row: float(row[LATENCY]))
+    fast = min(_records(grid), key=lambda row: float(row[TIME]))
     shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
     parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
-    return [f"Of the time of the fastest machine in decode: {parts}."]
-
-
-def write_findings(found: Sequence[str], rows: Sequence[Row], folder: Path) -> Path:
-    """Write the findings and the figures' places as `README.md`, which a repository shows as a page."""
-    figures = sorted(path.name for path in folder.glob("*.png"))
-    lines = ["# Design space: what parts of the machine buy", "", *(f"- {sentence}" for sentence in found), ""]
-    lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in figures]
-    ok = [row for row in rows if row["status"] == "ok"]
-    origin = f"machine {rows[0]['machine'][:12]}, code {rows[0]['code_version']}"
-    lines += [
-        "",
-        f"{len(ok)} points; {origin}. Area and energy are proxies: docs/model.md, M1.5.",
-    ]
-    path = folder / "README.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    return path
+    machine = ", ".join(f"{axis} {fast[axis]}" for axis in axes_of(grid))
+    return [(f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}.", "", 6)]

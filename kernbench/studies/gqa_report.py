@@ -1,386 +1,453 @@
-"""The report of the attention study: figures, tables, and findings in words that are computed from the rows."""
+"""The report of the attention study: charts, findings and tables of its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isnan
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.ideal import macs_per_ns
-from kernbench.analysis.roofline import Roofs
-from kernbench.studies.gqa_limits import binding
-from kernbench.studies.gqa_work import GROUP, LAYERS, WEIGHTS, slice_gbs
-from kernbench.studies.points import Row
+from kernbench.studies.gqa_run import GROUP, slice_gbs
+from kernbench.studies.study import Finding
 from kernbench.topology.builder import Machine
-from kernbench.viz import gqa as figures
-from kernbench.viz.figure import save
-from kernbench.viz.roofline import roofline
+from kernbench.viz import charts as kinds
+from kernbench.viz import palette
+from kernbench.viz.charts import Chart, Column, Row
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-TITLE = "# Attention of Llama-3 70B"
-PAGE = "README.md"
-TOKENS = "gqa_tokens.csv"
-COLUMNS = {  # of the table of tokens, and what they are called in its file
-    "context": "context_tokens",
-    "batch": "batch_sequences",
-    "bound: tokens/s/SIP": "bound_tokens_per_s_per_sip",
-    "bound with weights": "bound_with_weights_tokens_per_s_per_sip",
-    "attention: tokens/s/SIP": "attention_tokens_per_s_per_sip",
-    "with weights at HBM speed": "attention_with_weights_tokens_per_s_per_sip",
-    "of the bound": "attention_of_bound_ratio",
-    "note": "note",
+METHOD = (
+    "One layer's attention runs from q, k and v in HBM to the result there; the makespan is that of its launch, from "
+    "the host's message to the last completion. Every key and value is stored once, in the slice of the PE (rank) "
+    "that reads it first. In prefill, tiles of K and V travel between the ranks of a kv head; in decode, the parts of"
+    " the softmax are merged by an all-reduce. Prefill runs one of the equal lanes of ranks. The bound is the longest"
+    " of: keys and values over the HBM bandwidth of the PEs, whole tiles over the rate of the matrix engine, passes "
+    "over the scores over the rate of the vector engine. Tokens per second with weights add the linear layers as "
+    "their weights over the bandwidth of HBM: they are not simulated."
+)
+
+RUN, WAY, TIME_US, PES, LINE = "run", "way", "time_us", "all_pes", "line"
+RING, MERGED = "K/V round a ring", "parts merged"
+COLUMNS = {
+    RUN: Column("run"),
+    "context": Column("context", "tokens"),
+    "batch": Column("sequences"),
+    "queries": Column("query tokens"),
+    "makespan_ns": Column("makespan", "ns"),
+    "bound_ns": Column("lower bound", "ns"),
+    "left_out": Column("not simulated because"),
+    TIME_US: Column("time of one layer's attention", "us"),
+    PES: Column("PEs"),
+    "longer_pct": Column("longer at half the speed of one part", "%"),
+    "intensity": Column("useful operations per byte from HBM", "flop/B"),
+    "gflops": Column("useful operations of a PE", "Gflop/s"),
+    "sent_bytes": Column("sent between PEs", "B"),
+    "path_matrix_ns": Column("matrix engine"),
+    "path_vector_ns": Column("vector engine"),
+    "path_hbm_ns": Column("HBM"),
+    "path_links_ns": Column("links and routers"),
+    "path_tcm_ns": Column("TCM ports"),
+    "path_control_ns": Column("control"),
+    "work_ns": Column("work, no message under way"),
+    "hidden_ns": Column("message hidden behind work"),
+    "exposed_ns": Column("message exposed"),
+    "idle_ns": Column("neither"),
+    "bound_tokens_per_s_per_sip": Column("attention, bound", "tokens/s/SIP"),
+    "bound_with_weights_tokens_per_s_per_sip": Column("with weights, bound", "tokens/s/SIP"),
+    "attention_tokens_per_s_per_sip": Column("attention, simulated", "tokens/s/SIP"),
+    "attention_with_weights_tokens_per_s_per_sip": Column("with weights", "tokens/s/SIP"),
+    "attention_of_bound_ratio": Column("attention, share of its bound"),
 }
+_PATH = {
+    "path_matrix_ns": palette.BLUE, "path_vector_ns": palette.PURPLE, "path_hbm_ns": palette.ORANGE,
+    "path_links_ns": palette.GREEN, "path_tcm_ns": palette.SKY, "path_control_ns": palette.GREY,
+}  # fmt: skip
+_BUSY = {
+    "busy_matrix_ns": "matrix engine", "busy_math_ns": "vector engine", "busy_dma_in_ns": "DMA reads",
+    "busy_dma_out_ns": "DMA writes", "busy_send_ns": "sends", "busy_recv_ns": "receives",
+}  # fmt: skip
+_OVERLAP = {
+    "work_ns": palette.BLUE, "hidden_ns": palette.GREEN, "exposed_ns": palette.VERMILION, "idle_ns": palette.GREY,
+}  # fmt: skip
 CLOSE = 0.1  # slowdowns that are no further apart are told together
 
 
 def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
-    """Return the rows of some series (of all) that were simulated."""
-    return [row for row in rows if not row["left_out"] and (not series or row["series"] in series)]
+    """Return the rows of some series that were simulated, each asked point once."""
+    return [row for row in rows if row["series"] in series and not row["left_out"]]
 
 
-def logged(rows: Sequence[Row], *series: str) -> list[Row]:
-    """Return those of `simulated` that say where their time went."""
-    return [row for row in simulated(rows, *series) if "work_ns" in row]
+def _of(*series: str, has: str = "makespan_ns") -> Callable[[Row], bool]:
+    return lambda row: row["series"] in series and row.get(has) is not None
 
 
-def label(row: Row) -> str:
-    """Return what a row is called in figures."""
-    name = f"{row['phase']} {row['context']:,}"
+def _name(row: Row) -> str:
+    """Return what a run is called in figures and sentences."""
     if row["queries"]:
-        return f"{row['queries']} queries on {row['context']:,}, {way(row)}"
+        return f"{row['queries']:.0f} queries on {row['context']:,}, {_way(row)}"
+    name = f"{row['phase']} {row['context']:,}"
     if row["phase"] == "prefill":
         return f"{name} {row['order']} {'ring' if row['ring'] else 'chain'}"
-    n = row["query_heads"]
-    heads = "" if n == GROUP else f", {n} head{'s' * (n > 1)}"
-    sips = f", {row['sips']} SIPs" if row["sips"] > 1 else ""
-    return f"{name} batch {row['batch']}, {row['ranks']} ranks{heads}{sips}"
+    parts = [
+        f"batch {row['batch']}" if row["batch"] > 1 else "", f"{row['ranks']} ranks" if row["ranks"] > 1 else "1 rank",
+        f"{row['sips']} SIPs" if row["sips"] > 1 else "", "tokens over SIPs" if row["span"] else "",
+    ]  # fmt: skip
+    return ", ".join([name, *filter(None, parts)])
 
 
-def way(row: Row) -> str:
-    """Return what travels in a row's run."""
-    return "K/V round a ring" if row["phase"] == "prefill" else "parts merged"
-
-
-def counts(panels: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return how many commands of each kind the panels take."""
-    import pandas as pd
-
-    return pd.DataFrame([{"panel": p["panel"], "ranks": p["n_ranks"], **p["op_log_summary"]} for p in panels])
-
-
-def draw(
-    rows: Sequence[Row], panels: Sequence[dict[str, Any]], limits: Sequence[Row], machine: Machine, folder: Path
-) -> list[Path]:
-    """Write all figures; return their paths.
-
-    Parameters
-    ----------
-    rows
-        Of the study.
-    panels
-        Of the validation sweep.
-    limits
-        Of `gqa_limits.halved`.
-    machine
-        What they belong to.
-    folder
-        Where the figures go.
-    """
-    name = machine.hash
-    counted = [{"panel": p["panel"], "n_ranks": p["n_ranks"], **p["op_log_summary"]} for p in panels]
-    drawn: dict[str, Figure] = {"gqa_op_counts.png": figures.op_counts(counted, machine=name)}
-    mixed = _labelled(logged(rows, "decode context", "prefill"))
-    drawn["gqa_stage_breakdown.png"] = figures.stage_breakdown(mixed, machine=name)
-    drawn["gqa_roofline.png"] = _roofline(rows, machine)
-    drawn["gqa_halving.png"] = figures.halving(
-        [{**row, "label": f"{row['phase']}, {row['context']:,} tokens"} for row in limits], machine=name
-    )
-    told = [row for row in logged(rows) if row["ranks"] > 1 and row["series"] != "decode batch"]
-    drawn["gqa_overlap.png"] = figures.overlap(_labelled(_distinct(told)), machine=name)
-    by_context = [{**row, "line": "decode of one token"} for row in simulated(rows, "decode context")]
-    orders = [row for row in simulated(rows, "prefill") if row["ring"]]
-    by_context += [
-        {**row, "line": f"prefill of the whole context, {row['order']} ring"}
-        for row in orders
-        if len({other["context"] for other in orders if other["order"] == row["order"]}) > 1
-    ]
-    if by_context:
-        drawn["gqa_latency_by_context.png"] = figures.latency(
-            by_context, machine=name, x="context", label="tokens in the context", title="Attention: latency by context"
-        )
-    chunks = [{**row, "line": way(row)} for row in simulated(rows, "chunk")]
-    if chunks:
-        drawn["gqa_ring_against_merge.png"] = figures.latency(
-            chunks, machine=name, x="queries", label="query tokens that see the context",
-            title="Attention: ring against merge", note=_at(chunks[0]),
-        )  # fmt: skip
-    scaling = [
-        {**row, "line": _span(row), "all_pes": _all_pes(row, machine)} for row in simulated(rows, "decode ranks")
-    ]
-    if scaling:
-        drawn["gqa_scaling.png"] = figures.latency(
-            scaling, machine=name, x="all_pes", label="PEs", title="Attention: strong scaling of one decode step",
-            note=f", which scales ideally{_at(scaling[0])}",
-        )  # fmt: skip
-    merges = [{**row, "label": row["merge"]} for row in simulated(rows, "decode merge")]
-    if merges:
-        drawn["gqa_merges.png"] = figures.bars(
-            merges, machine=name, title="Attention: decode by the merging algorithm",
-            note=f"{_at(merges[0])}, {merges[0]['ranks']} ranks",
-        )  # fmt: skip
-    heads = [{**row, "label": _heads(row)} for row in simulated(rows, "query heads")]
-    if heads:
-        drawn["gqa_query_heads.png"] = figures.bars(
-            heads, machine=name, title="Attention: query heads of an item", note=_at(heads[0])
-        )
-    return [save(figure, folder / file) for file, figure in drawn.items()]
-
-
-def _labelled(rows: Sequence[Row]) -> list[Row]:
-    return [{**row, "label": label(row)} for row in rows]
-
-
-def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """Return the first row of each label."""
-    return list({label(row): row for row in reversed(rows)}.values())[::-1]
-
-
-def _all_pes(row: Row, machine: Machine) -> int:
-    return int(row["sips"] * row["cubes"] * machine.config.pes_per_cube)
-
-
-def _at(row: Row) -> str:
-    return f"; {row['context']:,} tokens in the context"
-
-
-def _span(row: Row) -> str:
-    return "tokens over SIPs" if row["span"] else "kv heads over SIPs, tokens over PEs"
-
-
-def _heads(row: Row) -> str:
-    return f"SIPs: {row['sips']}, query heads: {row['query_heads']}, tokens over {row['ranks']} PEs"
-
-
-def _roofline(rows: Sequence[Row], machine: Machine) -> Figure:
-    config = machine.config
-    roofs = Roofs(2 * macs_per_ns(config, "f16"), {"HBM slice": slice_gbs(config)})
-    table: dict[str, dict[str, Any]] = {}  # a point that two series share is drawn once
-    for row in logged(rows, "decode context", "decode batch", "prefill"):
-        per_pe = row["flops"] / row["pes"]
-        nbytes = row["dma_bytes"] / row["pes"]
-        table.setdefault(
-            label(row),
-            {
-                "name": label(row), "series": row["phase"], "intensity": per_pe / nbytes,
-                "gflops": per_pe / row["makespan_ns"],
-            },
-        )  # fmt: skip
-    return roofline(list(table.values()), roofs, machine=machine.hash, title="Attention: roofline of a PE")
-
-
-def tokens_table(rows: Sequence[Row], machine: Machine) -> pd.DataFrame:
-    """Return tokens per second and SIP of decode, by attention alone and with the linear layers at the speed of HBM.
-
-    The bound is what reading keys and values (and weights) at the full HBM bandwidth would allow.
-    """
-    import pandas as pd
-
-    config = machine.config
-    out = []
-    for row in rows:
-        if row["phase"] != "decode" or row["queries"] or row["series"] not in ("decode context", "decode batch"):
-            continue
-        gbs = slice_gbs(config) * config.pes_per_sip * row["sips"]
-        bound = LAYERS * row["hbm_ns"]
-        weights = WEIGHTS * 2 / gbs
-        line = {"context": row["context"], "batch": row["batch"], "bound: tokens/s/SIP": _rate(row, bound)}
-        line["bound with weights"] = _rate(row, bound + weights)
-        if row["left_out"]:
-            out.append({**line, "note": row["left_out"].partition(":")[0]})
-            continue
-        took = LAYERS * row["makespan_ns"]
-        out.append(
-            {
-                **line, "attention: tokens/s/SIP": _rate(row, took),
-                "with weights at HBM speed": _rate(row, took + weights), "of the bound": round(bound / took, 3),
-                "note": "",
-            }
-        )  # fmt: skip
-    frame = pd.DataFrame(out).drop_duplicates(["context", "batch"]).sort_values(["batch", "context"])
-    return frame[[*(c for c in frame.columns if c != "note"), "note"]].reset_index(drop=True)
-
-
-def _rate(row: Row, ns: float) -> float:
-    return round(float(row["batch"] / row["sips"]) / ns * 1e9, 1)
-
-
-def findings(rows: Sequence[Row], limits: Sequence[Row]) -> list[str]:
-    """Return what the rows say, one sentence each."""
-    said = []
-    for phase, context in dict.fromkeys((row["phase"], row["context"]) for row in limits):
-        own = [row for row in limits if (row["phase"], row["context"]) == (phase, context)]
-        _, factor = binding(limits, phase, context)
-        first = " and the ".join(row["part"] for row in own if row["slowdown"] > factor - CLOSE)
-        verdict = f"is limited by the {first}" if factor > 1.5 else f"has no single limit; first comes the {first}"
-        told = ", ".join(f"{r['part']} {r['slowdown']:.2f}" for r in sorted(own, key=lambda r: -r["slowdown"]))
-        said.append(
-            f"{phase.capitalize()} at {context:,} tokens {verdict}. At half the speed of one part, a run takes so many "
-            f"times as long: {told}."
-        )
-    said += _context(rows) + _prefill(rows) + _chunks(rows) + _merges(rows) + _heads_found(rows) + _scaling(rows)
-    left_out = [row for row in rows if row["left_out"]]
-    return said + [f"Not simulated: {label(row)}: {row['left_out']}." for row in left_out]
-
-
-def _context(rows: Sequence[Row]) -> list[str]:
-    runs = sorted(simulated(rows, "decode context"), key=lambda row: row["context"])
-    if len(runs) < 2:
-        return []
-    first, last = runs[0], runs[-1]
-    slope = (last["makespan_ns"] - first["makespan_ns"]) / (last["context"] - first["context"])
-    ideal = (last["bound_ns"] - first["bound_ns"]) / (last["context"] - first["context"])
-    fixed = first["makespan_ns"] - slope * first["context"]
-    grown = (
-        f"One decode step takes {_us(first)} at {first['context']:,} tokens and {_us(last)} at {last['context']:,}: "
-        f"{fixed / 1000:,.2f} us whatever the context (launch, first tiles, merge), and {slope * 1000:,.1f} ps per "
-        f"token beside {ideal * 1000:,.1f} at the speed of HBM; {first['bound_ns'] / first['makespan_ns']:.0%} and "
-        f"{last['bound_ns'] / last['makespan_ns']:.0%} of the bound's rate."
-    )
-    return [
-        grown,
-        f"The {first['query_heads']} query heads of a kv head fill {first['useful']:.0%} of the matrix engine's tiles.",
-    ]
+def _way(row: Row) -> str:
+    return RING if row["phase"] == "prefill" else MERGED
 
 
 def _us(row: Row) -> str:
     return f"{row['makespan_ns'] / 1000:,.2f} us"
 
 
-def _prefill(rows: Sequence[Row]) -> list[str]:
-    runs = [row for row in simulated(rows, "prefill") if row["ring"]]
-    shortest = min((row["context"] for row in runs), default=0)
-    same = {row["order"]: row for row in runs if row["context"] == shortest}
-    said = []
-    if len(same) > 1:
-        times = ", ".join(f"{order} {_us(row)}" for order, row in same.items())
-        best = min(same, key=lambda order: same[order]["makespan_ns"])
-        said.append(
-            f"Causal prefill of {shortest:,} tokens over {same[best]['ranks']} ranks: {times}; fastest are {best} "
-            f"tokens, and of their communication {_exposed(same[best]):.1%} is exposed."
-        )
-    grown = sorted((row for row in runs if row["order"] == "zigzag"), key=lambda row: row["context"])
-    if len(grown) > 1:
-        first, last = grown[0], grown[-1]
-        said.append(
-            f"Causal prefill round a ring (zigzag) takes {_us(first)} at {first['context']:,} tokens and {_us(last)} "
-            f"at {last['context']:,}, {first['makespan_ns'] / first['bound_ns']:.2f} x and "
-            f"{last['makespan_ns'] / last['bound_ns']:.2f} x their bounds ({first['limiter']}; {last['limiter']})."
-        )
-    chains = [row for row in simulated(rows, "prefill") if not row["ring"]]
-    for chain in chains:
-        twin = next((r for r in runs if (r["context"], r["order"]) == (chain["context"], chain["order"])), None)
-        if twin:
-            said.append(
-                f"Along an open chain the same prefill ({chain['order']}) takes {_us(chain)}, round a ring {_us(twin)}."
-            )
-    return said
+def _timed(row: Row, line: str) -> list[Row]:
+    """Return the points of a row in a chart of time: the simulated one, and its lower bound."""
+    bound = "lower bound" if line in ("", "bound") else f"{line}, bound"
+    return [
+        {**row, LINE: line, TIME_US: row["makespan_ns"] / 1000},
+        {**row, LINE: bound, TIME_US: row["bound_ns"] / 1000},
+    ]
 
 
-def _exposed(row: Row) -> float:
-    both = row["hidden_ns"] + row["exposed_ns"]
-    return float(row["exposed_ns"] / both) if both else 0.0
+def _halving(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw how much longer runs take at half the speed of each part."""
+    shown = [{**row, RUN: _name(row)} for row in slowdowns(rows)]
+    draw = kinds.bars("longer_pct", "part", panel=RUN, label=".0f", rule=100)
+    return draw(shown, columns, machine)
 
 
-def _chunks(rows: Sequence[Row]) -> list[str]:
+def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw shares of the critical path, and how busy the engines of a PE are on average."""
+    named = [{**row, RUN: _name(row)} for row in rows]
+    path = kinds.parts(RUN, list(_PATH), colours=_PATH)(named, columns, machine)
+    busy = [
+        {RUN: row[RUN], "engine": engine, "busy": 100 * row[column] / row["makespan_ns"]}
+        for row in named
+        for column, engine in _BUSY.items()
+    ]
+    table = kinds.heat("engine", RUN, "busy", label=".0f")(busy, columns, machine)
+    return path.properties(title="Share of the critical path") | table.properties(title="Busy, mean of all PEs [%]")
+
+
+def _overlapped(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw what part of the time of all PEs messages are hidden or exposed."""
+    named = {_name(row): {**row, RUN: _name(row)} for row in rows if row["ranks"] > 1}
+    return kinds.parts(RUN, list(_OVERLAP), colours=_OVERLAP)(list(named.values()), columns, machine)
+
+
+def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw useful operations over bytes read and written, below the roofs of a PE."""
+    import altair as alt
+    import pandas as pd
+
+    peak, gbs = 2 * macs_per_ns(machine.config, "f16"), slice_gbs(machine.config)
+    shown = []
+    for row in rows:
+        flops, nbytes = row["flops"] / row["pes"], row["dma_bytes"] / row["pes"]
+        name = f"{row['phase']} {row['context']:,}"
+        shown.append({**row, RUN: name, "intensity": flops / nbytes, "gflops": flops / row["makespan_ns"]})
+    found = kinds.points("intensity", "gflops", by="phase", label=RUN, log_x=True, log_y=True)(shown, columns, machine)
+    ends = [min(row["intensity"] for row in shown) / 2, peak / gbs, 2 * max(row["intensity"] for row in shown)]
+    roof = [{"intensity": x, "gflops": min(peak, x * gbs)} for x in ends]
+    line = alt.Chart(pd.DataFrame(roof)).mark_line(color=palette.DARK_GREY)
+    return found + line.encode(x="intensity:Q", y="gflops:Q")
+
+
+def _by_context(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw time by context."""
+    lines = {("decode", "contiguous"): "decode of one token", ("prefill", "zigzag"): "prefill"}
+    shown = [
+        point
+        for row in rows
+        if (line := lines.get((row["phase"], row["order"]))) and row["ring"]
+        for point in _timed(row, line)
+    ]
+    return kinds.lines("context", TIME_US, LINE, log_y=True)(shown, columns, machine)
+
+
+def _ring_against_merge(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    shown = [_timed(row, _way(row))[0] for row in rows]
+    return kinds.lines("queries", TIME_US, LINE)(shown, columns, machine)
+
+
+def _scaling(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the time of one decode step by PEs."""
+    pes = machine.config.pes_per_cube
+    shown: list[Row] = []
+    for row in rows:
+        point, bound = _timed({**row, PES: row["sips"] * row["cubes"] * pes}, _span(row))
+        shown += [point] if row["span"] else [point, {**bound, LINE: "lower bound"}]
+    return kinds.lines(PES, TIME_US, LINE, log_y=True)(shown, columns, machine)
+
+
+def _span(row: Row) -> str:
+    return "tokens over SIPs" if row["span"] else "kv heads over SIPs"
+
+
+def _bars(name: Callable[[Row], str]) -> kinds.Draw:
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+        shown = [{**row, RUN: name(row), TIME_US: row["makespan_ns"] / 1000} for row in _ascending(rows)]
+        return kinds.bars(TIME_US, RUN, label=",.2f")(shown, columns, machine)
+
+    return draw
+
+
+def _ascending(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: float(row["makespan_ns"]))
+
+
+def _heads(row: Row) -> str:
+    copies, sips = GROUP // row["query_heads"], row["sips"]
+    stored = "K/V stored once" if copies == 1 else f"{copies} copies of K/V"
+    return f"{sips} SIP{'s' * (sips > 1)}, {stored}, tokens over {row['ranks']} PEs"
+
+
+def _at(rows: Sequence[Row]) -> str:
+    return f"{rows[0]['context']:,} tokens"
+
+
+CHARTS = (
+    Chart(
+        "gqa_halving",
+        _halving,
+        "How much longer a run takes when one part of the machine is half as fast",
+        where=_of("halving"),
+        caption="100 % (dashed): this part alone sets the time. 0: it does not matter.",
+    ),
+    Chart(
+        "gqa_stage_breakdown",
+        _stages,
+        "Where the time goes",
+        where=lambda row: row["series"] in ("decode context", "prefill") and row.get("path_matrix_ns") is not None,
+        caption="The critical path is the chain of causes from the last completion back to the launch: making anything "
+        "else faster does not help. Links include the host's message. Control: issue of commands, plans, look-ups.",
+    ),
+    Chart(
+        "gqa_overlap",
+        _overlapped,
+        "Communication hidden behind work, and exposed",
+        where=_of("decode ranks", "prefill", has="work_ns"),
+        caption="Mean over PEs. Neither: the launch, dependences, and waiting for slower ranks at the end.",
+    ),
+    Chart(
+        "gqa_roofline",
+        _roofline,
+        "Useful operations of a PE against its roofs",
+        where=_of("decode context", "prefill", has="dma_bytes"),
+        caption="Lines: bandwidth of the PE's HBM slice, and peak of its matrix engine. Padding of tiles and the "
+        "softmax are no useful operations.",
+    ),
+    Chart(
+        "gqa_latency_by_context",
+        _by_context,
+        "Time by context",
+        where=_of("decode context", "prefill"),
+        caption="Prefill: the whole context, zigzag order, round a ring. Bound: HBM, matrix or vector engine, "
+        "whichever needs longest.",
+    ),
+    Chart(
+        "gqa_ring_against_merge",
+        _ring_against_merge,
+        lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
+        where=_of("chunk"),
+        caption="Round a ring each rank keeps its queries; merged, every rank has all queries of the chunk.",
+    ),
+    Chart(
+        "gqa_scaling",
+        _scaling,
+        lambda rows: f"One decode step at {_at(rows)}, by PEs",
+        where=_of("decode ranks"),
+        caption="The lower bound is inversely proportional to the PEs.",
+    ),
+    Chart(
+        "gqa_merges",
+        _bars(lambda row: row["merge"]),
+        lambda rows: f"One decode step at {_at(rows)}, by the all-reduce that merges {rows[0]['ranks']} parts",
+        where=_of("decode merge"),
+    ),
+    Chart(
+        "gqa_query_heads",
+        _bars(_heads),
+        lambda rows: f"One decode step at {_at(rows)}: few ranks with copies of K/V, or many ranks without",
+        where=_of("query heads"),
+    ),
+)  # fmt: skip
+
+
+def slowdowns(rows: Sequence[Row]) -> list[Row]:
+    """Return the halvings of whole rows with `slowdown` and `longer_pct`, against the run without a change."""
+    halved = [row for row in rows if row["series"] == "halving" and not row["left_out"]]
+    base = {(row["phase"], row["context"]): row["makespan_ns"] for row in halved if not row["part"]}
+    found: list[Row] = []
+    for row in halved:
+        if row["part"] and (row["phase"], row["context"]) in base:
+            slowdown = row["makespan_ns"] / base[row["phase"], row["context"]]
+            found.append({**row, "slowdown": slowdown, "longer_pct": 100 * (slowdown - 1)})
+    return found
+
+
+def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    """Return tokens per second of decode, the commands of the panels, and what was not simulated."""
+    import pandas as pd
+
+    rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
+    decode = [row for row in rows if row["series"] in ("decode context", "decode batch")]
+    tokens = pd.DataFrame(decode, columns=["context", "batch", *rates]).drop_duplicates(["context", "batch"])
+    counted = ["gemm_count", "ipcq_send_count", "ipcq_recv_count", "dma_read_count", "dma_write_count"]
+    panels = pd.DataFrame(
+        [row for row in rows if row["series"] == "panel"], columns=["panel", "ranks", *counted]
+    ).rename(columns=lambda name: name.removesuffix("_count").replace("_", " "))
+    missing = [{**row, RUN: _name(row)} for row in rows if row["left_out"]]
+    return {
+        "Tokens per second of decode": tokens.sort_values(["batch", "context"]),
+        "Commands of all programs, values compared with numpy": panels,
+        "Not simulated": pd.DataFrame(missing, columns=[RUN, "left_out"]),
+    }
+
+
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Return what the rows say."""
+    return [
+        *_limits(rows),
+        *_context(rows),
+        *_orders(rows),
+        *_chunks(rows),
+        *_merges(rows),
+        *_copies(rows),
+        *_more(rows),
+    ]
+
+
+def _limits(rows: Sequence[Row]) -> list[Finding]:
+    runs: dict[str, list[Row]] = {}
+    for row in slowdowns(rows):
+        runs.setdefault(f"{row['phase'].capitalize()} at {row['context']:,} tokens", []).append(row)
+    found = []
+    for name, own in runs.items():
+        worst, *rest = sorted(own, key=lambda row: -float(row["slowdown"]))
+        first = [worst, *(row for row in rest if row["slowdown"] > worst["slowdown"] - CLOSE)]
+        binding = " and ".join(row["part"] for row in first)
+        times = " and ".join(f"{row['slowdown']:.2f}x" for row in first)
+        others = [row for row in rest if row not in first]
+        other = f"; next is the {others[0]['part']} ({others[0]['slowdown']:.2f}x)" if others else ""
+        text = f"{name} is limited by the {binding}: at half its speed it takes {times} as long{other}."
+        found.append(Finding(text, "gqa_halving", 10 if worst["phase"] == "decode" else 9))
+    return found
+
+
+def _context(rows: Sequence[Row]) -> list[Finding]:
+    runs = sorted(simulated(rows, "decode context"), key=lambda row: row["context"])
+    if len(runs) < 2:
+        return []
+    first, last = runs[0], runs[-1]
+    slope = (last["makespan_ns"] - first["makespan_ns"]) / (last["context"] - first["context"])
+    fixed = first["makespan_ns"] - slope * first["context"]
+    text = (
+        f"A decode step reaches {first['bound_ns'] / first['makespan_ns']:.0%} of its bound at {first['context']:,} "
+        f"tokens ({_us(first)}) and {last['bound_ns'] / last['makespan_ns']:.0%} at {last['context']:,} ({_us(last)}): "
+        f"{fixed / 1000:,.2f} us for launch, first tiles and merge do not depend on the context."
+    )
+    return [Finding(text, "gqa_latency_by_context", 8)]
+
+
+def _orders(rows: Sequence[Row]) -> list[Finding]:
+    """Compare the orders of tokens at the shortest prompt that was run in several, and the chain with the ring."""
+    runs = simulated(rows, "prefill")
+    by_context: dict[int, list[Row]] = {}
+    for row in runs:
+        by_context.setdefault(row["context"], []).append(row)
+    several = {context: _ascending(own) for context, own in sorted(by_context.items()) if len(own) > 1}
+    if not several:
+        return []
+    context, (best, *others) = next(iter(several.items()))
+    times = ", ".join(f"{row['order']} {_kind(row)} {row['makespan_ns'] / best['makespan_ns']:.2f}x" for row in others)
+    text = f"Prefill of {context:,} tokens is fastest in {best['order']} order along a {_kind(best)} ({_us(best)})"
+    return [Finding(f"{text}; {times}{_cause(others[-1], best)}.", "gqa_overlap", 6)]
+
+
+def _kind(row: Row) -> str:
+    return "ring" if row["ring"] else "chain"
+
+
+def _chunks(rows: Sequence[Row]) -> list[Finding]:
     by_queries: dict[int, dict[str, Row]] = {}
     for row in simulated(rows, "chunk"):
-        by_queries.setdefault(row["queries"], {})[way(row)] = row
-    ways = ("K/V round a ring", "parts merged")
-    pairs = {n: [found[w] for w in ways] for n, found in sorted(by_queries.items()) if all(w in found for w in ways)}
+        by_queries.setdefault(int(row["queries"]), {})[_way(row)] = row
+    pairs = {n: (own[MERGED], own[RING]) for n, own in sorted(by_queries.items()) if len(own) == 2}
     if not pairs:
         return []
-    text = "; ".join(
-        f"{n}: " + " and ".join(f"{_us(row)} ({row['sent_bytes'] / 1e6:,.2f} MB sent)" for row in pair)
-        for n, pair in pairs.items()
+    n, (merged, ring) = next(iter(pairs.items()))
+    wins = [n for n, (a, b) in pairs.items() if a["makespan_ns"] < b["makespan_ns"]]
+    upto = f"up to {wins[-1]} query tokens" if wins else "at no size that was run"
+    text = (
+        f"Merging parts beats sending K and V round a ring {upto} on {merged['context']:,} tokens: with {n} it takes "
+        f"{_us(merged)} against {_us(ring)} and sends {merged['sent_bytes'] / 1e6:,.1f} MB instead of "
+        f"{ring['sent_bytes'] / 1e6:,.1f}, because parts grow with the chunk and K/V with the context."
     )
-    context = next(iter(pairs.values()))[0]["context"]
-    return [f"Query tokens that see {context:,} tokens, {' and '.join(ways)}: {text}."]
+    return [Finding(text, "gqa_ring_against_merge", 7)]
 
 
-def _merges(rows: Sequence[Row]) -> list[str]:
-    runs = sorted(simulated(rows, "decode merge"), key=lambda row: row["makespan_ns"])
+def _merges(rows: Sequence[Row]) -> list[Finding]:
+    runs = _ascending(simulated(rows, "decode merge"))
     if len(runs) < 2:
         return []
-    text = ", ".join(f"{row['merge']} {_us(row)}" for row in runs)
-    return [f"Merging {runs[0]['ranks']} parts of {runs[0]['context']:,} tokens: {text}."]
+    best, worst = runs[0], runs[-1]
+    text = (
+        f"{best['merge']} merges {best['ranks']} parts fastest: {_us(best)} for the step at {best['context']:,} "
+        f"tokens, {worst['merge']} takes {_us(worst)}{_cause(worst, best)}."
+    )
+    return [Finding(text, "gqa_merges", 3)]
 
 
-def _heads_found(rows: Sequence[Row]) -> list[str]:
+def _copies(rows: Sequence[Row]) -> list[Finding]:
     runs = simulated(rows, "query heads")
-    said = []
-    for sips in dict.fromkeys(row["sips"] for row in runs):
-        own = {row["query_heads"]: row for row in runs if row["sips"] == sips}
-        if len(own) == 2 and max(own) == 8:
-            few = min(own)
-            said.append(
-                f"On {sips} SIP{'s' * (sips > 1)} with {few} query head{'s' * (few > 1)} per cube, keys and values are "
-                f"read {8 // few} times: "
-                f"{_us(own[few])}, against {_us(own[8])} with whole groups whose tokens are spread over "
-                f"{own[8]['ranks']} PEs."
-            )
-    return said
-
-
-def _scaling(rows: Sequence[Row]) -> list[str]:
-    runs = sorted(simulated(rows, "decode ranks"), key=lambda row: (row["sips"], row["cubes"], row["span"]))
-    if len(runs) < 2:
+    pairs = []
+    for whole in (row for row in runs if row["query_heads"] == row["group"]):
+        pairs += [(few, whole) for few in runs if few["sips"] == whole["sips"] and few["query_heads"] < few["group"]]
+    if not pairs:
         return []
-    text = ", ".join(
-        f"{row['sips']} x {row['cubes']} cubes{' (tokens over SIPs)' if row['span'] else ''} {_us(row)}" for row in runs
+    few, whole = max(pairs, key=lambda pair: pair[0]["makespan_ns"] / pair[1]["makespan_ns"])
+    copies, sips = few["group"] // few["query_heads"], few["sips"]
+    text = (
+        f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V make a decode step "
+        f"{few['makespan_ns'] / whole['makespan_ns']:.2f}x as long as one copy over {whole['ranks']} "
+        f"PEs{_cause(few, whole)}."
     )
-    return [f"One decode step at {runs[0]['context']:,} tokens by SIPs and cubes: {text}."]
+    return [Finding(text, "gqa_query_heads", 4)]
 
 
-def write_page(said: Sequence[str], rows: Sequence[Row], drawn: Sequence[Path], machine: Machine, folder: Path) -> Path:
-    """Write findings, tokens per second and figures as a page, and `gqa_tokens.csv`; return the page's path."""
-    tokens = tokens_table(rows, machine)
-    tokens.rename(columns=COLUMNS).to_csv(folder / TOKENS, index=False, lineterminator="\n")
-    lines = [TITLE, "", *(f"- {sentence}" for sentence in said), "", "## Tokens per second and SIP of decode", ""]
-    lines += [
-        "The bound reads the keys and values of all layers at the full bandwidth of HBM. *With weights* adds the",
-        "linear layers, which are not simulated: their weights at the full bandwidth of HBM.",
-        f"The same numbers are in [{TOKENS}]({TOKENS}).",
-        "",
-        *_table(tokens),
-        "",
-    ]
-    lines += [f"![{path.stem}]({path.name})" for path in drawn]
-    lines += [
-        "",
-        f"Machine {rows[0]['machine'][:12]}, code {rows[0]['code_version']}.",
-        "",
-    ]
-    path = folder / PAGE
-    path.write_text("\n".join(lines), encoding="utf-8", newline="\n")
-    return path
+def _more(rows: Sequence[Row]) -> list[Finding]:
+    """Say how far a decode step scales, and what sharing the tokens of a kv head over SIPs costs."""
+    runs = simulated(rows, "decode ranks")
+    apart = sorted((row for row in runs if not row["span"]), key=lambda row: row["sips"] * row["cubes"])
+    if len(apart) < 2:
+        return []
+    first, last = apart[0], apart[-1]
+    more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
+    text = (
+        f"{more:.0f} times the PEs make a decode step at {first['context']:,} tokens "
+        f"{first['makespan_ns'] / last['makespan_ns']:.1f}x faster ({_us(first)} to {_us(last)}){_links(last)}."
+    )
+    for span in (row for row in runs if row["span"]):
+        twin = next((r for r in apart if (r["sips"], r["cubes"]) == (span["sips"], span["cubes"])), None)
+        if twin:
+            factor = span["makespan_ns"] / twin["makespan_ns"]
+            text += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x as long{_cause(span, twin)}."
+    return [Finding(text, "gqa_scaling", 5)]
 
 
-def _table(frame: pd.DataFrame) -> list[str]:
-    """Return a frame as the lines of a markdown table; what is missing is a dash."""
-    lines = [list(frame.columns), ["---" if name == "note" else "---:" for name in frame.columns]]
-    lines += [list(map(_cell, frame.columns, row)) for row in frame.itertuples(index=False)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+def _cause(slow: Row, fast: Row) -> str:
+    """Return which part of the critical path is most of the difference of two runs, in words; empty if not known."""
+    if slow.get("path_hbm_ns") is None or fast.get("path_hbm_ns") is None:
+        return ""
+    more = {COLUMNS[name].description: slow[name] - fast[name] for name in _PATH}
+    part = max(more, key=lambda name: more[name])
+    return f": {more[part] / 1000:,.2f} us more of its critical path are {part}"
 
 
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isnan(value):  # not simulated
-        return "-"
-    if name == "of the bound":
-        return f"{value:.3f}"
-    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+def _links(row: Row) -> str:
+    share = row["path_links_ns"] / row["makespan_ns"] if row.get("path_links_ns") is not None else None
+    return "" if share is None else f", where links and routers are {share:.0%} of the critical path"

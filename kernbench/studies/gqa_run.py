@@ -1,12 +1,13 @@
-"""One run of attention over ranks: where q, k and v lie, which algorithm joins the ranks, and whether it is right.
+"""One run of attention over ranks: where q, k and v are stored, which algorithm joins the ranks, what bounds it.
 
-Every rank has its kv tokens of each item (a kv head of a sequence) in its own HBM slice. In prefill it has its query
-tokens there, too, and K/V tiles travel; in decode it has a copy of the one query token, and parts travel.
+Every rank has its kv tokens of each item (a kv head of a sequence) in its HBM slice. In prefill it also has its query
+tokens there, and K/V tiles travel; in decode it has a copy of the one query token, and parts travel. With data, the
+result is compared with numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
@@ -14,23 +15,35 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.result import Result
-from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
 from kernbench.ccl.install import resolve_algorithm_config
+from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mappers import by_shard
 from kernbench.ccl.plan import Plan
+from kernbench.components.tile_plan import cuts
+from kernbench.config import MachineConfig
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels import ring_attention
+from kernbench.kernels.flash import tiles
 from kernbench.kernels.lse_merge import EXTRA, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.studies.gqa_lanes import lanes
 from kernbench.topology.builder import Machine
 
 PHASES = ("prefill", "decode")
+ACROSS = ("pe", "cube")
+# Llama-3 70B, from its published configuration.
+LAYERS, HEADS, KV_HEADS, HEAD_DIM = 80, 64, 8, 128
+HIDDEN, FFN, VOCABULARY = 8192, 28672, 128256
+GROUP = HEADS // KV_HEADS
+# Of one layer: QKV, O, gate, up and down.
+LAYER_WEIGHTS = HIDDEN * ((HEADS + 2 * KV_HEADS) * HEAD_DIM + HEADS * HEAD_DIM + 3 * FFN)
+WEIGHTS = LAYERS * LAYER_WEIGHTS + 2 * VOCABULARY * HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,7 @@ class Setting:
     phase : str
         "prefill" or "decode".
     ranks, across : int, str
-        Ranks of each lane, and how they stand (see `gqa_lanes`).
+        Ranks of each lane, and their order (see `lanes`).
     sips, cubes, pes : int
         Devices, cubes of each, PEs of each, that take part.
     items : int
@@ -265,3 +278,169 @@ def _compare(
             f"{setting.phase} over {setting.ranks} ranks: {int((~(error <= allowed)).sum())} of {error.size} elements "
             f"are further off numpy's f64 than allowed; the worst by {np.nanmax(error):.3g}"
         )
+
+
+def lanes(ranks: int, across: str) -> Mapper:
+    """Return a mapper that makes lanes of `ranks` of the PEs that hold a shard, as many from each SIP.
+
+    Parameters
+    ----------
+    ranks : int
+        Participants of each lane.
+    across : str
+        "pe": the PEs of a cube follow each other, then those of the next cube; "cube": one PE of each cube, cube
+        after cube, and a lane for each PE. Cubes follow each other row by row, forth and back, so that neighbours are
+        neighbours on the mesh; SIPs follow each other in rank order.
+    """
+    if across not in ACROSS:
+        raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
+
+    def mapper(group: Group) -> list[tuple[Place, ...]]:
+        sips = len(group.shards)
+        if ranks % sips or len(group.shards[0]) * sips % ranks:
+            raise ArgumentError(
+                f"ranks = {ranks}: {sips} SIPs with {len(group.shards[0])} PEs that hold shards each; expected a "
+                "multiple of the SIPs and a divisor of the PEs"
+            )
+        parts = [_cut(_ordered(places, group.cube_columns), ranks // sips) for places in group.shards]
+        return [tuple(place for part in lane for place in part) for lane in zip(*parts, strict=True)]
+
+    def _ordered(places: Sequence[Place], columns: int) -> list[Place]:
+        order = sorted(places, key=lambda p: (snake(p[1], columns), _round_cube(p[2], places)))
+        return sorted(order, key=lambda p: p[2]) if across == "cube" else order
+
+    return mapper
+
+
+def snake(cube: int, columns: int) -> tuple[int, int]:
+    """Return where a cube comes when rows are gone through forth and back.
+
+    >>> sorted(range(6), key=lambda cube: snake(cube, 3))
+    [0, 1, 2, 5, 4, 3]
+    """
+    row, column = divmod(cube, columns)
+    return row, columns - 1 - column if row % 2 else column
+
+
+def _round_cube(pe: int, places: Sequence[Place]) -> tuple[bool, int]:
+    """Return where a PE comes on the way round a cube: the corners are listed NW, NE, SW, SE."""
+    n = max(p[2] for p in places) + 1
+    lower = pe >= n // 2
+    return lower, -pe if lower else pe
+
+
+def _cut(order: Sequence[Place], size: int) -> list[Sequence[Place]]:
+    return [order[at : at + size] for at in range(0, len(order), size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Memory of the whole model on the machine [B].
+
+    Attributes
+    ----------
+    weights, kv, room : int
+        What the weights take, the keys and values of all layers, and the HBM of the SIPs.
+    """
+
+    weights: int
+    kv: int
+    room: int
+
+    @property
+    def obstacle(self) -> str:
+        """Why it does not fit, or nothing."""
+        if self.weights + self.kv <= self.room:
+            return ""
+        return (
+            f"infeasible: {self.weights:,} B of weights and {self.kv:,} B of keys and values, HBM has {self.room:,} B"
+        )
+
+
+def need(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> Need:
+    """Return what the whole model needs on `sips` SIPs, with so many elements of keys (as many values) in a layer."""
+    item = as_dtype(dtype).itemsize
+    room = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip * sips
+    return Need(WEIGHTS * item, 2 * LAYERS * kv_elements * item, room)
+
+
+def slice_gbs(config: MachineConfig) -> float:
+    """Return the bandwidth of one HBM slice."""
+    return config.cube.hbm.channels * config.cube.hbm.channel_bw_gbs * config.cube.hbm.efficiency
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Counts of one setting, of all PEs together; bounds of the busiest PE [ns].
+
+    Attributes
+    ----------
+    flops : int
+        Useful ones: scores and weighted sums of the pairs that count.
+    kv_bytes : int
+        Keys and values, each read once.
+    hbm_ns : float
+        No run is faster: reading them from the slices.
+    matrix_ns : float
+        Nor this: the tiles of the matrix engine, padding included, spread evenly.
+    vector_ns : float
+        Nor this: the vector engine's passes over the scores.
+    useful : float
+        Useful MACs as a share of those of whole tiles.
+    """
+
+    flops: int
+    kv_bytes: int
+    hbm_ns: float
+    matrix_ns: float
+    vector_ns: float
+    useful: float
+
+    @property
+    def bound_ns(self) -> float:
+        """The largest of the bounds."""
+        return max(self.bounds.values())
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds by name."""
+        return {"HBM": self.hbm_ns, "matrix engine": self.matrix_ns, "vector engine": self.vector_ns}
+
+    @property
+    def limiter(self) -> str:
+        """Which bound is the largest."""
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+
+def work(config: MachineConfig, setting: Setting) -> Work:
+    """Return the counts of a setting.
+
+    Notes
+    -----
+    Vector passes per score: max, fused multiply-add, exp (slow), sum and cast on 32-bit lanes, a transposition on
+    16-bit ones. Under a causal mask half of the pairs count, plus half a diagonal; bounds count the pairs that are
+    useful, whatever tiles a diagonal cuts.
+    """
+    pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
+    lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
+    queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
+    pairs = queries * (context + 1) // 2 if setting.causal else queries * context
+    macs = 2 * lanes * pairs * setting.group * setting.head_dim
+    tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
+    rows, kv = q * setting.group, min(kv, setting.tokens)
+    whole = (
+        cuts(kv, tile.m) * cuts(setting.head_dim, tile.k) * cuts(rows, tile.n)
+        + cuts(rows, tile.m) * cuts(kv, tile.k) * cuts(setting.head_dim, tile.n)
+    ) * (tile.m * tile.k * tile.n)
+    useful = 2 * rows * kv * setting.head_dim / whole
+    scores = lanes * pairs * setting.group / setting.programs
+    cycles = scores * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
+    kv_bytes = 2 * lanes * context * setting.head_dim * item
+    return Work(
+        flops=2 * macs,
+        kv_bytes=kv_bytes,
+        hbm_ns=kv_bytes / (slice_gbs(config) * setting.programs),
+        matrix_ns=macs / useful / macs_per_ns(config, setting.dtype) / setting.programs,
+        vector_ns=cycles / pe.pe_math.clock_ghz,
+        useful=useful,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -20,11 +21,15 @@ from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, InterruptedRun
 from kernbench.studies.points import FINISHED, progress
 from kernbench.studies.stamp import foreign, is_made, made_of, read_cells, stamp
-from kernbench.sweeps.store import LOCK
+from kernbench.sweeps.cache import OFF, VARIABLE
+from kernbench.sweeps.runner import TO_DO
+from kernbench.sweeps.store import LOCK, entries
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"
 MACHINE = "machine.yaml"
+KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
+KEPT_S = 10.0
 
 
 class Report(NamedTuple):
@@ -102,7 +107,8 @@ def run(
     parameters
         Further parameters of the notebook, over those of milestones/NAME.yaml. Files are named as from here.
     again
-        Execute it in any case.
+        Execute it in any case, and simulate every point: neither the cache nor rows that are kept are used. What an
+        interrupted run of this kind has finished is.
 
     Raises
     ------
@@ -138,12 +144,19 @@ def run(
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or values["rerender"]):
         return Report(out, found=True)
+    kept = folder() / KEPT / f"{stem}.jsonl"
+    if kept.is_file() and not again and not (work / FINISHED).exists():
+        work.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kept, work / FINISHED)
     if values["rerender"] and out.is_dir():
         shutil.copytree(out, work, dirs_exist_ok=True)
     if isinstance(topology, Machine):
         work.mkdir(parents=True, exist_ok=True)
         (work / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
-    _execute(notebook, work, values)
+    with _without_cache() if again else contextlib.nullcontext():
+        _execute(notebook, work, values)
+    if again and output is None and not (given or overrides or topology):
+        _keep(work / FINISHED, kept)
     for passing in (FINISHED, LOCK):
         (work / passing).unlink(missing_ok=True)
     if not values["rerender"]:  # which draws results of whatever code made them
@@ -176,6 +189,29 @@ def _recover(out: Path) -> None:
         former.rename(out)
     elif former.exists():
         shutil.rmtree(former)
+
+
+@contextlib.contextmanager
+def _without_cache() -> Iterator[None]:
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = OFF
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def _keep(finished: Path, kept: Path) -> None:
+    """Keep the rows that took long to simulate."""
+    slow = {entry["key"]: entry for entry in entries(finished) if entry.get("seconds", -1) >= KEPT_S}
+    kept.unlink(missing_ok=True)
+    if slow:
+        kept.parent.mkdir(exist_ok=True)
+        text = "".join(f"{json.dumps(entry)}\n" for _, entry in sorted(slow.items()))
+        kept.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _full(path: Path) -> dict[str, Any]:
@@ -240,7 +276,11 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
 
 def _begun(out: Path) -> bool:
     """Return whether the study has written anything: what it refuses before leaves nothing behind."""
-    return out.is_dir() and any(path.name not in (MACHINE, LOCK) for path in out.iterdir())
+    if not out.is_dir():
+        return False
+    if any(path.name not in (MACHINE, LOCK, FINISHED) for path in out.iterdir()):
+        return True
+    return any(TO_DO in entry for entry in entries(out / FINISHED))
 
 
 @contextlib.contextmanager

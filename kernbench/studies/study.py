@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MOST_FINDINGS = 7
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
+LABELS = "labels"  # in a point: columns of its row that the simulation does not depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class Study:
     def points(self, machine: Machine, *_: Any, **parameters: Any) -> list[Row]:
         """Return the points for a machine: for each the keywords of `simulate`, as plain (JSON) values.
 
-        The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value.
+        The key "machine" of a point, if there is one, is a mapping of changes to the machine: path to value. The key
+        "labels" is a mapping of columns that are added to its row: points that differ in nothing else share a run.
         """
         raise self._missing("points")
 
@@ -171,6 +173,10 @@ class Study:
     def check(self, machine: Machine, *_: Any, **parameters: Any) -> list[str]:
         """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
         return []
+
+    def refused(self, machine: Machine, *_: Any, **parameters: Any) -> dict[str, str]:
+        """Return what was asked for and is not among the points, each with the reason."""
+        return {}
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Return what the rows say. A finding that rests on points that were not run must not be made."""
@@ -242,7 +248,7 @@ class Study:
             raise ConfigError([f"{self.name}: {fault}" for fault in faults])
         points = self.points(base, **given)
         machines = [machine_of(base.spec, point.get(MACHINE)) for point in points]
-        values = [{name: value for name, value in point.items() if name != MACHINE} for point in points]
+        values = [{name: value for name, value in point.items() if name not in (MACHINE, LABELS)} for point in points]
         name, code = study_name(self.simulate), study_version(self.simulate)
         keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
         order = sorted(range(len(points)), key=lambda i: (-self.work(machines[i], **values[i]), i))
@@ -259,8 +265,10 @@ class Study:
             if outcome.status != OK:
                 raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
             found[key] = outcome.row
-        stamps = [{"machine": where.hash, "code_version": code_version()} for where in machines]
-        return [found[key] | stamp for key, stamp in zip(keys, stamps, strict=True)]
+        return [
+            {**point.get(LABELS, {}), **found[key], "machine": where.hash, "code_version": code}
+            for point, key, where in zip(points, keys, machines, strict=True)
+        ]
 
     def report(
         self,
@@ -410,6 +418,9 @@ class Report:
                 lines += _figure(chart, self.rows)
         for heading, table in study.tables(self.rows).items():
             lines += [f"## {heading}", "", *_markdown(table, study.columns), ""] if len(table) else []
+        refused = self.study.refused(self.machine, **self.parameters)
+        if refused:
+            lines += ["## Refused", "", *(f"- {name}: {why}" for name, why in refused.items()), ""]
         used = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.parameters.items())
         lines += ["## Method", "", study.method or (study.__doc__ or "").strip(), ""]
         lines += [f"Parameters: {used}.", ""] if used else []

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,13 +144,15 @@ class Cache:
             )
             return [Group(*row) for row in rows]
 
-    def prune(self, *, keep: str | None = None, older_than_days: float | None = None, study: str | None = None) -> int:
+    def prune(
+        self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
+    ) -> int:
         """Take rows away and return how many; without a condition, all.
 
         Parameters
         ----------
-        keep : str or None
-            A version whose rows stay.
+        keep : collection of str or None
+            Versions of the code whose rows stay.
         older_than_days : float or None
             Only rows made earlier than this.
         study : str or None
@@ -158,15 +160,18 @@ class Cache:
         """
         if not self.path.is_file():
             return 0
-        conditions, values = ["1"], []
+        conditions: list[str] = ["1"]
+        values: list[object] = []
         for condition, value in (
-            ("substr(version, 1, 12) != ?", keep),
             ("made < ?", None if older_than_days is None else time.time() - older_than_days * 86400),
             ("study = ?", study),
         ):
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
+        if keep is not None:
+            conditions.append(f"substr(version, 1, 12) NOT IN ({', '.join('?' * len(keep))})")
+            values.extend(keep)
         with self._told(), self._open() as database:
             gone = database.execute(f"DELETE FROM points WHERE {' AND '.join(conditions)}", values).rowcount  # noqa: S608
             database.execute("DELETE FROM logs WHERE key NOT IN (SELECT key FROM points)")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
-from inspect import isfunction
+from inspect import isclass, isfunction, ismethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,26 +21,71 @@ Row = dict[str, Any]
 Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
+_STUDIES = "kernbench.studies"
+_SHOWS = {"viz", "sweeps", "benches", "cli", "notebook"}  # subpackages that no row of a study depends on
 
 
 @cache
-def code_version() -> str:
+def code_version(study: str = "") -> str:
     """Return the hash of the package's sources and data files: results of other code are not reused.
 
-    The sources of the compiled core count; its built files do not, so that the hash is the same without a core.
+    With the name of a module in `kernbench.studies`, only what its rows can depend on counts: neither what draws and
+    shows them nor other studies. The sources of the compiled core count; its built files do not, so that the hash is
+    the same without a core.
     """
     root = Path(__file__).parents[1]
+    files = {path for path in root.rglob("*") if path.suffix in _CODE}
+    if study.startswith(f"{_STUDIES}."):
+        own = _simulating(root, study)
+        files = {path for path in files if _decides_rows(path.relative_to(root)) or path in own}
     digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in _CODE):
+    for path in sorted(files):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:12]
 
 
+def _decides_rows(path: Path) -> bool:
+    """Return whether a file of the package, outside of studies, can change a row."""
+    return path.parts[0] not in _SHOWS and (path.parts[0] != "studies" or path.suffix != ".py")
+
+
+def _simulating(root: Path, study: str) -> set[Path]:
+    """Return the file of a study, and those of the modules of studies that it imports, but for frame and reports."""
+    found: set[Path] = set()
+    todo = [study]
+    while todo:
+        name = todo.pop()
+        path = root.parent.joinpath(*name.split(".")).with_suffix(".py")
+        if path in found or not path.is_file() or name == f"{_STUDIES}.study" or name.endswith("_report"):
+            continue
+        found.add(path)
+        todo += [other for other in _imports(path) if other.startswith(_STUDIES)]
+    return found
+
+
+def _imports(path: Path) -> set[str]:
+    """Return what a module imports, the names in `from ... import` as if each were a module."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
 def study_name(fn: Study) -> str:
     """Return `module:function` of a study."""
     fn, _ = _inner(fn)
+    if ismethod(fn):
+        return f"{_owner(fn).__module__}:{_owner(fn).__qualname__}.{fn.__name__}"
     return f"{fn.__module__}:{getattr(fn, '__qualname__', type(fn).__name__)}"
+
+
+def _owner(fn: Study) -> Any:
+    """Return what is defined by a module: a function, or the class of the object whose method this is."""
+    return type(fn.__self__) if ismethod(fn) else fn
 
 
 def study_version(fn: Study) -> str:
@@ -47,27 +93,32 @@ def study_version(fn: Study) -> str:
 
     A function of a notebook or script, or one made by another function, counts with the values that it uses, and so do
     values that a partial binds, and the nearest ccl.yaml if it is not as packaged: studies of collectives read it. What
-    a module outside the package imports in turn is not looked at.
+    a module outside the package imports in turn is not looked at. Of a study of the package counts what decides rows.
     """
     fn, bound = _inner(fn)
-    file = getattr(sys.modules.get(fn.__module__), "__file__", None)
-    stands_in_file = isfunction(fn) and "<locals>" not in fn.__qualname__ and file and fn.__module__ != "__main__"
+    owner = _owner(fn)
+    module: str = owner.__module__
+    package = code_version(module)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    named = isfunction(owner) or isclass(owner)
+    stands_in_file = named and "<locals>" not in owner.__qualname__ and file and module != "__main__"
     parts = [] if stands_in_file else [_pickled(fn)]
     parts += [_pickled(bound)] if bound else []
     collectives, packaged = _collectives()
     parts += [collectives] if collectives != packaged else []
-    if stands_in_file and fn.__module__.partition(".")[0] != __package__.partition(".")[0]:
+    if stands_in_file and module.partition(".")[0] != __package__.partition(".")[0]:
         parts.append(Path(str(file)).read_bytes())
     own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
-    return f"{code_version()}+{own}" if parts else code_version()
+    return f"{package}+{own}" if parts else package
 
 
 def own_module(fn: Study) -> ModuleType | None:
     """Return the module of a study, if it is one of the user's own: a file that is not installed anywhere."""
     fn, _ = _inner(fn)
-    module = sys.modules.get(fn.__module__)
+    name: str = _owner(fn).__module__
+    module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    if module is None or file is None or fn.__module__ == "__main__":
+    if module is None or file is None or name == "__main__":
         return None
     roots = (Path(__file__).parents[1], *(Path(path) for path in sysconfig.get_paths().values()))
     return None if any(Path(file).resolve().is_relative_to(root.resolve()) for root in roots) else module

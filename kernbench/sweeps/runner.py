@@ -89,7 +89,7 @@ def run(
             if put is not None and outcome.status == OK:
                 put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
             if store is not None and (keep_failed or outcome.status == OK):
-                store.append(_entry(key, outcome, limits))
+                store.append({**_entry(key, outcome, limits), "made_of": _made_of(job, key)})
             yield key, outcome, False
 
 
@@ -110,6 +110,10 @@ def _entry(key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
         return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6)}
     limit = {TIME: limits.seconds, MEMORY: limits.mib}.get(outcome.status)
     return {"key": key, **asdict(outcome), "limit": limit}
+
+
+def _made_of(job: Job, key: str) -> dict[str, Any]:
+    return {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
 
 
 def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from math import log10
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ArgumentError
@@ -25,6 +27,7 @@ FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the 
 MOST_LINES = 5
 SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
 _WIDTH, _HEIGHT = 440, 270
+_CAPTION = 110  # characters of a line
 _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
 
 
@@ -96,7 +99,7 @@ class Chart:
         if hasattr(picture, "savefig"):
             return picture
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"
-        return themed(picture, self.heading(rows), [part for part in (self.caption, count) if part])
+        return themed(picture, self.heading(rows), [*wrap(self.caption, _CAPTION), count])
 
     def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
         """Return the picture for a notebook cell, as it is without a kernel too; a sentence if it takes no row."""
@@ -172,7 +175,7 @@ def lines(
 
         data = _frame([row for row in rows if row.get(y) is not None])
         names = _ranked(data, by, y, panel, rank)
-        data = _with_labels(data[data[by].isin(names)].reset_index(drop=True), x, y, by, panel)
+        data = _with_labels(data[data[by].isin(names)].reset_index(drop=True), x, y, by, panel, log_y)
         colour = alt.Color(by, scale=alt.Scale(domain=names, range=list(palette.SERIES)), legend=None)
         dash = alt.StrokeDash(by, scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None)
         shown = [alt.Tooltip(name, title=_title(columns, name)) for name in dict.fromkeys([by, x, y])]
@@ -184,7 +187,10 @@ def lines(
             axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False),
         )
         y_axis = alt.Y(
-            y, type="quantitative", title=_title(columns, y), scale=alt.Scale(type="log") if log_y else alt.Undefined
+            y,
+            type="quantitative",
+            title=_title(columns, y),
+            scale=alt.Scale(type="log", nice=False, padding=8) if log_y else alt.Undefined,
         )
         chosen = alt.selection_point(fields=[by], bind="legend")
         base = alt.Chart().encode(x=x_axis, y=y_axis, color=colour)
@@ -206,16 +212,18 @@ def lines(
     return draw
 
 
-def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str) -> pd.DataFrame:
+def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str, log_y: bool) -> pd.DataFrame:
     """Return the rows with a label at the end of each line, moved apart where labels would overlap."""
     data = data.sort_values(x, kind="stable").assign(_label="", _label_y=lambda rows: rows[y])
     ends = data.groupby([by, panel] if panel else [by], sort=False).tail(1)
-    span = max(float(data[y].max() - min(0, data[y].min())), 1e-12)  # axes begin at zero
+    height = data[y].map(log10) if log_y else data[y]
+    least = height.min() if log_y else min(0, height.min())  # a linear axis begins at zero
+    apart = max(float(height.max() - least), 1e-12) * (0.075 if log_y else 0.05)
     for _, group in ends.groupby(panel) if panel else [("", ends)]:
         at = float("-inf")
         for index in group.sort_values(y).index:
-            at = max(float(data.loc[index, y]), at + span * 0.05)
-            data.loc[index, "_label"], data.loc[index, "_label_y"] = str(data.loc[index, by]), at
+            at = max(float(height[index]), at + apart)
+            data.loc[index, "_label"], data.loc[index, "_label_y"] = str(data.loc[index, by]), 10**at if log_y else at
     return data
 
 
@@ -406,7 +414,8 @@ def _bytes_axis() -> Any:
     alt = _altair()
 
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
-    return alt.Axis(grid=False, values=[4**i for i in range(20)], labelExpr=words)
+    sizes = [4**i for i in range(20)]
+    return alt.Axis(grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelFlush=False)
 
 
 def _ink(colour: str) -> str:

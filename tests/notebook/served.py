@@ -156,6 +156,11 @@ class Socket:
             "comm_msg", {"comm_id": widget, "data": {"method": "update", "state": state, "buffer_paths": []}}
         )
 
+    async def click(self, widget):
+        """Press a button."""
+        said = {"method": "custom", "content": {"event": "click"}}
+        await self.send("comm_msg", {"comm_id": widget, "data": said})
+
     def named(self, css):
         """Return the id of the widget with a CSS class."""
         [found] = [key for key, state in self.widgets.items() if css in state.get("_dom_classes", ())]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 import time
 
@@ -72,6 +74,34 @@ def test_a_run_is_cancelled_in_each_phase(phase):
     while any(thread.name.startswith("kernbench") for thread in threading.enumerate()):
         assert time.monotonic() < deadline, "a thread is left behind"
         time.sleep(0.01)
+
+
+SLOW = """
+import time
+from tests.notebook import test_job
+test_job.importing.set()
+for _ in range(50):
+    time.sleep(0.01)
+whole = True
+"""
+importing = threading.Event()
+
+
+def test_a_cancelled_run_leaves_no_module_half_imported(tmp_path, monkeypatch):
+    (tmp_path / "imported_slowly.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(torch):
+        importlib.import_module("imported_slowly")
+        while True:
+            pass
+
+    run, ends = job(program)
+    assert importing.wait(LONG_S)
+    run.cancel()
+    assert run.wait(LONG_S)
+    assert ends[0].cancelled
+    assert sys.modules["imported_slowly"].whole
 
 
 def test_a_limit_ends_a_run_and_says_where():

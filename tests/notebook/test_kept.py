@@ -207,8 +207,7 @@ def test_what_a_program_shows_is_shown_again():
 
 
 def test_what_is_not_known_to_be_the_same_is_run_each_time(cache, tmp_path, monkeypatch):
-    for work in ("copies", "bench gemm-single-pe"):
-        run(explorer(work))
+    run(explorer("copies"))
     own = explorer()
     own.form.set("cube.noc.router.impl", "kernbench.components.builtin.transit:Router")
     run(own)
@@ -216,6 +215,18 @@ def test_what_is_not_known_to_be_the_same_is_run_each_time(cache, tmp_path, monk
     (tmp_path / "ccl.yaml").write_text(default_ccl_path().read_text() + "\n# mine\n")
     run(explorer())
     assert kept_points(cache) == 0
+
+
+def test_a_finished_bench_is_found_with_the_same_settings(monkeypatch):
+    monkeypatch.setenv("MATMUL_M", "32")
+    first, _ = run(explorer("bench matmul-composite"))
+    again, _ = run(explorer("bench matmul-composite"))
+    assert again.message.startswith("from the cache")
+    assert again.finished.result.records.digest() == first.finished.result.records.digest()
+    monkeypatch.setenv("MATMUL_M", "64")
+    other, _ = run(explorer("bench matmul-composite"))
+    assert other.message == ""
+    assert other.finished.result.latency_ns > first.finished.result.latency_ns
 
 
 def test_a_log_that_cannot_be_read_is_run_again(cache, monkeypatch):

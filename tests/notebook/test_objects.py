@@ -6,7 +6,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.kernels.gemm import gemm
-from kernbench.studies.ccl_explore import explore as allreduce
+from kernbench.studies.ccl import CclStudy
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def objects():
     result = torch.result
     bench = kb.run(lambda torch: torch.ones(4, device="ahbm").numpy(), machine)
     with kb.session("preset:default") as torch:
-        decision = allreduce(torch)
+        decision = CclStudy().program(torch)
     return [machine, *shown, result, result.records, result.why(), kb.compare(result, result), bench, torch, decision]
 
 

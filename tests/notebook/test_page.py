@@ -23,7 +23,7 @@ pytestmark = [
 ]
 SERVE = f"""
 from kernbench.notebook import page, serve
-page.MOST_KERNELS, page.MOST_OF_A_VISITOR = 3, 2
+page.MOST_KERNELS, page.MOST_OF_A_VISITOR, page.MOST_RUNS = 3, 2, 2
 serve.notebook = lambda: {str(ROOT / "notebooks" / "explorer.ipynb")!r}
 serve.serve_page(serve.web_arguments(TOKEN, PORT, browser=False))
 """
@@ -138,6 +138,47 @@ def test_a_visitor_has_a_few_pages_and_a_full_server_says_so(address, visitor, k
         Visitor(address).open()
     assert b"no more fit on this server" in full.value.read()
     full.value.close()
+
+
+async def press_run(socket):
+    """Press Run, whatever the page shows."""
+    run = socket.named("kb-run")
+    await socket.set(run, disabled=False)
+    await socket.click(run)
+
+
+async def runs(socket):
+    """Return how many runs the page's history has."""
+    return (await socket.states())[socket.named("kb-history")]["value"].count("<tr><td>")
+
+
+async def refused(socket):
+    """Press Run twice on a page where none is under way; return the runs before and after, and what the page says."""
+    before = await runs(socket)
+    for _ in range(2):
+        await press_run(socket)
+    return before, await runs(socket), socket.widgets[socket.named("kb-note")]["value"]
+
+
+def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(tmp_path):
+    async def used_up(socket):
+        for n in (1, 2):
+            await press_run(socket)
+            while await runs(socket) < n:
+                pass
+        return await refused(socket)
+
+    async def first(socket):
+        await press_run(socket)
+        while await runs(socket) < 1:
+            pass
+
+    with served("web", tmp_path, code=SERVE) as address:
+        visitor = Visitor(address)
+        told = "you have started 2 runs within an hour, as many as this page allows; try later"
+        assert said(address, visitor.open(), used_up) == (2, 2, told)
+        assert said(address, visitor.open(), refused) == (0, 0, told)
+        said(address, Visitor(address).open(), first)
 
 
 def test_the_kernel_of_an_idle_page_ends(tmp_path):

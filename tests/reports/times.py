@@ -19,7 +19,7 @@ _COLLECTIVE = (
 )  # fmt: skip
 _ATTENTION = (
     "series", "phase", "context", "batch", "sips", "cubes", "query_heads", "span", "lane_of", "queries", "across",
-    "causal", "order", "ring", "merge", "ranks", "lanes", "items", "part",
+    "causal", "order", "ring", "merge", "ranks", "lanes", "items", "part", "panel",
 )  # fmt: skip
 _FACTOR = (
     "factor", "direction", "cube.hbm.channel_bw_gbs", "cube.ucie.bw_gbs", "cube.ucie.port_ns", "cube.noc.link_bw_gbs",
@@ -28,16 +28,9 @@ _GRID = ("cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology")
 
 # Each file of a report: the columns that name a row. Rows of one name share a digest, in their order.
 KEYS: dict[str, tuple[str, ...]] = {
-    "ccl/buffer_kinds.csv": _COLLECTIVE,
-    "ccl/summary.csv": _COLLECTIVE,
+    "ccl/ccl.csv": _COLLECTIVE,
     "ccl/ccl.json": _COLLECTIVE,
-    "design_space/decode_factors.csv": _FACTOR,
-    "design_space/decode_grid.csv": _GRID,
-    "design_space/decode_ties.csv": ("tie_seed",),
-    "design_space/gpt2_factors.csv": _FACTOR,
-    "design_space/gpt2_grid.csv": _GRID,
-    "design_space/gpt2_modes.csv": ("mode",),
-    "design_space/gpt2_ties.csv": ("tie_seed",),
+    "design_space/design_space.csv": ("table", *_GRID, *_FACTOR, "tie_seed"),
     "design_space/design_space.json": ("table", *_GRID, *_FACTOR, "tie_seed"),
     "gemm/gemm.csv": ("shape", "variant", "gather", "dtype"),
     "gemm/gemm.json": ("shape", "variant", "gather", "dtype"),
@@ -45,7 +38,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "gemm/layers.json": ("list", "name", "tp", "shape", "placement", "dtype"),
     "gqa/gqa.csv": _ATTENTION,
     "gqa/gqa.json": _ATTENTION,
-    "gqa/gqa_tokens.csv": ("context_tokens", "batch_sequences"),
     "probe/probe.csv": ("case", "nbytes"),
     "probe/probe.json": ("case", "nbytes"),
     "probe/probe_hops.csv": ("case", "nbytes"),

@@ -164,3 +164,16 @@ def test_permuted_ranks_decide_ties_and_nothing_else():
     assert seen == {(5030, 6030), (6030, 5030)}
     apart = (PE0, SLICE1, 256, 0), (PE1, SLICE1, 256, 2029)
     assert {tuple(ends(*apart, tie_seed=seed)) for seed in range(20)} == {(6029, 5029)}
+
+
+@pytest.mark.parametrize("memory", [hbm(0, 0, 0), sram(0, 0)])
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_request_has_at_least_one_byte(memory, what):
+    engine = Engine(resolve_topology("preset:small"))
+    ask = getattr(engine, what)
+    with pytest.raises(ValueError, match="0 bytes: a request has at least one"):
+        ask(pe_dma(0, 0, 0), memory, 0, 0, lambda: None)
+    done = []
+    ask(pe_dma(0, 0, 0), memory, 0, 1, lambda: done.append(1))
+    engine.run()
+    assert done == [1]

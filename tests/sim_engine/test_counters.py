@@ -15,7 +15,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.counters import ENGINES
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
-from kernbench.studies import ccl_explore, gemm
+from kernbench.studies import gemm
+from kernbench.studies.ccl import CclStudy
 
 
 class Reader(Observer):
@@ -40,7 +41,7 @@ PROGRAMS = {
     "gemm from memory": ("small", lambda torch: gemm.product(torch, 128, 256, 128, "ref_ref", "f16")),
     "gemm from TCM": ("small", lambda torch: gemm.product(torch, 128, 256, 128, "load_load", "f16")),
     "transfers": ("default", transfers),
-    "all-reduce": ("default", lambda torch: ccl_explore.explore(torch, elements=16384, cubes=2, pes=2)),
+    "all-reduce": ("default", lambda torch: CclStudy().program(torch, elements=16384, cubes=2, pes=2)),
 }
 
 

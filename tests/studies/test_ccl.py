@@ -1,10 +1,9 @@
-"""The collectives study: rows against bounds and closed forms, an algorithm of one's own, findings."""
+"""The collectives study: rows against bounds and closed forms, user-defined algorithms, findings, the report."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
 
-import numpy as np
 import pytest
 
 import kernbench as kb
@@ -14,13 +13,19 @@ from kernbench.ccl.plan import plan
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.studies import ccl, ccl_cases, ccl_findings, ccl_lists, ccl_own, ccl_report, ccl_run
-from kernbench.studies.ccl import Case
-from kernbench.studies.ccl_ready import Ready
-from kernbench.studies.points import FINISHED
+from kernbench.studies import ccl, ccl_points, ccl_report, ccl_run
+from kernbench.studies.ccl import Case, CclStudy
+from kernbench.studies.study import Report
+from kernbench.sweeps.store import FINISHED
 
 CONFIG = load_ccl_config(default_ccl_path())
+STUDY = CclStudy()
 RING_OF_FOUR = (4, "ring_1d")
+
+
+def system(machine, count, topology, w=None, h=None):
+    sips = {"count": count, "topology": topology, "w": w, "h": h}
+    return kb.load(machine, {f"system.sips.{key}": value for key, value in sips.items()})
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +35,18 @@ def machine():
 
 @pytest.fixture(scope="module")
 def rows(machine):
-    cases = ccl_cases.by_size(CONFIG, machine.config, [RING_OF_FOUR], [64, 16384], programs=16)
-    cases += ccl_cases.by_size(CONFIG, machine.config, [RING_OF_FOUR], [4096], programs=16, others=True)
-    return ccl.sweep(machine, cases, config=CONFIG)[0]
+    sizes = {"systems": [RING_OF_FOUR], "sizes": [64, 16384]}
+    others = {"systems": [RING_OF_FOUR], "sizes": [4096]}
+    return STUDY.run(machine, by_rank=[sizes], by_cube=[sizes], root_bytes=64, others=others)
 
 
 def by_name(rows, nbytes):
-    return {row["algorithm"]: row for row in rows if row["bytes_per_pe"] == nbytes}
+    return {row["algorithm"]: row for row in rows if row["bytes_per_pe"] == nbytes and row["slice"] == "sizes"}
 
 
 def test_bounds_hold_in_every_row(rows):
     assert len(rows) > 20
-    assert ccl_findings.broken(rows) == []
+    assert ccl_report.broken(rows) == []
     assert all(row["latency_ns"] < 16 * row["bound_ns"] for row in rows)
 
 
@@ -52,18 +57,21 @@ def test_closed_forms_are_near_where_nobody_gets_in_the_way(rows):
             assert row["latency_ns"] == pytest.approx(row["closed_form_ns"], rel=0.15), row["algorithm"]
 
 
-def test_closed_forms_are_within_two_fifths_where_levels_and_trees_meet():
-    cases = [
-        Case("x", 64, "torus_2d", "halving_doubling_allreduce", 1024, w=8, h=8),  # levels that keep apart
-        Case("x", 2, "ring_1d", "double_tree_allreduce", 1 << 20),  # what leaves memory holds its slot longer
-        Case("x", 8, "torus_2d", "double_tree_allreduce", 98304, w=4, h=2),  # results come behind sums
-        Case("x", 6, "torus_2d", "tree_allreduce", 98304, w=3, h=2),
-        Case("x", 6, "torus_2d", "direct_all_to_all", 24576, w=3, h=2),
-        Case("x", 8, "ring_1d", "ring_allreduce_tcm", 1 << 20, changes={"n_slots": 8}),  # window and link are alike
-    ]
-    for row in ccl.sweep("preset:default", cases, config=CONFIG)[0]:
-        assert row["bound_ns"] <= row["latency_ns"], row["algorithm"]
-        assert 1 / 1.4 < row["latency_ns"] / row["closed_form_ns"] < 1.4, (row["algorithm"], row["n_sips"])
+@pytest.mark.parametrize(
+    ("where", "name", "nbytes", "settings"),
+    [
+        ((64, "torus_2d", 8, 8), "halving_doubling_allreduce", 1024, {}),  # levels that keep apart
+        ((2, "ring_1d"), "double_tree_allreduce", 1 << 20, {}),  # what leaves memory holds its slot longer
+        ((8, "torus_2d", 4, 2), "double_tree_allreduce", 98304, {}),  # results come behind sums
+        ((6, "torus_2d", 3, 2), "tree_allreduce", 98304, {}),
+        ((6, "torus_2d", 3, 2), "direct_all_to_all", 24576, {}),
+        ((8, "ring_1d"), "ring_allreduce_tcm", 1 << 20, {"n_slots": 8}),  # window and link are equal
+    ],
+)
+def test_closed_forms_are_within_two_fifths_where_levels_and_trees_meet(where, name, nbytes, settings):
+    row = STUDY.simulate(system("preset:default", *where), algorithm=name, nbytes=nbytes, **settings)
+    assert row["bound_ns"] <= row["latency_ns"]
+    assert 1 / 1.4 < row["latency_ns"] / row["closed_form_ns"] < 1.4
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(rows):
@@ -76,17 +84,24 @@ def test_bus_bandwidth_is_that_of_nccl_tests(rows):
     assert [ccl.bus_factor(name, 4) for name in ("all_gather", "broadcast")] == [0.75, 1]
 
 
-def test_what_is_not_admitted_is_refused_with_its_reason(machine):
-    _, refused = ccl.sweep(machine, [Case("x", 4, "ring_1d", "tree_allreduce_7", 64)], config=CONFIG)
-    assert refused == {
-        "tree_allreduce_7 on 4 SIPs, ring_1d": "world_size = 7, but 4 take part; give it so many, or leave world_size "
-        "out"
-    }
+def test_what_is_not_admitted_is_refused_with_its_reason(machine, tmp_path):
+    given = STUDY.complete({"by_rank": [{"systems": [RING_OF_FOUR], "sizes": [64, 128]}]})
+    reason = "world_size = 7, but 4 take part; give it so many, or leave world_size out"
+    assert STUDY.refused(machine, **given) == {"tree_allreduce_7 on 4 SIPs, ring_1d": reason}
+    assert not [point for point in STUDY.points(machine, **given) if point["algorithm"] == "tree_allreduce_7"]
+    with pytest.raises(ConfigError, match="world_size = 7, but 4 take part"):
+        STUDY.simulate(system(machine, *RING_OF_FOUR), algorithm="tree_allreduce_7")
 
 
-def test_an_unknown_algorithm_stops_everything(machine):
+def test_parameters_without_a_point_are_refused(machine, tmp_path):
+    with pytest.raises(ConfigError, match="ccl: no size is given"):
+        STUDY.run(machine, folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_unknown_algorithm_is_refused(machine):
     with pytest.raises(KernbenchError, match=r"'ring_allreduce' is unknown; did you mean .*\? known: "):
-        ccl.sweep(machine, [Case("x", 4, "ring_1d", "ring_allreduce", 64)], config=CONFIG)
+        STUDY.simulate(system(machine, *RING_OF_FOUR), algorithm="ring_allreduce")
 
 
 def passing(t_ptr, n, world, *, tl):
@@ -98,16 +113,48 @@ def passing(t_ptr, n, world, *, tl):
     tl.store(t_ptr, total)
 
 
-def test_an_algorithm_of_ones_own_stands_in_the_table_and_the_figure(machine):
-    mine = algorithm(passing)
-    cases = [Case("mine", 4, "ring_1d", name, n) for name in ("passing", "ring_allreduce_tcm") for n in (64, 65536)]
-    rows, _ = ccl.sweep(machine, cases, config=CONFIG, own=[mine])
-    own = [row for row in rows if row["algorithm"] == "passing"]
+def own_file(folder, *kernels):
+    """Return a Python file with algorithms: the kernels of this file."""
+    lines = ["from kernbench.ccl.algorithm import algorithm", *map(inspect.getsource, kernels)]
+    lines.append(f"mine = [{', '.join(f'algorithm({kernel.__name__})' for kernel in kernels)}]")
+    (folder / "mine.py").write_text("\n\n".join(lines), encoding="utf-8")
+    return str(folder / "mine.py")
+
+
+def test_a_user_defined_algorithm_is_in_the_table_and_the_figure(machine, tmp_path):
+    grid = [{"systems": [RING_OF_FOUR], "sizes": [64, 65536]}]
+    report = STUDY.report(machine, folder=tmp_path / "report", own=own_file(tmp_path, passing), by_rank=grid)
+    own = [row for row in report.rows if row["algorithm"] == "passing"]
     assert [row["closed_form_ns"] for row in own] == [None, None]
     assert all(row["latency_ns"] > row["bound_ns"] for row in own)
-    times = {(row["algorithm"], row["bytes_per_pe"]): row["latency_ns"] for row in rows}
+    times = {(row["algorithm"], row["bytes_per_pe"]): row["latency_ns"] for row in report.rows}
     assert times["passing", 64] < times["ring_allreduce_tcm", 64]
     assert times["passing", 65536] > times["ring_allreduce_tcm", 65536]
+    assert "passing" in (tmp_path / "report" / "ccl_rank.svg").read_text()
+
+
+def test_a_changed_file_is_simulated_again(machine, tmp_path):
+    given = {"own": own_file(tmp_path, passing), "by_rank": [{"systems": [RING_OF_FOUR], "sizes": [64]}]}
+    own = [row for row in STUDY.run(machine, **given) if row["algorithm"] == "passing"]
+    file = tmp_path / "mine.py"
+    file.write_text(file.read_text().replace("range(world - 1)", "range(2 * world - 1)"), encoding="utf-8")
+    again = [row for row in STUDY.run(machine, **given) if row["algorithm"] == "passing"]
+    assert "failed" not in own[0]
+    assert again[0]["failed"].startswith("passing: sip")
+
+
+def lazy(t_ptr, n, world, *, tl):
+    tl.store(t_ptr, tl.load(t_ptr, shape=n))
+
+
+def test_a_wrong_sum_of_a_user_defined_algorithm_is_in_the_report(machine, tmp_path):
+    grid = [{"systems": [RING_OF_FOUR], "sizes": [64]}]
+    report = STUDY.report(machine, folder=tmp_path / "report", own=own_file(tmp_path, lazy), by_rank=grid)
+    [row] = [row for row in report.rows if row["algorithm"] == "lazy"]
+    assert "latency_ns" not in row
+    assert "other values than numpy" in row["failed"]
+    page = (tmp_path / "report" / "README.md").read_text()
+    assert "other values than numpy" in page[page.index("## Failed") :]
 
 
 @pytest.mark.parametrize(
@@ -120,63 +167,53 @@ def test_an_algorithm_of_ones_own_stands_in_the_table_and_the_figure(machine):
     ],
 )  # fmt: skip
 def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
-    there = Case("x", 4, "torus_2d", name, nbytes, w=2, h=2).machine(machine)
-    chosen = resolve_algorithm_config(name, CONFIG)
-    ready = Ready(there, chosen, ccl.places(there, chosen.contribution), 2)
-    records = ccl_run.run(there, ready.plan, nbytes).result.records
-    counted = [(sum(sent.queues.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in ready.form.sent(nbytes)]
+    there = system(machine, 4, "torus_2d", 2, 2)
+    case = Case(there, resolve_algorithm_config(name, CONFIG))
+    records = ccl_run.run(there, case.plan, nbytes).result.records
+    counted = [(sum(sent.queues.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
-    assert ready.work(nbytes) >= sum(messages * (1 + parts) for messages, parts in counted) + 8 * len(
-        ready.plan.programs
-    )
+    messages = sum(messages * (1 + parts) for messages, parts in counted)
+    assert case.work(nbytes) >= messages + 8 * len(case.plan.programs)
 
 
 def test_slices_that_ask_the_same_share_a_run(machine, tmp_path):
-    case = Case("one", 4, "ring_1d", "ring_allreduce_tcm", 16384)
-    twin = replace(case, slice="two", what="twin", links=True, changes={"buffer_kind": "tcm"})
-    rows, _ = ccl.sweep(machine, [case, twin], config=CONFIG, folder=tmp_path)
-    assert [(row["slice"], row["what"], bool(row["links"])) for row in rows] == [
-        ("one", "", False),
-        ("two", "twin", True),
-    ]
-    assert rows[0]["latency_ns"] == rows[1]["latency_ns"]
-    assert sum('"row"' in line for line in (tmp_path / FINISHED).read_text(encoding="utf-8").splitlines()) == 1
+    counts = {"counts": [4], "nbytes": 16384}  # as many slots as the machine has
+    rows = STUDY.run(machine, folder=tmp_path, more_slots=counts, kinds=[16384])
+    same = [row for row in rows if row["algorithm"] == "ring_allreduce_tcm" and row["buffer_kind"] == "tcm"]
+    assert {row["slice"] for row in same} == {"slots", "buffer kinds"}
+    assert len({row["latency_ns"] for row in same}) == 1
+    finished = (tmp_path / FINISHED).read_text(encoding="utf-8").splitlines()
+    assert sum('"row"' in line for line in finished) == len(rows) - 1
 
 
-def test_a_wrong_sum_of_ones_own_is_refused(machine):
-    def lazy(t_ptr, n, world, *, tl):
-        tl.store(t_ptr, tl.load(t_ptr, shape=n))
-
-    rows, refused = ccl.sweep(machine, [Case("x", 4, "ring_1d", "lazy", 64)], config=CONFIG, own=[algorithm(lazy)])
-    assert rows == []
-    assert "other values than numpy" in refused["lazy on 4 SIPs, ring_1d, 64 B"]
+def test_the_row_that_keeps_its_links_shares_its_run_too(machine):
+    given = STUDY.complete({"marks": [64, 2048], "by_cube": [{"systems": [ccl_points.SIX], "sizes": [2048]}]})
+    points = [p for p in STUDY.points(machine, **given) if p.get("links")]
+    assert [p["labels"]["slice"] for p in points if p["algorithm"] == "intercube_allreduce"] == ["sizes", "published"]
+    assert points[0] | {"labels": {}} == points[1] | {"labels": {}}
 
 
 def test_algorithms_of_a_file(tmp_path):
     file = tmp_path / "mine.py"
     head = "from kernbench.ccl.algorithm import algorithm\n\ndef one(t_ptr, n, world, *, tl): ...\n\n"
     file.write_text(head + "mine = [algorithm(one), algorithm(one, name='two', n_slots=8)]\n", encoding="utf-8")
-    assert [a.name for a in ccl_own.algorithms(file)] == ["one", "two"]
+    assert [a.name for a in ccl.algorithms(file)] == ["one", "two"]
     for text, why in ((head, "has no algorithm"), (head + "a, b = algorithm(one), algorithm(one)", "'one'")):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match=why):
-            ccl_own.algorithms(file)
+            ccl.algorithms(file)
     with pytest.raises(ConfigError, match="no file"):
-        ccl_own.algorithms(tmp_path / "none.py")
+        ccl.algorithms(tmp_path / "none.py")
 
 
-def test_ones_own_stands_among_the_slices_by_size(machine):
+def test_user_defined_algorithms_are_compared_by_size(machine, tmp_path):
     grid = {"systems": [RING_OF_FOUR], "sizes": [64, 1 << 20], "slot_size": 512}
-    empty = {"systems": [], "sizes": []}
-    cases = ccl_cases.study(
-        CONFIG, machine.config, by_rank=[grid], by_cube=[grid], by_pe=[], others=empty, kinds=[], root_bytes=64,
-        more_sips={"counts": [], "topology": "ring_1d", "sizes": []}, more_slots={"counts": [], "nbytes": 64},
-        halved=[], programs={"lists": [], "system": RING_OF_FOUR}, marks=[], own=[algorithm(passing)],
-    )  # fmt: skip
-    mine = [(case.slice, case.nbytes) for case in cases if case.algorithm == "passing"]
-    assert mine == [("sizes", 64), ("sizes", 1 << 20)]
-    assert {case.changes.get("slot_size") for case in cases if case.slice == "sizes"} == {512}
+    given = STUDY.complete({"own": own_file(tmp_path, passing), "by_rank": [grid], "by_cube": [grid]})
+    sizes = [point for point in STUDY.points(machine, **given) if point["labels"]["slice"] == "sizes"]
+    mine = [point["nbytes"] for point in sizes if point["algorithm"] == "passing"]
+    assert mine == [64, 1 << 20]
+    assert {point["slot_size"] for point in sizes} == {512}
 
 
 def planned(machine, name, places=((0, 0),)):
@@ -241,49 +278,76 @@ def test_wrong_values_of_any_collective_are_found(machine, collective):
 
 
 def test_lists_are_those_that_were_published():
-    bench, llama = (ccl_lists.sizes(name) for name in ccl_lists.LISTS)
+    bench, llama = (ccl_points.sizes(name) for name in ("deepbench", "llama3-70b"))
     assert [size.nbytes for size in bench] == [4 * n for n in (
         100_000, 3_097_600, 4_194_304, 6_553_600, 16_777_217, 38_360_000, 64_500_000)]  # fmt: skip
     assert [size.nbytes for size in llama] == [n * 8192 * 2 for n in (1, 16, 128, 1024, 2048, 8192)]
-    assert "DeepBench" in ccl_lists.source("deepbench")
 
 
-def test_findings_name_the_winners_and_the_worst(rows, machine, tmp_path):
-    found = ccl_findings.findings(rows)
-    least = min(
-        (r for r in rows if r["bytes_per_pe"] == 64 and r["contribution"] == "rank"), key=lambda r: r["latency_ns"]
-    )
-    assert found[0].startswith(f"The lower bound holds in all {len(rows)} rows; closest to it is ")
-    assert any(f"{least['algorithm']} is fastest at 64 B" in sentence for sentence in found)
-    broken = [{**rows[0], "latency_ns": rows[0]["bound_ns"] / 2}]
-    assert ccl_findings.findings(broken)[0].startswith("1 rows BREAK their bound")
+def texts(rows):
+    return [finding.text for finding in ccl_report.findings(rows)]
 
 
-def test_lists_are_won_by_the_fastest():
-    row = {"slice": ccl_cases.LISTS, "busbw_gbs": 9.0, "bytes_per_pe": 64}
+def test_a_time_below_its_bound_is_the_first_finding(rows, machine):
+    broken = [*rows, {**rows[0], "latency_ns": rows[0]["bound_ns"] / 2}]
+    first = Report(STUDY, broken, machine, {}).findings[0].text
+    assert first.startswith(f"1 of {len(broken)} times are below their lower bound")
+
+
+def test_findings_name_the_winners(rows):
+    small = [row for row in by_name(rows, 64).values() if row["contribution"] == "rank"]
+    best = min(small, key=lambda row: row["latency_ns"])
+    said = f"At the smallest size (64 B) {ccl_report.short(best['algorithm'])} is fastest on 4 SIPs, ring_1d"
+    assert any(text.startswith(said) for text in texts(rows))
+
+
+def test_nothing_is_said_about_a_comparison_of_which_a_part_did_not_run(rows):
+    most = [row for row in rows if not (row["bytes_per_pe"] == 64 and row["algorithm"] == "torus_allreduce")]
+    assert any("(64 B)" in text for text in texts(rows))
+    assert not any("(64 B)" in text for text in texts(most))
+
+
+def listed(times):
+    row = {
+        "slice": "lists", "contribution": "rank", "bytes_per_pe": 64, "n_sips": 8, "sip_topology": "torus_2d",
+        "bound_ns": 1.0, "closed_form_ns": None,
+    }  # fmt: skip
+    return [row | {"what": what, "algorithm": name, "latency_ns": ns} for (what, name), ns in times.items()]
+
+
+def test_lists_are_won_by_the_fastest_if_all_of_them_ran():
     times = {("small", "a"): 2.0, ("small", "b"): 3.0, ("large", "a"): 1.0, ("large", "b"): 4.0}
-    rows = [row | {"what": what, "algorithm": name, "latency_ns": ns} for (what, name), ns in times.items()]
-    [said] = ccl_findings._lists(rows)
-    assert said.startswith("Of 2 all-reduces of DeepBench and Llama-3 70B, a wins 2;")
+    assert "Fastest of 2 all-reduces of real programs: a 2; 1.0x to 2.0x the bound." in texts(listed(times))
+    del times["large", "b"]
+    assert not any("real programs" in text for text in texts(listed(times)))
 
 
-def test_the_report_is_written_and_read_again(rows, machine, tmp_path):
-    ccl.write(rows, {"a": "why"}, tmp_path)
-    content = ccl.read(tmp_path)
-    assert content["rows"] == rows
-    assert content["refused"] == {"a": "why"}
-    header = (tmp_path / ccl.SUMMARY).read_text().splitlines()[0].split(",")
-    wanted = {
-        "algorithm", "sip_topology", "n_sips", "n_elem", "bytes_per_pe", "bytes_per_sip", "latency_ns", "algbw_gbs",
-        "busbw_gbs", "bound_ns", "closed_form_ns", "hottest_link",
-    }  # fmt: skip
-    assert wanted <= set(header)
-    drawn = {path.name for path in ccl_report.draw(rows, machine, tmp_path)}
-    assert drawn == {
-        "latency_rank.png", "busbw_rank.png", "latency_cube_pe.png", "busbw_cube_pe.png",
-        "latency_other_collectives.png",
-    }  # fmt: skip
-    page = ccl_report.write_findings(["It holds."], rows, {"a": "why"}, tmp_path).read_text()
-    assert "- It holds." in page
-    assert "- a: why" in page
-    assert np.isfinite([row["latency_ns"] for row in rows]).all()
+def test_slowdowns_are_against_the_unchanged_machine():
+    times = {("nothing", "a"): 100.0, ("slots", "a"): 150.0, ("HBM", "a"): 99.0, ("UCIe", "a"): 110.0}
+    limits = [row | {"slice": "limits"} for row in listed(times)]
+    [said] = [text for text in texts(limits) if "costs most" in text]
+    assert said.startswith("a, 64 B: halving slots costs most (1.50x the time), then halving UCIe (1.10x)")
+
+
+def test_the_report_is_written_and_drawn_again(machine, tmp_path):
+    grid = [{"systems": [RING_OF_FOUR, (2, "ring_1d")], "sizes": [64, 4096]}]
+    given = {"by_rank": grid, "by_cube": grid, "root_bytes": 64, "halved": [64], "marks": [4096], "kinds": [64, 256]}
+    first = STUDY.report(machine, folder=tmp_path, **given)
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {"ccl.csv", "ccl_links.csv", "README.md"} <= set(written)
+    drawn = {f"ccl_{name}.svg" for name in ("rank", "cube_pe", "roots", "limits", "kinds", "links")}
+    assert {name for name in written if name.endswith(".svg")} == drawn
+    again = STUDY.report(machine, folder=tmp_path, rerender=True, **given)
+    assert again.rows == first.rows
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
+    page = written["README.md"].decode()
+    assert "- tree_allreduce_7 on 4 SIPs, ring_1d: world_size = 7" in page
+
+
+def test_a_sweep_takes_the_study_by_its_name(machine):
+    axes = {"algorithm": ["ring_allreduce_tcm", "tree_allreduce_7"], "system.sips.count": [2, 7]}
+    table = kb.sweep(machine, "ccl", axes, parameters={"nbytes": 64}, workers=1, progress=False).table
+    assert table["status"].tolist() == ["ok", "ok", "error", "ok"]
+    assert "world_size = 7, but 2 take part" in table["error"][2]
+    ring = table[table["algorithm"] == "ring_allreduce_tcm"]
+    assert ring["latency_ns"].is_monotonic_increasing

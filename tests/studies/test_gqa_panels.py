@@ -12,10 +12,10 @@ from kernbench.benches import milestone_gqa_llama70b as bench
 from kernbench.ccl.lane import Group
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.studies import gqa_panels as panels
 from kernbench.studies import gqa_run as study
 from kernbench.studies import milestone
-from kernbench.studies.gqa_lanes import lanes
+from kernbench.studies.gqa import PANELS
+from kernbench.studies.gqa_run import lanes
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
@@ -28,7 +28,7 @@ def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
     assert (outcome.completion, outcome.correctness) == ("OK", "PASSED")
     content = json.loads((tmp_path / "gqa" / "sweep.json").read_text())
     assert (content["version"], content["validation_scale"]) == (1, True)
-    assert content["panels"] == [row["panel"] for row in content["rows"]] == list(panels.PANELS)
+    assert content["panels"] == [row["panel"] for row in content["rows"]] == list(PANELS)
     assert content["config"]["S_q_prefill"] == content["config"]["S_kv_per_rank"] == 16
     for row in content["rows"]:
         n, counts = row["n_ranks"], row["op_log_summary"]

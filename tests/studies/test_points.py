@@ -93,7 +93,7 @@ def test_a_line_that_was_cut_short_is_run_again(tmp_path):
 def test_results_of_other_code_are_not_reused(tmp_path, monkeypatch):
     run_points(square, POINTS, folder=tmp_path)
     ran.clear()
-    monkeypatch.setattr("kernbench.sweeps.keys.code_version", lambda: "other")
+    monkeypatch.setattr("kernbench.sweeps.keys.code_version", lambda study="": "other")
     run_points(square, POINTS, folder=tmp_path)
     assert ran == [3, 1, 2]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from kernbench.studies import milestone
+from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.stamp import foreign, stamp
+from kernbench.sweeps.keys import study_version
+from tests.repo import ROOT
 
 REPORT = [sys.executable, "-m", "kernbench", "milestone", "probe", "--param", 'cases=["own-slice-read", "h2d-write"]',
           "--workers", "1", "--again"]  # fmt: skip
@@ -58,6 +62,41 @@ def test_a_move_interrupted_half_way_is_undone(tmp_path, former):
     milestone.publish(made(tmp_path / "work", "newest"), out)
     assert content(out) == {"README.md": b"newest", "rows.json": b"newest"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tmp_path, monkeypatch):
+    notebooks = tmp_path / "milestones"
+    notebooks.mkdir()
+    shutil.copy(ROOT / "milestones" / "probe.ipynb", notebooks)
+    (notebooks / "probe.yaml").write_text("cases: [own-slice-read]\nsizes: [256, 512]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(milestone, "KEPT_S", 0.0)
+    kept = notebooks / "kept" / "probe.jsonl"
+
+    def times() -> list[float]:
+        shutil.rmtree(notebooks / "output" / "probe", ignore_errors=True)
+        folder = milestone.run("probe", workers=1, again=again).folder
+        return [row["last_end_ns"] for row in json.loads((folder / "probe.json").read_text())["rows"]]
+
+    again = True
+    simulated = times()
+    entries = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert sorted(entry["made_of"]["point"]["values"]["nbytes"] for entry in entries) == [256, 512]
+    assert {entry["made_of"]["code"] for entry in entries} == {study_version(ProbeStudy().simulate)}
+
+    for entry in entries:
+        entry["row"]["last_end_ns"] = -1.0
+    entries[0]["key"] = "of another code, machine or point"
+    kept.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    again = False
+    reused = times()
+    assert reused.count(-1.0) == 1
+    assert set(reused) - {-1.0} < set(simulated)
+
+    again = True
+    assert times() == simulated
+    assert "-1.0" not in kept.read_text()
 
 
 @pytest.mark.slow

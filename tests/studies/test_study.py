@@ -108,3 +108,30 @@ def test_a_report_names_its_charts():
     report = Report(Copies(), Copies().run("preset:small"), kb.load("preset:small"), {})
     with pytest.raises(KernbenchError, match="did you mean copies_time"):
         report.chart("copies_tim")
+
+
+def test_points_that_differ_only_in_labels_share_a_run():
+    class Twice(Copies):
+        """The same read, for two reasons."""
+
+        def points(self, machine, *, sizes, slow):
+            return [{"nbytes": 640, "labels": {"why": why}} for why in ("first", "second")]
+
+    RAN.clear()
+    rows = Twice().run("preset:small")
+    assert [(row["why"], row["nbytes"]) for row in rows] == [("first", 640), ("second", 640)]
+    assert RAN == [640]
+
+
+def test_the_page_says_what_was_refused(tmp_path):
+    class Refusing(Copies):
+        """Reads that a machine does not admit."""
+
+        def refused(self, machine, *, sizes, slow):
+            return {f"{n} B": "not an element" for n in sizes if n % 2}
+
+    Refusing().report("preset:small", folder=tmp_path, sizes=[256])
+    assert "## Refused" not in (tmp_path / "README.md").read_text()
+    report = Report(Refusing(), Copies().run("preset:small"), kb.load("preset:small"), {"sizes": [3], "slow": False})
+    report.write(tmp_path)
+    assert "## Refused\n\n- 3 B: not an element" in (tmp_path / "README.md").read_text()

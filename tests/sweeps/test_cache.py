@@ -35,7 +35,7 @@ def test_pruning(tmp_path):
     for key, study, version in (("a", "s", "v1"), ("b", "s", "v2"), ("c", "t", "v2")):
         put(cache, key, study, version)
     assert cache.prune(older_than_days=1) == 0
-    assert cache.prune(keep="v2") == 1
+    assert cache.prune(keep=["v2"]) == 1
     assert cache.prune(study="t") == 1
     assert set(cache.get("abc")) == {"b"}
     assert cache.prune() == 1

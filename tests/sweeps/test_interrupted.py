@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_loses_nothing_that_was_written(tmp_path, notes):
 
     def small():
         # A quota by the system: a file that grows over it cannot be written, and what fits is written first.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
 
     process = start(notes, folder, xs, preexec_fn=small)
     _, err = process.communicate(timeout=60)

@@ -6,6 +6,7 @@ from functools import partial
 
 from kernbench import build
 from kernbench.config import default_ccl_path
+from kernbench.studies.probe import ProbeStudy
 from kernbench.sweeps import keys
 from kernbench.sweeps.keys import code_version, key_of, study_name, study_version
 from kernbench.sweeps.plan import run_study
@@ -45,10 +46,41 @@ def test_built_files_are_no_code_and_sources_of_the_core_are(tmp_path, monkeypat
     code_version.cache_clear()
 
 
+def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path, monkeypatch):
+    package = tmp_path / "kernbench"
+    monkeypatch.setattr(keys, "__file__", str(package / "sweeps" / "keys.py"))
+    imports = "from kernbench.studies import work\nfrom kernbench.studies.own_report import draw\n"
+    decide = {
+        "units.py": "", "sim_engine/core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
+        "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
+        "studies/work.py": "import kernbench.studies.cases\n", "studies/cases.py": "",
+    }  # fmt: skip
+    others = ("viz/charts.py", "cli/main.py", "studies/own_report.py", "studies/study.py", "studies/another.py")
+    for name, text in {**decide, **dict.fromkeys(others, "")}.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+
+    def now() -> str:
+        code_version.cache_clear()
+        return code_version("kernbench.studies.own")
+
+    version = now()
+    for name in others:
+        (package / name).write_text("changed = 1")
+        assert now() == version, name
+    for name, text in decide.items():
+        (package / name).write_text(f"{text}changed = 1")
+        assert now() != version, name
+        version = now()
+    code_version.cache_clear()
+
+
 def test_a_study_of_the_package_has_its_version_and_another_its_own_as_well(tmp_path, monkeypatch):
     assert study_version(run_study) == code_version()
     assert study_version(partial(run_study)) == code_version()
     assert study_name(partial(studies.square, x=1)) == "tests.sweeps.studies:square"
+    assert study_name(ProbeStudy().simulate) == "kernbench.studies.probe:ProbeStudy.simulate"
+    assert study_version(ProbeStudy().simulate) == code_version("kernbench.studies.probe") != code_version()
     version = study_version(studies.square)
     assert version.startswith(code_version() + "+")
     changed = tmp_path / "studies.py"
