@@ -91,7 +91,7 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
                 "over:Q",
                 title="makespan / lower bound",
                 scale=alt.Scale(type="log", domainMin=1),
-                axis=kinds.log_axis(),
+                axis=kinds.log_axis(data["over"]),
             ),
             y=alt.Y(
                 "label:N",
@@ -136,8 +136,8 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
     corners = [low, roofs.ridge(level), high]
     roof = pd.DataFrame({"intensity": corners, "tflops": [roofs.attainable_gflops(x, level) / 1000 for x in corners]})
     log = alt.Scale(type="log", domain=[low, high], nice=False)
-    x = alt.X("intensity:Q", title="flop / B of HBM", scale=log, axis=kinds.log_axis())
-    y = alt.Y("tflops:Q", title="rate [Tflop/s]", scale=alt.Scale(type="log"), axis=kinds.log_axis())
+    x = alt.X("intensity:Q", title="flop / B of HBM", scale=log, axis=kinds.log_axis(corners))
+    y = alt.Y("tflops:Q", title="rate [Tflop/s]", scale=alt.Scale(type="log"), axis=kinds.log_axis(data["tflops"]))
     names = list(dict.fromkeys(data["list"]))
     said = f"{level} {gbs / 1000:,.1f} TB/s, matrix engines {roofs.peak_gflops / 1000:,.0f} Tflop/s"
     line = alt.Chart(roof).mark_line(color=palette.DARK_GREY).encode(x=x, y=y)

@@ -6,7 +6,7 @@ a click on a legend entry keeps one series.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from math import log10
@@ -333,8 +333,8 @@ def points(
         data = _frame(rows)
         shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
         base = alt.Chart().encode(
-            x=alt.X(x, type="quantitative", title=_title(columns, x), **_log(log_x)),
-            y=alt.Y(y, type="quantitative", title=_title(columns, y), **_log(log_y)),
+            x=alt.X(x, type="quantitative", title=_title(columns, x), **(_log(data[x]) if log_x else {})),
+            y=alt.Y(y, type="quantitative", title=_title(columns, y), **(_log(data[y]) if log_y else {})),
         )
         names = list(dict.fromkeys(data[by])) if by else []
         shape = alt.Shape(by, type="nominal", title=_title(columns, by), scale=alt.Scale(domain=names)) if by else None
@@ -424,18 +424,20 @@ def _ink(colour: str) -> str:
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else "black"
 
 
-def _log(log: bool) -> dict[str, Any]:
+def _log(values: pd.Series) -> dict[str, Any]:
     alt = _altair()
 
-    return {"scale": alt.Scale(type="log"), "axis": log_axis()} if log else {}
+    return {"scale": alt.Scale(type="log"), "axis": log_axis(values)}
 
 
-def log_axis() -> Any:
-    """Return a logarithmic axis with a line at each power of ten: 0.1, 1, 10, 1k."""
+def log_axis(values: Iterable[float]) -> Any:
+    """Return a logarithmic axis: a line at 1, 2 and 5 of each decade, or at powers of ten where `values` span many."""
     alt = _altair()
 
+    held = [value for value in values if value > 0]
+    steps = (1,) if held and max(held) > 1000 * min(held) else (1, 2, 5)
     label = "datum.value < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
-    return alt.Axis(values=[10.0**i for i in range(-12, 19)], labelExpr=label)
+    return alt.Axis(values=[step * 10.0**i for i in range(-12, 19) for step in steps], labelExpr=label)
 
 
 def _title(columns: Mapping[str, Column], name: str) -> str:

@@ -56,10 +56,12 @@ def test_panels_are_in_the_order_of_the_rows():
     assert facet["sort"] == ["west", "east"]
 
 
-def test_a_logarithmic_axis_has_powers_of_ten_only():
-    chart = points("n", "t", log_x=True)(ROWS, COLUMNS, MACHINE).to_dict()
-    assert {1, 10, 1000} <= set(chart["layer"][0]["encoding"]["x"]["axis"]["values"])
-    assert "axis" not in chart["layer"][0]["encoding"]["y"]
+def test_a_long_logarithmic_axis_has_powers_of_ten_only():
+    rows = [{"n": n, "t": t} for n, t in ((1, 3.0), (10_000, 8.0))]
+    axes = points("n", "t", log_x=True, log_y=True)(rows, COLUMNS, MACHINE).to_dict()["layer"][0]["encoding"]
+    assert {1, 10, 1000} <= set(axes["x"]["axis"]["values"])
+    assert 500 not in axes["x"]["axis"]["values"]
+    assert {2, 5} <= set(axes["y"]["axis"]["values"]), "an axis of less than a decade has lines, too"
 
 
 @pytest.mark.parametrize(
