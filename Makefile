@@ -2,7 +2,8 @@
 #   make milestones   all milestone reports, into milestones/output
 #   make lab          JupyterLab on copies of the notebooks, in lab/, which git ignores
 #   make docs         notebooks and reports as pages that need no net, into build/docs
-#   make test         every test, notebooks included
+#   make test         every test that needs nothing but the package, notebooks included
+#   make test-all     those, and the browser's, the definition's, the oracle's and a short campaign
 #   make check        format, lint, types, spelling, layers, docs, pairs
 #   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make fuzz         the campaign that tries to break the package (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
@@ -24,7 +25,7 @@ CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test check definition sanitize oracle fuzz mutations bench sync lock clean
+.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle fuzz mutations bench sync lock clean
 
 # uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
 # core is built apart.
@@ -50,9 +51,15 @@ docs: core
 	$(PY) -m kernbench.notebook.site build/docs
 
 # One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
+APART := tests/notebook/test_browser.py tests/oracle tests/fuzz
 test: core
-	$(PYTEST) -n logical --dist loadfile tests kernbench \
+	$(PYTEST) -n logical --dist loadfile tests kernbench $(APART:%=--ignore=%) \
 	  --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks milestones
+
+test-all: definition test apart
+
+apart: core
+	$(PYTEST) -n logical --dist loadfile $(APART)
 
 check: core
 	$(PY) -m ruff format --check .

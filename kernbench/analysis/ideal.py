@@ -20,7 +20,10 @@ _RATE_KEY = {
 
 @dataclass(frozen=True, slots=True)
 class IdealGemm:
-    """What the machine file promises for one GEMM: mean time per tile of each stage, and the total."""
+    """What the machine file promises for one GEMM: mean time per tile of each stage, the total, and what limits it.
+
+    `limiter` is a stage, or "hbm" if reads and writes of the slice take longer together than the slowest stage.
+    """
 
     tiles: int
     stages_ns: dict[str, float]
@@ -86,10 +89,12 @@ def ideal_gemm(
 
     Notes
     -----
-    T = max over stages of the mean time per tile; time = (first tile's stages) + (tiles - 1) x T + last epilogue
-    + last store + last DMA out. Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and
-    store = TCM ports; a ragged tile costs the matrix engine a full one. The first DMA in and the last DMA out are a
-    read and a write on the idle machine.
+    T = max over stages of the mean time per tile; pipeline = (first tile's stages) + (tiles - 1) x T + last epilogue
+    + last store + last DMA out; time = max(pipeline, slice). The HBM slice serves reads and writes in turn: slice =
+    first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
+
+    Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; a ragged tile
+    costs the matrix engine a full one. The first DMA in and the last DMA out are of an idle machine.
     """
     pe, kind = machine.cube.pe, as_dtype(dtype)
     tile = pe.pe_gemm.tile
@@ -121,11 +126,15 @@ def ideal_gemm(
     last_bytes = _last(m, tile.m) * _last(n, tile.n) * kind.itemsize
     last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, last_bytes, dma_gbs)
 
-    time_ns = first_ns + (tiles - 1) * tile_ns + last_ns
+    pipeline_ns = first_ns + (tiles - 1) * tile_ns + last_ns
+    between = in_bytes - first_in + out_bytes - last_bytes
+    slice_ns = _read_ns(machine, first_in, dma_gbs) + between / _channels_gbs(machine)
+    slice_ns += _write_ns(machine, last_bytes, dma_gbs)
+    time_ns = max(pipeline_ns, slice_ns)
     return IdealGemm(
         tiles=tiles,
         stages_ns=stages,
-        limiter=max(stages, key=lambda stage: stages[stage]),
+        limiter="hbm" if slice_ns > pipeline_ns else max(stages, key=lambda stage: stages[stage]),
         tile_ns=tile_ns,
         first_ns=first_ns,
         last_ns=last_ns,

@@ -106,7 +106,7 @@ CHECKS = (
         pe.ideal,
         "%",
         None,
-        "a bound to judge by: the ideal knows no buffers, and reads and writes of a slice do not share its channels",
+        "a bound to judge by: the ideal knows no buffers",
     ),
     Check("values", "M6.2", "times with and without values", runs.values_change_no_time),
     Check("digest", "M6.4", "the same run again", runs.same_twice),

@@ -33,9 +33,23 @@ def test_one_full_tile_of_each_stage_takes_16_ns_when_one_operand_is_streamed():
     assert ideal.stages_ns["dma_in"] == ideal.stages_ns["fetch"] == ideal.stages_ns["gemm"] == ideal.tile_ns == 16
 
 
-def test_both_operands_streamed_are_limited_by_the_dma():
-    ideal = ideal_gemm(machine(), (512, 512, 512))
-    assert (ideal.limiter, ideal.tile_ns, ideal.tiles) == ("dma_in", 32, 2048)
+def test_one_output_tile_with_both_operands_streamed_is_limited_by_the_dma():
+    ideal = ideal_gemm(machine(), (32, 3072, 32))
+    assert (ideal.limiter, ideal.tile_ns, ideal.tiles) == ("dma_in", 32, 48)
+    assert ideal.time_ns == ideal.first_ns + 47 * 32 + ideal.last_ns
+
+
+@pytest.mark.parametrize(("streamed", "reads"), [(("a", "b"), 16 * 512 * 512 * 2 * 2), (("b",), 16 * 512 * 512 * 2)])
+def test_reads_and_write_back_share_the_slice(streamed, reads):
+    ideal = ideal_gemm(machine(), (512, 512, 512), streamed=streamed)
+    served = (reads + 512 * 512 * 2) / 256
+    assert ideal.limiter == "hbm"
+    # What is more is the latency of the first read and of the last write.
+    assert served < ideal.time_ns == pytest.approx(served + 21, abs=2)
+
+
+def test_operands_in_tcm_leave_the_slice_to_the_write_back():
+    assert ideal_gemm(machine(), (512, 512, 512), streamed=()).limiter == "fetch"
 
 
 def test_long_k_with_operands_in_tcm_comes_to_about_95_percent():
@@ -75,7 +89,7 @@ def test_the_stage_that_is_made_slower_becomes_the_limiter(path, factor, limiter
 
 def test_slow_channels_limit_like_a_slow_link():
     ideal = ideal_gemm(machine(hbm__efficiency=0.5), (512, 512, 512), streamed=("a",))
-    assert (ideal.limiter, ideal.tile_ns) == ("dma_in", 32)
+    assert (ideal.limiter, ideal.tile_ns) == ("hbm", 32)
 
 
 def test_an_epilogue_is_charged_once_per_output_tile():

@@ -17,6 +17,7 @@ from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
 from kernbench.sim_engine.transfer import Transaction
+from kernbench.topology import naming
 from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (
     FAR,
@@ -475,3 +476,75 @@ def test_the_earliest_of_any_direction_is_earlier_by_a_picosecond(later, came):
     pairs = [((A, "first"), (B, "x")), ((A, "second"), (c, "x"))]
     run({A: receiver, B: sender(later[0]), c: sender(later[1])}, pairs, machine=machine)
     assert seen == [came]
+
+
+def test_parts_from_two_peers_are_written_to_tcm_one_after_another():
+    # Both messages of 4 KiB arrive within less than the 8 ns that the write port takes for one.
+    c = (0, 0, 1)
+    pairs = [((A, "first"), (B, "x")), ((A, "second"), (c, "x"))]
+
+    def sender(tl: Any) -> None:
+        tl.send("x", value_of(tl, 2048))
+
+    def receiver(tl: Any) -> None:
+        tl.recv("first", shape=(2048,))
+        tl.recv("second", shape=(2048,))
+
+    slow_port = machine_of({"cube.pe.pe_tcm.write_bw_gbs": 8})
+    one, two = sorted(
+        parts(run({A: receiver, B: sender, c: sender}, pairs, machine=slow_port)), key=lambda p: p["end_ps"]
+    )
+    assert two["arrived_ps"] < one["end_ps"]
+    assert two["end_ps"] == one["end_ps"] + 4096 * 1000 // 8
+
+
+def test_a_receive_takes_the_earliest_of_what_is_there_and_not_the_next_in_turn():
+    # "second" is served last, so "first" is next in turn; of what lies there then, that of "second" came earlier.
+    c, seen = (0, 0, 1), []
+    pairs = [((A, "first"), (B, "x")), ((A, "second"), (c, "x"))]
+
+    def receiver(tl: Any) -> None:
+        tl.recv("second", shape=(2,))
+        kept = [tl.load(pointer(i * 65536), shape=32768) for i in range(8)]
+        tl.wait(kept[-1])
+        seen.extend(tl.recv(shape=(2,)).came_from for _ in range(2))
+
+    def sender(times: int):
+        def program(tl: Any) -> None:
+            for _ in range(times):
+                tl.send("x", value_of(tl, 2))
+
+        return program
+
+    run({A: receiver, B: sender(1), c: sender(2)}, pairs)
+    assert seen == ["second", "first"]
+
+
+def test_a_credit_takes_the_reverse_links_of_its_part():
+    # From PE 0 of cube 0 to PE 7 of cube 1 and back, a route of PE 7's own would take another connection.
+    far = (0, 1, 7)
+
+    def receiver(tl: Any) -> None:
+        tl.wait(tl.recv("W", shape=(4,)))
+        tl.wait(tl.load(pointer(0), shape=4096))  # the program's end, whose message would meet the credit, comes later
+
+    engine = run({A: send(4), far: receiver}, [((A, "E"), (far, "W"))])
+    there, own = (
+        [link.src for link in engine.fabric.route(naming.pe_dma(*a), naming.pe_dma(*b)).links] + [naming.pe_dma(*b)]
+        for a, b in ((A, far), (far, A))
+    )
+    (credit,) = credits_of(engine)
+    causes = engine.records().causes
+    taken = [causes.nodes[i] for i in causes.routes[credit["route"]]]
+    assert taken == there[::-1] != own
+
+
+def test_a_deadlock_tells_heads_from_tails():
+    def holder(tl: Any) -> None:
+        held = tl.recv("W", shape=(4,))
+        tl.recv("W", shape=(4,))
+        tl.recv("W", shape=(4,))
+        del held
+
+    with pytest.raises(IpcqDeadlock, match=r"W: 2 of 4 slots hold data \(head 0, tail 2\)"):
+        run({A: send(4, 2), B: holder})
