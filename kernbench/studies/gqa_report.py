@@ -117,7 +117,7 @@ def _timed(row: Row, line: str) -> list[Row]:
 def _halving(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how much longer runs take at half the speed of each part."""
     shown = [{**row, RUN: _name(row)} for row in slowdowns(rows)]
-    draw = kinds.bars("longer_pct", "part", panel=RUN, label=".0f", rule=100)
+    draw = kinds.bars("longer_pct", "part", panel=RUN, label=".0f")
     return draw(shown, columns, machine)
 
 
@@ -220,7 +220,7 @@ CHARTS = (
         _halving,
         "How much longer a run takes when one part of the machine is half as fast",
         where=_of("halving"),
-        caption="100 % (dashed): this part alone sets the time. 0: it does not matter.",
+        caption="100 %: this part alone sets the time. 0: it does not matter.",
     ),
     Chart(
         "gqa_stage_breakdown",
