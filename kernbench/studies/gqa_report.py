@@ -228,7 +228,7 @@ CHARTS = (
         "Where the time goes",
         where=lambda row: row["series"] in ("decode context", "prefill") and row.get("path_matrix_ns") is not None,
         caption="The critical path is the chain of causes from the last completion back to the launch: making anything "
-        "else faster does not help. Links include the host's message. Control steps: issue of commands, plans, look-ups.",
+        "else faster does not help. Links include the host's message. Control: issue of commands, plans, look-ups.",
     ),
     Chart(
         "gqa_overlap",

@@ -19,9 +19,7 @@ _TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
 
-def tornado(
-    table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = ""
-) -> Figure:
+def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Figure:
     """Draw how a metric answers to each factor, down and up, the strongest on top.
 
     Parameters
