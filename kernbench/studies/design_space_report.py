@@ -225,7 +225,7 @@ def _by_kind(reasons: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tupl
 
 def _buy(name: str, grid: pd.DataFrame) -> Said:
     """Say which step saves most time for its silicon."""
-    table = [row for row in steps(grid, axes_of(grid), TIME, AREA).to_dict("records") if row["cost_pct"] > 0]
+    table = [row for row in _records(steps(grid, axes_of(grid), TIME, AREA)) if row["cost_pct"] > 0]
     if not table:
         return []
     best, *rest = sorted(table, key=lambda row: -float(row[GAIN]))
