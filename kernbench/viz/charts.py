@@ -26,6 +26,7 @@ Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
 MOST_LINES = 5
 SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
+MOST_TICKS = 10
 _WIDTH, _HEIGHT = 440, 270
 _CAPTION = 110  # characters of a line
 _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
@@ -184,7 +185,7 @@ def lines(
             type="quantitative",
             title=_title(columns, x),
             scale=alt.Scale(type="log", base=2) if log_x else alt.Undefined,
-            axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False),
+            axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False, **_ticks(data[x], log_x)),
         )
         y_axis = alt.Y(
             y,
@@ -438,6 +439,12 @@ def log_axis(values: Iterable[float]) -> Any:
     steps = (1,) if held and max(held) > 1000 * min(held) else (1, 2, 5)
     label = "datum.value < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
     return alt.Axis(values=[step * 10.0**i for i in range(-12, 19) for step in steps], labelExpr=label)
+
+
+def _ticks(values: pd.Series, log: bool) -> dict[str, Any]:
+    """Return the ticks of a logarithmic axis: the values themselves, if they are few."""
+    ticks = sorted(set(values))
+    return {"values": ticks} if log and len(ticks) <= MOST_TICKS else {}
 
 
 def _title(columns: Mapping[str, Column], name: str) -> str:
