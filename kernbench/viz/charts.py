@@ -417,7 +417,7 @@ def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int
         return sized
     heading = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
     return sized.properties(width=_WIDTH * 0.62).facet(
-        facet=alt.Facet(panel, type="nominal", header=heading, sort=None), columns=3
+        facet=alt.Facet(panel, type="nominal", header=heading, sort=list(dict.fromkeys(layered.data[panel]))), columns=3
     )
 
 
