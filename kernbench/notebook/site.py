@@ -21,7 +21,7 @@ SOURCES = (
 INDEX = "README.md"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
-_CHART = re.compile(r"!\[[^\]]*\]\((\w+)\.svg\)")
+_CHART = re.compile(r"!\[.*?\]\((\w+)\.svg\)")
 _AFTER = re.compile(r'(<div id="\w+">)\s*</div>\s*(<p><img [^>]*>\s*</p>)')  # nbconvert closes the element too early
 _VEGA = "vega.js"
 _EMBED = """
