@@ -248,7 +248,7 @@ for name in dict.fromkeys(row["algorithm"] for row in rows):
 # ## 6. Let the tuner choose
 #
 # `algorithm: auto` in ccl.yaml does what follows: it ranks what the machine admits by closed form, with as many slots
-# as are worth their room. Here the best three are simulated as well.
+# as are worth their room. Here the best four are simulated as well.
 
 # %%
 config = load_ccl_config(default_ccl_path())

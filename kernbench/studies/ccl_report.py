@@ -450,11 +450,11 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     sizes = [row for row in ran if row["slice"] == slices.SIZES]
     furthest = sorted((r for r in ran if r["over_form"]), key=lambda row: -abs(log(row["over_form"])))[:5]
     made: dict[str, tuple[Sequence[Row], list[str]]] = {
-        "Fastest all-reduce of one PE of each SIP, its time, and time over lower bound": (
+        "Fastest all-reduce of one PE of each SIP (time, over lower bound)": (
             _fastest([r for r in sizes if r["contribution"] == "rank"]),
             [],
         ),
-        "Other collectives: time, and time over lower bound": (
+        "Other collectives (time, over lower bound)": (
             _others([r for r in ran if r["slice"] == slices.OTHERS]),
             [],
         ),

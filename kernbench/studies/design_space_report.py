@@ -19,7 +19,7 @@ AXES = MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]",
 AREA, ENERGY, TIME, LABEL, GAIN = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct"
 NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
 WHAT = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
-WORTH = 0.03  # a labelled machine of the front is faster than the one before by this share
+WORTH = 0.05  # a numbered machine of the front is faster than the one before by this share
 
 METHOD = (
     "Decode: one token of one user through a layer of Llama-3 70B. Attention, four products and two all-reduces run "
@@ -82,11 +82,10 @@ def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
 
 
 def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw area against time by mesh; machines of the front are labelled with what else they are."""
+    """Draw area against time by mesh; machines of the front are numbered as in their table."""
     grid = frame(rows, rows[0]["table"])
-    others = [name for name in axes_of(grid) if name != MESH]
-    best = front(grid).index
-    grid[LABEL] = [", ".join(str(row[name]) for name in others) if i in best else "" for i, row in grid.iterrows()]
+    numbers = {index: str(i) for i, index in enumerate(front(grid).index, 1)}
+    grid[LABEL] = [numbers.get(index, "") for index in grid.index]
     draw = kinds.points(AREA, TIME, by=MESH, label=LABEL)
     return draw(_records(grid), columns, machine)
 
@@ -94,8 +93,11 @@ def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine)
 def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the time by UCIe and mesh: of several settings of the others the least."""
     grid = frame(rows, rows[0]["table"])
-    least = grid.groupby([UCIE, MESH], sort=False)[TIME].min().reset_index()
-    return kinds.heat(UCIE, MESH, TIME)(_records(least), columns, machine)
+    least = (
+        grid.groupby([UCIE, MESH], sort=False)[TIME].min().reset_index().rename(columns={UCIE: "ucie", MESH: "mesh"})
+    )
+    named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
+    return kinds.heat("ucie", "mesh", TIME)(_records(least), named, machine)
 
 
 def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -119,8 +121,8 @@ def _charts(name: str) -> list[Chart]:
             _front,
             f"{label}: time against silicon",
             where=_in(f"{name} grid"),
-            caption=f"Each dot is a machine. Labelled: none is smaller and faster, and each is at least {WORTH:.0%} "
-            "faster than the labelled one before. A label lists UCIe, HBM and topology, as far as they vary.",
+            caption=f"Each dot is a machine. Numbered: none is smaller and faster, and each is at least {WORTH:.0%} "
+            "faster than the one before; the table of the machines worth their silicon says what they are.",
         ),
         Chart(
             f"{name}_map",
@@ -150,7 +152,9 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     for name in _workloads(rows):
         label, grid = NAMES[name], frame(rows, f"{name} grid")
         shown = [*axes_of(grid), "pes", AREA, TIME, *([ENERGY] if ENERGY in grid else [])]
-        found[f"{label}: machines worth their silicon"] = front(grid)[shown].round(2)
+        best = front(grid)[shown].round(2)
+        best.insert(0, "number", range(1, len(best) + 1))
+        found[f"{label}: machines worth their silicon"] = best
         found[f"{label}: what each step buys"] = steps(grid, axes_of(grid), TIME, AREA).round(2)
         found[f"{label}: one factor at a time"] = first(rows, name).round(2)
         found[f"{label}: why"] = pd.DataFrame(why(rows, name))
@@ -166,7 +170,8 @@ def why(rows: Sequence[Row], workload: str) -> list[dict[str, str]]:
     for row in rows:
         if row["table"] == f"{workload} grid":
             for reason in reversed(row.get("why") or []):  # the longest comes first, so it is the last that is set
-                text = f"{reason['what']} {reason['resource']}: {reason['ns']:,.0f} ns ({reason['share']:.0%})"
+                ns, share = f"{reason['ns']:,.0f} ns", f"{reason['share']:.0%}"
+                text = f"{reason['what']}: {ns} ({share}), most at {reason['resource']}"
                 found.setdefault(reason["part"], {})[row[MESH]] = text
     return [{"part": part, **by_mesh} for part, by_mesh in reversed(found.items())]
 
@@ -201,7 +206,7 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Said:
         was, now = (_by_kind(by_mesh[mesh]) for mesh in (before, after))
         part, what = key = max(now, key=lambda key: now[key][0] - was.get(key, (0.0, ""))[0])
         cause = (
-            f": {part} spends {now[key][0]:,.0f} ns instead of {was.get(key, (0.0, ''))[0]:,.0f} on the {what} "
+            f": {part} spends {now[key][0]:,.0f} ns instead of {was.get(key, (0.0, ''))[0]:,.0f} on {what}, most at "
             f"{now[key][1]}"
         )
     gain = worst[GAIN]
@@ -220,16 +225,26 @@ def _by_kind(reasons: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tupl
 
 def _buy(name: str, grid: pd.DataFrame) -> Said:
     """Say which step saves most time for its silicon."""
-    table = [row for row in steps(grid, axes_of(grid), TIME, AREA).to_dict("records") if row["cost_pct"] > 0]
+    table = [row for row in _records(steps(grid, axes_of(grid), TIME, AREA)) if row["cost_pct"] > 0]
     if not table:
         return []
     best, *rest = sorted(table, key=lambda row: -float(row[GAIN]))
-    other = f"; next, {rest[0]['axis']} {rest[0]['step']} saves {rest[0][GAIN]:.1f} %" if rest else ""
+    other = f"; next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %" if rest else ""
     text = (
-        f"{NAMES[name]}: {best['axis']} {best['step']} saves most, {best[GAIN]:.1f} % of the time for "
+        f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time for "
         f"{best['cost_pct']:.1f} % more silicon{other}."
     )
     return [(text, f"{name}_front", 9)]
+
+
+def _step(row: Mapping[str, Any]) -> str:
+    """Return a step in words.
+
+    >>> _step({"axis": "UCIe [GB/s]", "step": "64 to 128"})
+    'UCIe from 64 to 128 GB/s'
+    """
+    axis, _, unit = row["axis"].rstrip("]").partition(" [")
+    return f"{axis} from {row['step']} {unit}".rstrip()
 
 
 def _change(name: str, rows: Sequence[Row]) -> Said:
@@ -242,7 +257,21 @@ def _change(name: str, rows: Sequence[Row]) -> Said:
         f"{word[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
         for row in _records(gains.head(2))
     ]
-    return [(f"{NAMES[name]}, to change first: {'; then '.join(said)}.", f"{name}_factors", 8)]
+    return [(f"{NAMES[name]}, to change first: {'; then '.join(said)}{_hot(name, rows)}.", f"{name}_factors", 8)]
+
+
+def _hot(name: str, rows: Sequence[Row]) -> str:
+    """Return what is most of the critical paths on the machine whose factors are changed, if that is known."""
+    base = next(row["machine"] for row in rows if row["table"] == f"{name} factors" and row["factor"] == BASE)
+    why_of = {row["machine"]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
+    if base not in why_of:
+        return ""
+    total = sum({reason["part"]: reason["ns"] / reason["share"] for reason in why_of[base]}.values())
+    by_what: dict[str, float] = {}
+    for reason in why_of[base]:
+        by_what[reason["what"]] = by_what.get(reason["what"], 0.0) + reason["ns"]
+    what = max(by_what, key=lambda what: by_what[what])
+    return f": {what} takes {by_what[what] / total:.0%} of the critical paths"
 
 
 def _share(name: str, grid: pd.DataFrame) -> Said:
@@ -251,5 +280,5 @@ def _share(name: str, grid: pd.DataFrame) -> Said:
     fast = min(_records(grid), key=lambda row: float(row[TIME]))
     shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
     parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
-    machine = ", ".join(f"{axis} {fast[axis]}" for axis in axes_of(grid))
+    machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
     return [(f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}.", "", 6)]

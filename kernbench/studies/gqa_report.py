@@ -42,12 +42,12 @@ COLUMNS = {
     "intensity": Column("useful operations per byte from HBM", "flop/B"),
     "gflops": Column("useful operations of a PE", "Gflop/s"),
     "sent_bytes": Column("sent between PEs", "B"),
-    "path_matrix_ns": Column("matrix engine"),
-    "path_vector_ns": Column("vector engine"),
-    "path_hbm_ns": Column("HBM"),
+    "path_matrix_ns": Column("matrix engines"),
+    "path_vector_ns": Column("vector engines"),
+    "path_hbm_ns": Column("HBM slices"),
     "path_links_ns": Column("links and routers"),
     "path_tcm_ns": Column("TCM ports"),
-    "path_control_ns": Column("control"),
+    "path_control_ns": Column("control steps"),
     "work_ns": Column("work, no message under way"),
     "hidden_ns": Column("message hidden behind work"),
     "exposed_ns": Column("message exposed"),
@@ -88,9 +88,11 @@ def _name(row: Row) -> str:
     name = f"{row['phase']} {row['context']:,}"
     if row["phase"] == "prefill":
         return f"{name} {row['order']} {'ring' if row['ring'] else 'chain'}"
+    ranks = f"{row['ranks']} ranks" if row["ranks"] > 1 else "1 rank"
     parts = [
-        f"batch {row['batch']}" if row["batch"] > 1 else "", f"{row['ranks']} ranks" if row["ranks"] > 1 else "1 rank",
-        f"{row['sips']} SIPs" if row["sips"] > 1 else "", "tokens over SIPs" if row["span"] else "",
+        f"batch {row['batch']}" if row["batch"] > 1 else "",
+        ranks + (f" over {row['sips']} SIPs" if row["span"] else ""),
+        f"{row['sips']} SIPs" if row["sips"] > 1 and not row["span"] else "",
     ]  # fmt: skip
     return ", ".join([name, *filter(None, parts)])
 
@@ -115,7 +117,7 @@ def _timed(row: Row, line: str) -> list[Row]:
 def _halving(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how much longer runs take at half the speed of each part."""
     shown = [{**row, RUN: _name(row)} for row in slowdowns(rows)]
-    draw = kinds.bars("longer_pct", "part", panel=RUN, label=".0f", rule=100)
+    draw = kinds.bars("longer_pct", "part", panel=RUN, label=".0f")
     return draw(shown, columns, machine)
 
 
@@ -128,7 +130,7 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
         for row in named
         for column, engine in _BUSY.items()
     ]
-    table = kinds.heat("engine", RUN, "busy", label=".0f")(busy, columns, machine)
+    table = kinds.heat("engine", RUN, "busy", label=".0f")(busy, {"engine": Column(""), RUN: Column("")}, machine)
     return path.properties(title="Share of the critical path") | table.properties(title="Busy, mean of all PEs [%]")
 
 
@@ -147,8 +149,11 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
     shown = []
     for row in rows:
         flops, nbytes = row["flops"] / row["pes"], row["dma_bytes"] / row["pes"]
-        name = f"{row['phase']} {row['context']:,}"
-        shown.append({**row, RUN: name, "intensity": flops / nbytes, "gflops": flops / row["makespan_ns"]})
+        shown.append({**row, RUN: "", "intensity": flops / nbytes, "gflops": flops / row["makespan_ns"]})
+    for phase in dict.fromkeys(row["phase"] for row in shown):
+        own = sorted((row for row in shown if row["phase"] == phase), key=lambda row: float(row["gflops"]))
+        shortest, longest = (choose(row["context"] for row in own) for choose in (min, max))
+        own[-1][RUN] = f"{phase}, {shortest:,} to {longest:,} tokens" if longest > shortest else phase
     found = kinds.points("intensity", "gflops", by="phase", label=RUN, log_x=True, log_y=True)(shown, columns, machine)
     ends = [min(row["intensity"] for row in shown) / 2, peak / gbs, 2 * max(row["intensity"] for row in shown)]
     roof = [{"intensity": x, "gflops": min(peak, x * gbs)} for x in ends]
@@ -215,7 +220,7 @@ CHARTS = (
         _halving,
         "How much longer a run takes when one part of the machine is half as fast",
         where=_of("halving"),
-        caption="100 % (dashed): this part alone sets the time. 0: it does not matter.",
+        caption="100 %: this part alone sets the time. 0: it does not matter.",
     ),
     Chart(
         "gqa_stage_breakdown",
@@ -322,20 +327,24 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:
-    runs: dict[str, list[Row]] = {}
-    for row in slowdowns(rows):
-        runs.setdefault(f"{row['phase'].capitalize()} at {row['context']:,} tokens", []).append(row)
+    base = {(row["phase"], row["context"]): row for row in simulated(rows, "halving") if not row["part"]}
     found = []
-    for name, own in runs.items():
-        worst, *rest = sorted(own, key=lambda row: -float(row["slowdown"]))
-        first = [worst, *(row for row in rest if row["slowdown"] > worst["slowdown"] - CLOSE)]
-        binding = " and ".join(row["part"] for row in first)
-        times = " and ".join(f"{row['slowdown']:.2f}x" for row in first)
-        others = [row for row in rest if row not in first]
-        other = f"; next is the {others[0]['part']} ({others[0]['slowdown']:.2f}x)" if others else ""
-        text = f"{name} is limited by the {binding}: at half its speed it takes {times} as long{other}."
-        found.append(Finding(text, "gqa_halving", 10 if worst["phase"] == "decode" else 9))
+    for key, row in base.items():
+        halved = [own for own in slowdowns(rows) if (own["phase"], own["context"]) == key]
+        worst, *rest = sorted(halved, key=lambda own: -float(own["slowdown"]))
+        binding = [own for own in rest if own["slowdown"] > worst["slowdown"] - CLOSE]
+        others = [own for own in rest if own not in binding][:1]
+        limits = " and ".join(
+            [f"{worst['part']} ({worst['slowdown']:.2f}x as long at half its speed)", *map(_slowdown, binding)]
+        )
+        after = "".join(f", then by {_slowdown(own)}" for own in others)
+        text = f"{row['phase'].capitalize()} at {row['context']:,} tokens is limited by {limits}{after}{_most(row)}."
+        found.append(Finding(text, "gqa_halving", 10 if row["phase"] == "decode" else 9))
     return found
+
+
+def _slowdown(row: Row) -> str:
+    return f"{row['part']} ({row['slowdown']:.2f}x)"
 
 
 def _context(rows: Sequence[Row]) -> list[Finding]:
@@ -348,7 +357,7 @@ def _context(rows: Sequence[Row]) -> list[Finding]:
     text = (
         f"A decode step reaches {first['bound_ns'] / first['makespan_ns']:.0%} of its bound at {first['context']:,} "
         f"tokens ({_us(first)}) and {last['bound_ns'] / last['makespan_ns']:.0%} at {last['context']:,} ({_us(last)}): "
-        f"{fixed / 1000:,.2f} us for launch, first tiles and merge do not depend on the context."
+        f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}."
     )
     return [Finding(text, "gqa_latency_by_context", 8)]
 
@@ -429,7 +438,7 @@ def _more(rows: Sequence[Row]) -> list[Finding]:
     more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
     text = (
         f"{more:.0f} times the PEs make a decode step at {first['context']:,} tokens "
-        f"{first['makespan_ns'] / last['makespan_ns']:.1f}x faster ({_us(first)} to {_us(last)}){_links(last)}."
+        f"{first['makespan_ns'] / last['makespan_ns']:.1f}x faster ({_us(first)} to {_us(last)}){_most(last)}."
     )
     for span in (row for row in runs if row["span"]):
         twin = next((r for r in apart if (r["sips"], r["cubes"]) == (span["sips"], span["cubes"])), None)
@@ -445,9 +454,12 @@ def _cause(slow: Row, fast: Row) -> str:
         return ""
     more = {COLUMNS[name].description: slow[name] - fast[name] for name in _PATH}
     part = max(more, key=lambda name: more[name])
-    return f": {more[part] / 1000:,.2f} us more of its critical path are {part}"
+    return f": {more[part] / 1000:,.2f} us more of the critical path go to {part}"
 
 
-def _links(row: Row) -> str:
-    share = row["path_links_ns"] / row["makespan_ns"] if row.get("path_links_ns") is not None else None
-    return "" if share is None else f", where links and routers are {share:.0%} of the critical path"
+def _most(row: Row) -> str:
+    """Return which part of the critical path is the longest, in words; empty if not known."""
+    if row.get("path_hbm_ns") is None:
+        return ""
+    name = max(_PATH, key=lambda name: float(row[name]))
+    return f"; {COLUMNS[name].description} take {row[name] / row['makespan_ns']:.0%} of the critical path"

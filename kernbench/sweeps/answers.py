@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def pareto(
-    table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = (), within: float = 0.0
-) -> pd.DataFrame:
+def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = ()) -> pd.DataFrame:
     """Return the rows that no other row beats: none is as good in every metric and better in one.
 
     Parameters
@@ -28,9 +26,6 @@ def pareto(
         Columns with numbers; less is better.
     maximize : sequence of str
         Those of them of which more is better.
-    within : float
-        A row that is better than another by less than this share of every metric is not better: for what is not known
-        more precisely.
 
     Returns
     -------
@@ -43,10 +38,9 @@ def pareto(
     values = values * np.array([-1.0 if name in maximize else 1.0 for name in metrics])
     order = np.lexsort(values.T[::-1])
     front: list[int] = []
-    allowed = values + within * np.abs(values)
     for i in order:
         # Sorted by the first metric: only rows before can beat this one.
-        if not any((values[j] <= allowed[i]).all() for j in front):
+        if not any((values[j] <= values[i]).all() for j in front):
             front.append(int(i))
     return rows.iloc[front]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
 MOST_LINES = 5
+MOST_TICKS = 10
 _WIDTH, _HEIGHT = 440, 270
 _CAPTION = 110  # characters of a line
 _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
@@ -183,7 +184,7 @@ def lines(
             type="quantitative",
             title=_title(columns, x),
             scale=alt.Scale(type="log", base=2) if log_x else alt.Undefined,
-            axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False),
+            axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False, **_ticks(data[x], log_x)),
         )
         y_axis = alt.Y(
             y,
@@ -403,6 +404,12 @@ def _bytes_axis() -> Any:
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
     sizes = [4**i for i in range(20)]
     return alt.Axis(grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelFlush=False)
+
+
+def _ticks(values: pd.Series, log: bool) -> dict[str, Any]:
+    """Return the ticks of a logarithmic axis: the values themselves, if they are few."""
+    ticks = sorted(set(values))
+    return {"values": ticks} if log and len(ticks) <= MOST_TICKS else {}
 
 
 def _title(columns: Mapping[str, Column], name: str) -> str:

@@ -19,9 +19,7 @@ _TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
 
-def tornado(
-    table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "", spread_pct: float = 0
-) -> Figure:
+def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Figure:
     """Draw how a metric answers to each factor, down and up, the strongest on top.
 
     Parameters
@@ -36,16 +34,12 @@ def tornado(
         The share by which factors were changed.
     of : str
         What ran, for the title.
-    spread_pct : float
-        By how much the metric differs without any change, as by the order of simultaneous arrivals: a band.
     """
     rows = sorted(rows_of(table), key=lambda row: max(_width(row["down_pct"]), _width(row["up_pct"])))
     note = f"one factor at a time, +-{change:.0%} or the nearest step; less is better"
     title = f"What moves the {said(metric)[0]}{_of(of)}"
     figure = new_figure(8, 1.5 + 0.36 * len(rows), title, caption(len(rows), machine, note))
     axes = figure.subplots()
-    if spread_pct:
-        axes.axvspan(-spread_pct, spread_pct, color=palette.LIGHT_GREY, label="no effect: within chance")
     for column, colour, label in (("down_pct", palette.ORANGE, "less of it"), ("up_pct", palette.BLUE, "more of it")):
         values = [row[column] if _width(row[column]) else 0 for row in rows]
         axes.barh(range(len(rows)), values, 0.7, color=colour, alpha=0.85, label=label)
@@ -53,7 +47,7 @@ def tornado(
     axes.set_yticks(range(len(rows)), [row["factor"] for row in rows])
     axes.set_xlabel(f"change of {said(metric)[0]} [%]")
     widest = max((_width(row[column]) for row in rows for column in ("down_pct", "up_pct")), default=0)
-    widest = max(widest, spread_pct) or 1
+    widest = widest or 1
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     tidy(axes)
     axes.legend(fontsize=7, frameon=False, loc="lower right")

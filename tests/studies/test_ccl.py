@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
+from itertools import product
 
 import pytest
+import yaml
 
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import plan
+from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.studies import ccl, ccl_points, ccl_report, ccl_run
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
+from kernbench.sweeps.keys import machine_of
 from kernbench.sweeps.store import FINISHED
+from tests.repo import ROOT
 
 CONFIG = load_ccl_config(default_ccl_path())
 STUDY = CclStudy()
@@ -351,3 +357,27 @@ def test_a_sweep_takes_the_study_by_its_name(machine):
     assert "world_size = 7, but 2 take part" in table["error"][2]
     ring = table[table["algorithm"] == "ring_allreduce_tcm"]
     assert ring["latency_ns"].is_monotonic_increasing
+
+
+def test_a_short_list_that_is_simulated_holds_the_best_of_every_comparison():
+    base = kb.load("preset:default")
+    given = STUDY.complete(yaml.safe_load((ROOT / "milestones" / "ccl.yaml").read_text()))
+    machines = (machine_of(base.spec, point["machine"]) for point in STUDY.points(base, **given))
+    machines = {machine.hash: machine for machine in machines}
+    same = ("machine", "collective", "contribution", "bytes_per_pe", "programs", "dtype", "slot_size")
+    rows = [row for row in STUDY.read(ROOT / "milestones" / "output" / "ccl") if row["n_slots"] == 4]
+    compared = ccl_report.groups(ccl_report.seen(rows, "sizes", "scaling", "other collectives", "lists"), *same)
+    compared = {key: {row["algorithm"]: row["latency_ns"] for row in own} for key, own in compared.items()}
+    assert sum(len(times) > 1 for times in compared.values()) > 50
+    for (where, collective, contribution, nbytes, programs, dtype, slot), times in compared.items():
+        config, each = machines[where].config, programs // machines[where].config.n_sips
+        cubes = config.cubes_per_sip if each > 1 else 1
+        tuner = Tuner(
+            machines[where],
+            [replace(resolve_algorithm_config(name, CONFIG), slot_size=slot) for name in times],
+            slots=(4,),
+            simulate=lambda planned, *_, times=times: times[planned.algorithm.name],
+        )
+        places, itemsize = list(product(range(cubes), range(each // cubes))), 4 if dtype == "f32" else 2
+        chosen = tuner.choose(collective, nbytes, places=places, itemsize=itemsize, contribution=contribution)
+        assert times[chosen.algorithm] <= 1.02 * min(times.values()), (chosen.algorithm, config.n_sips, nbytes)

@@ -149,7 +149,7 @@ def test_more_cubes_that_do_not_pay_are_explained_by_the_resource_that_takes_lon
     [(text, _, _)] = design_space_report._cubes("gpt2", design_space_report.frame(rows, "gpt2 grid"), rows)
     assert text == (
         "GPT-2: 4x4 cubes take 20.0 % more time than 4x2, for 100 % more silicon: product spends 900 ns instead of 400 "
-        "on the HBM slice hbm of 4x4."
+        "on HBM slice, most at hbm of 4x4."
     )
 
 

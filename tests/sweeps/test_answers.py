@@ -40,13 +40,6 @@ def test_effects_of_axes():
     assert found["settings"].tolist() == [2, 2]
 
 
-def test_what_is_better_by_less_than_a_share_is_not_better():
-    table = pd.DataFrame({"area": [1.0, 2.0, 3.0, 4.0], "time": [100.0, 99.5, 99.1, 90.0]})
-    assert list(pareto(table, ["area", "time"])["area"]) == [1, 2, 3, 4]
-    assert list(pareto(table, ["area", "time"], within=0.01)["area"]) == [1, 4]
-    assert list(pareto(table, ["area", "time"], within=0.2)["area"]) == [1]
-
-
 def test_what_each_step_buys_and_costs():
     rows = [{"x": x, "y": y, "t": 100 / x + 10 * (y == "b"), "area_mm2": x} for x in (1, 2, 4) for y in "ab"]
     found = steps(pd.DataFrame(rows), ["x", "y"], "t")

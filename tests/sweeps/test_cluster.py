@@ -81,7 +81,7 @@ def test_a_study_in_a_file_of_the_users_own_goes_along(client, tmp_path, monkeyp
 
 def test_points_that_fail_or_have_to_be_ended_are_recorded_as_on_this_machine(client):
     assert list(table(studies.hurts, {"x": [1, 2, 3]}, scheduler=client)["status"]) == ["ok", "error", "ok"]
-    hang = {"parameters": {"how": "hang"}, "time_limit_s": 1}
+    hang = {"parameters": {"how": "hang"}, "time_limit_s": 5}
     assert list(table(studies.hurts, {"x": [1, 2, 3]}, scheduler=client, **hang)["status"]) == [
         "ok",
         "time limit",

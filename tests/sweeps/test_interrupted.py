@@ -7,9 +7,11 @@ import json
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,52 @@ def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, notes, how):
     assert not {int(p.name) for p in notes.iterdir()} & set(had), "what was finished is not run again"
     # Nobody is left behind.
     assert set(finished(folder)) == {*had, *left}
+
+
+# Debian's package faketime. The file that it reads says how far off the process's clock of the day is.
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+JUMPS = """
+import sys
+import kernbench as kb
+done = kb.sweep("preset:small", "gemm", {"m": list(range(32, 672, 32)), "k": [32, 64, 96]}, parameters={"n": 64},
+                folder=sys.argv[1], workers=2, progress=False)
+print(len(done.ok), done.table["latency_ns"].sum())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed")
+def test_a_clock_that_jumps_back_loses_no_point_and_stops_nothing(tmp_path):
+    offset, cache = tmp_path / "offset", tmp_path / "cache"
+    offset.write_text("+0")
+    own = {**os.environ, "PYTHONPATH": str(ROOT), "KERNBENCH_CACHE": str(cache)}
+    fake = {
+        "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+
+    def start(folder, env):
+        return subprocess.Popen(
+            [sys.executable, "-c", JUMPS, str(tmp_path / folder)], env=env, stdout=subprocess.PIPE, text=True
+        )
+
+    process = start("sweep", own | fake)
+    deadline = time.monotonic() + 60
+    while sum("row" in entry for entry in entries(tmp_path / "sweep" / FINISHED)) < 5:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    offset.write_text("-10d")
+    told, _ = process.communicate(timeout=120)
+    assert told.split()[0] == "60"
+    with closing(sqlite3.connect(cache / "points.sqlite")) as database:
+        ((first, last, points),) = database.execute("SELECT MIN(made), MAX(made), COUNT(*) FROM points")
+        database.execute("UPDATE points SET row = json_set(row, '$.latency_ns', 1)")
+        database.commit()
+    assert last - first > 9 * 86_400, "the clock did jump while the sweep ran"
+    assert points == 60
+    assert start("sweep", own).communicate(timeout=60)[0] == told, "what the folder holds is not run again"
+    assert start("other", own).communicate(timeout=60)[0].split() == ["60", "60"], "nor what the cache holds"
 
 
 def test_a_point_that_never_ends_ends_with_its_sweep(tmp_path, notes):

@@ -37,6 +37,12 @@ def test_a_line_is_labelled_once_at_its_last_point():
     assert sorted(labels) == [(f"w{k}", 4**6) for k in range(5)]
 
 
+def test_a_logarithmic_axis_has_its_ticks_at_the_values():
+    rows = [{"q": q, "t": 1.0, "who": "w", "sips": ""} for q in (16, 32, 128)]
+    spec = json.loads(Chart("c", lines("q", "t", "who"), "title").show(rows, COLUMNS, MACHINE).to_json())
+    assert spec["layer"][0]["encoding"]["x"]["axis"]["values"] == [16, 32, 128]
+
+
 def test_parts_sum_to_one():
     chart = Chart("c", parts("who", ["a", "b"]), "title", where=lambda row: row["n"] == 256 and row["sips"] == "2 SIPs")
     rows = data_of(chart)

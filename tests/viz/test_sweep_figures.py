@@ -38,10 +38,9 @@ def test_titles_say_what_ran_and_axes_their_units():
     heat = sweeps.heat_map(TABLE, ("x", "y"), "latency_ns", **about)
     assert heat.get_suptitle() == "Latency [ns] by y and x: a layer"
     assert heat.axes[1].get_ylabel() == "latency [ns]"
-    tornado = sweeps.tornado(RANKED, "latency_ns", spread_pct=2.0, **about)
+    tornado = sweeps.tornado(RANKED, "latency_ns", **about)
     assert tornado.get_suptitle() == "What moves the latency: a layer"
     assert tornado.axes[0].get_xlabel() == "change of latency [%]"
-    assert "no effect: within chance" in {t.get_text() for t in tornado.axes[0].get_legend().get_texts()}
 
 
 @pytest.mark.parametrize("name", ["front", "map", "tornado"])
