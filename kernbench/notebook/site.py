@@ -59,9 +59,8 @@ def build(root: Path, out: Path) -> list[Path]:
         text = _SCRIPT.sub("", html)  # a page to be read; scripts would load more
         if charts:
             vega = relpath(_VEGA, page_of(name).rpartition("/")[0] or ".")
-            text = text.replace(
-                "</body>", f"{_specifications(charts, path.parent)}<script src={vega!r}></script></body>"
-            )
+            scripts = f"{_specifications(charts, path.parent)}<script src={vega!r}></script>"
+            text = _AFTER.sub(r"\1\2</div>", text).replace("</body>", f"{scripts}</body>")
         page.write_text(text, encoding="utf-8")
         pages.append(page)
     return pages
