@@ -83,14 +83,11 @@ one_pe.study.tables(one_pe.rows)["Operands packed"]
 # %% [markdown]
 # ## How much of the matrix engine is used
 #
-# The *ideal* knows the machine file and nothing else: every tile takes as long as its slowest stage, and only the first
-# tile's stages and the last write show.
+# The *ideal* knows the machine file and nothing else: every tile takes as long as its slowest stage, reads and
+# write-back share the HBM slice, and only the first tile's stages and the last write show.
 
 # %%
 one_pe.figure("gemm_utilization")
-
-# %%
-one_pe.figure("gemm_over_ideal")
 
 # %% [markdown]
 # ## Where the time goes
@@ -151,3 +148,27 @@ whole_sip
 
 # %%
 whole_sip.study.tables(whole_sip.rows)["Fastest placement"]
+
+# %% [markdown]
+# ### Which placement
+
+# %%
+whole_sip.figure("layers_over_bound")
+
+# %% [markdown]
+# ### How much of the SIP is used
+
+# %%
+whole_sip.figure("layers_utilization")
+
+# %%
+whole_sip.figure("layers_roofline")
+
+# %% [markdown]
+# ### Links
+
+# %%
+whole_sip.figure("layers_link_kinds")
+
+# %%
+whole_sip.figure("layers_links")

@@ -1,7 +1,8 @@
 """`make docs`: README, documents, notebooks and milestone reports as pages that ask the net for nothing.
 
 Everything is converted by nbconvert, a Markdown file as a notebook of one cell, each page with its styles and
-pictures inside. Links between the sources become links between the pages.
+pictures inside. Links between the sources become links between the pages. The charts of reports are interactive: Vega
+draws them from their specifications, and without JavaScript the pictures remain.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ SOURCES = (
 INDEX = "README.md"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
+_CHART = re.compile(r"!\[.*?\]\((\w+)\.svg\)")
+_AFTER = re.compile(r'(<div id="\w+">)\s*</div>\s*(<p><img [^>]*>\s*</p>)')  # nbconvert closes the element too early
+_VEGA = "vega.js"
+_EMBED = """
+for (const chart of document.querySelectorAll("script[data-chart]")) {
+  const spec = JSON.parse(chart.textContent);
+  vegaEmbed(document.getElementById(chart.dataset.chart), spec, {actions: false, renderer: "svg"});
+}
+"""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -29,22 +39,60 @@ def build(root: Path, out: Path) -> list[Path]:
     exporter = _exporter()
     titles = {name: _title(path) for name, path in sources.items()}
     pages = []
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _VEGA).write_text(_vega(), encoding="utf-8")
     for name, path in sources.items():
         notebook = _notebook(path)
+        charts: list[str] = []
         if name == INDEX:
             notebook.cells.append(_cell(_contents(titles)))
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
-                cell.source = _linked(cell.source, name, sources)
+                charts += _charts(cell.source, path.parent)
+                cell.source = _linked(_placed(cell.source, charts), name, sources)
             for output in cell.get("outputs", ()):
                 output.get("data", {}).pop(_WIDGET, None)  # it would want a kernel
         resources = {"metadata": {"name": titles[name], "path": str(path.parent)}}
         html, _ = exporter.from_notebook_node(notebook, resources)
         page = out / page_of(name)
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(_SCRIPT.sub("", html), encoding="utf-8")  # a page to be read; scripts would load more
+        text = _SCRIPT.sub("", html)  # a page to be read; scripts would load more
+        if charts:
+            vega = relpath(_VEGA, page_of(name).rpartition("/")[0] or ".")
+            scripts = f"{_specifications(charts, path.parent)}<script src={vega!r}></script>"
+            text = _AFTER.sub(r"\1\2</div>", text).replace("</body>", f"{scripts}</body>")
+        page.write_text(text, encoding="utf-8")
         pages.append(page)
     return pages
+
+
+def _vega() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, which draws the charts of the page."""
+    from vl_convert import javascript_bundle
+
+    bundle: Callable[[str], str] = javascript_bundle
+    return f"(() => {{{bundle(_EMBED)}}})();"
+
+
+def _charts(text: str, folder: Path) -> list[str]:
+    """Return the figures of a Markdown text that have a specification."""
+    return [name for name in _CHART.findall(text) if (folder / f"{name}.vl.json").is_file()]
+
+
+def _placed(text: str, charts: Sequence[str]) -> str:
+    """Return Markdown in which each chart is in an element that Vega can draw in."""
+
+    def place(found: re.Match[str]) -> str:
+        return f'<div id="{found[1]}">\n\n{found[0]}\n\n</div>' if found[1] in charts else found[0]
+
+    return _CHART.sub(place, text)
+
+
+def _specifications(charts: Sequence[str], folder: Path) -> str:
+    specs = {name: (folder / f"{name}.vl.json").read_text(encoding="utf-8").replace("</", r"<\/") for name in charts}
+    return "".join(
+        f'<script type="application/json" data-chart="{name}">{spec}</script>' for name, spec in specs.items()
+    )
 
 
 def page_of(name: str) -> str:

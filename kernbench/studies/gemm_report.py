@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,75 +45,78 @@ COLUMNS = {
     "composite_useful": Column("useful share of the matrix rate, composite"),
     "composite_issued": Column("issued share, padding included"),
     "pe_useful": Column("useful share, loads included"),
-    "ideal_utilization": Column("useful share of the ideal"),
+    "over_ideal": Column("composite window / ideal"),
     "limiter": Column("busiest engine"),
-    **{f"path_{stage}_ns": Column(name, "ns") for stage, (name, _) in PATH.items()},
+    **{f"path_{stage}_ns": Column(name) for stage, (name, _) in PATH.items()},
 }
 
 
-def _melted(draw: kinds.Draw, names: Mapping[str, str], column: str, value: str) -> kinds.Draw:
-    """Return a kind of chart that takes several columns as the values of one, in percent; `column` has their names."""
+def _melted(draw: kinds.Draw, names: Mapping[str, str], column: str) -> kinds.Draw:
+    """Return a kind of chart that takes several columns as one, `percent`; `column` has their names."""
 
     def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-        long = [{**row, column: title, value: 100 * row[name]} for row in rows for name, title in names.items()]
-        return draw(long, columns, machine)
+        long = [{**row, column: title, "percent": 100 * row[name]} for row in rows for name, title in names.items()]
+        return draw(long, {**columns, "percent": _PERCENT, column: Column("")}, machine)
 
     return drawn
 
 
 def _over_ideal(draw: kinds.Draw) -> kinds.Draw:
-    """Return a kind of chart whose rows also have the size of the product, and its time over the ideal."""
+    """Return a kind of chart whose rows also have the composite's time over the ideal."""
 
     def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-        more = {"macs": Column("multiply-accumulates"), "over_ideal": Column("composite window / ideal")}
-        found = [
-            {**row, "macs": row["m"] * row["k"] * row["n"], "over_ideal": row["composite_window_ns"] / row["ideal_ns"]}
-            for row in rows
-        ]
-        return draw(sorted(found, key=lambda row: row["macs"]), {**columns, **more}, machine)
+        return draw(
+            [{**row, "over_ideal": row["composite_window_ns"] / row["ideal_ns"]} for row in rows], columns, machine
+        )
 
     return drawn
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the first tiles of a product, a lane for each engine and a box with its number for each tile."""
+    """Draw the first tiles of a product: a lane for each engine, several where its work overlaps."""
     import altair as alt
     import pandas as pd
 
     first = [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
     begin = min(piece["start_ns"] for piece in first)
-    lanes = [lane for lane in LANES if any(piece["stage"] == lane for piece in first)]
-    data = pd.DataFrame(
-        [
-            {
-                "engine": LANES[piece["stage"]],
-                "tile": piece["tile"],
-                "start": piece["start_ns"] - begin,
-                "end": piece["end_ns"] - begin,
-                "shade": "even" if piece["tile"] % 2 == 0 else "odd",
-            }
-            for piece in first
-        ]
+    boxes: list[Row] = []
+    for stage, name in LANES.items():
+        lanes: list[float] = []  # when each is free again
+        for piece in sorted((x for x in first if x["stage"] == stage), key=lambda x: x["start_ns"]):
+            start, end = piece["start_ns"] - begin, piece["end_ns"] - begin
+            lane = next((i for i, free in enumerate(lanes) if free <= start), len(lanes))
+            lanes[lane:] = [end, *lanes[lane + 1 :]]
+            even = piece["tile"] % 2 == 0
+            boxes.append(
+                {
+                    "engine": f"{name} {lane + 1}", "tile": piece["tile"], "start": start, "end": end,
+                    "middle": (start + end) / 2, "fill": palette.BLUE if even else palette.SKY,
+                    "ink": "white" if even else "black",
+                }
+            )  # fmt: skip
+        if len(lanes) == 1:
+            boxes = [{**box, "engine": name} if box["engine"] == f"{name} 1" else box for box in boxes]
+    order = list(dict.fromkeys(sorted((box["engine"] for box in boxes), key=_lane)))
+    base = alt.Chart().encode(y=alt.Y("engine", sort=order, title=None), tooltip=["engine", "tile", "start", "end"])
+    bar = base.mark_bar(stroke="white", strokeWidth=1).encode(
+        x=alt.X("start:Q", title="time since the first read [ns]", axis=alt.Axis(grid=False)),
+        x2="end:Q",
+        color=alt.Color("fill:N", scale=None),
     )
-    base = alt.Chart(data).encode(
-        y=alt.Y("engine", sort=[LANES[lane] for lane in lanes], title=None),
-        x=alt.X("start", title="time since the first read [ns]"),
-        x2="end",
-        tooltip=["engine", "tile", "start", "end"],
-    )
-    shades = alt.Scale(domain=["even", "odd"], range=[palette.BLUE, palette.SKY])
-    boxes = base.mark_bar(stroke="white", strokeWidth=1).encode(color=alt.Color("shade", scale=shades, legend=None))
-    middle = alt.Chart(data).transform_calculate(middle="(datum.start + datum.end) / 2").mark_text(fontSize=9)
-    numbers = middle.encode(x="middle:Q", y=alt.Y("engine", sort=[LANES[lane] for lane in lanes]), text="tile")
-    return alt.layer(boxes, numbers).properties(width=760, height=34 * len(lanes))
+    number = base.mark_text(fontSize=9).encode(x="middle:Q", text="tile:Q", color=alt.Color("ink:N", scale=None))
+    return alt.layer(bar, number, data=pd.DataFrame(boxes)).properties(width=760, height=24 * len(order))
+
+
+def _lane(engine: str) -> tuple[int, str]:
+    return next(i for i, name in enumerate(LANES.values()) if engine.startswith(name)), engine
 
 
 SHOWN_TILES = 12
 LANES = {
-    "dma_in": "DMA reads", "fetch": "fetch from TCM", "gemm": "matrix engine", "math": "vector engine",
-    "store_tcm": "store to TCM", "dma_out": "DMA writes",
+    "dma_in": "DMA read", "fetch": "fetch from TCM", "gemm": "matrix engine", "math": "vector engine",
+    "store_tcm": "store to TCM", "dma_out": "DMA write",
 }  # fmt: skip
-_SHARE = Column("share of the matrix engine's rate", "%")
+_PERCENT = Column("share of the matrix engine's rate", "%")
 
 
 def _packed(row: Mapping[str, Any]) -> bool:
@@ -123,26 +127,18 @@ CHARTS = (
     Chart(
         "gemm_utilization",
         _melted(
-            kinds.bars("share_pct", "shape", by="window", panel="variant", label=".0f"),
+            kinds.bars("percent", "shape", by="window", panel="variant", label=".0f"),
             {
                 "ideal_utilization": "ideal",
                 "composite_useful": "simulated, the composite alone",
                 "pe_useful": "simulated, loads included",
             },
             "window",
-            "share_pct",
         ),
         "Useful share of the matrix engine's rate, by staging",
         where=_packed,
-        caption="Ideal: every tile takes as long as its slowest stage; reads and write-back share the HBM slice. "
-        "Padding of ragged tiles is not useful.",
-    ),
-    Chart(
-        "gemm_over_ideal",
-        _over_ideal(kinds.lines("macs", "over_ideal", "variant", rule=1.0)),
-        "Time of the composite over the ideal",
-        where=_packed,
-        caption="1 is the ideal of the machine file: no stall for a full buffer, no queueing.",
+        caption="Percent. Ideal: every tile takes as long as its slowest stage, and reads and write-back share the HBM "
+        "slice.",
     ),
     Chart(
         "gemm_critical_path",
@@ -159,14 +155,19 @@ CHARTS = (
     Chart(
         "gemm_busy",
         _melted(
-            kinds.heat("engine", "shape", "busy_pct", panel="variant", label=".0f"),
-            {f"occupancy_{engine}": name for engine, name in ENGINES.items()},
+            kinds.heat("engine", "shape", "percent", panel="variant", label=".0f"),
+            {
+                "occupancy_dma_in": "HBM",
+                "occupancy_fetch": "fetch",
+                "occupancy_gemm": "matrix",
+                "occupancy_store_tcm": "store",
+            },
             "engine",
-            "busy_pct",
         ),
         "How busy each engine is while the composite runs",
         where=_packed,
-        caption="Percent of the composite's window. Engines work at the same time, so that rows sum to more than 100.",
+        caption="Percent of the composite's window: the HBM slice, TCM's read port, the matrix engine and TCM's write "
+        "port. They work at the same time.",
     ),
     Chart(
         "gemm_strided",
@@ -180,7 +181,8 @@ CHARTS = (
         _tiles,
         lambda rows: f"The first {SHOWN_TILES} tiles of {rows[-1]['shape']} {rows[-1]['variant']} on each engine",
         where=lambda row: bool(row.get("timeline")),
-        caption="Each box is one tile, with its number. A read serves one operand of a tile.",
+        caption="Each box is one tile with its number; a read is one operand of it. Reads that overlap wait for the "
+        "HBM slice.",
     ),
 )
 
@@ -194,14 +196,15 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 def _limits(rows: Sequence[Row]) -> list[Finding]:
     """Say how much of the matrix rate the largest product reaches in each staging, and what limits it."""
     largest = max(row["m"] * row["k"] * row["n"] for row in rows)
+    chosen = [row for row in rows if row["m"] * row["k"] * row["n"] == largest]
     said = []
-    for row in rows:
-        if row["m"] * row["k"] * row["n"] == largest:
-            engines = row["limiter"].split(" + ")
-            busy = " and ".join(f"{ENGINES[e]} ({row[f'occupancy_{e}']:.0%} busy)" for e in engines)
-            said.append(f"{row['composite_useful']:.1%} with {row['variant']}, limited by the {busy}")
-    shape = next(row["shape"] for row in rows if row["m"] * row["k"] * row["n"] == largest)
-    return [Finding(f"{shape} reaches {'; '.join(said)}.", "gemm_utilization", 7)]
+    for row in chosen:
+        engines = row["limiter"].split(" + ")
+        names = " and ".join(ENGINES[engine] for engine in engines)
+        busy = min(row[f"occupancy_{engine}"] for engine in engines)
+        said.append(f"{row['composite_useful']:.1%} with {row['variant']} ({names} {busy:.0%} busy)")
+    text = f"{chosen[0]['shape']} uses {', '.join(said)} of the matrix engine's rate."
+    return [Finding(text, "gemm_utilization", 7)]
 
 
 def _launch(rows: Sequence[Row]) -> list[Finding]:
@@ -221,23 +224,20 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
-    """Say which staging is fastest for how many shapes, loads included, and where the choice matters most."""
+    """Say where the staging matters most, loads included, and how often each is fastest."""
     by_shape: dict[str, list[Row]] = {}
     for row in rows:
         by_shape.setdefault(row["shape"], []).append(row)
-    compared = {shape: sorted(of, key=lambda r: r["pe_window_ns"]) for shape, of in by_shape.items() if len(of) > 1}
+    compared = [sorted(of, key=lambda row: row["pe_window_ns"]) for of in by_shape.values() if len(of) > 1]
     if not compared:
         return []
-    most = max(compared.values(), key=lambda of: of[-1]["pe_window_ns"] / of[0]["pe_window_ns"])
-    fast, slow = most[0], most[-1]
-    wins: dict[str, list[str]] = {}
-    for shape, of in compared.items():
-        wins.setdefault(of[0]["variant"], []).append(shape)
-    fastest = "; ".join(f"{variant} is fastest for {', '.join(shapes)}" for variant, shapes in wins.items())
+    fast, *_, slow = max(compared, key=lambda of: of[-1]["pe_window_ns"] / of[0]["pe_window_ns"])
+    read = [row["load_bytes"] + row["dma_in_bytes"] for row in (slow, fast)]
+    wins = Counter(of[0]["variant"] for of in compared).most_common()
     text = (
-        f"Loads included, {fastest}; the "
-        f"choice matters most for {fast['shape']}, where {slow['variant']} takes "
-        f"{slow['pe_window_ns'] / fast['pe_window_ns']:.2f}x as long as {fast['variant']}."
+        f"Staging matters most for {fast['shape']}: {slow['variant']} takes "
+        f"{slow['pe_window_ns'] / fast['pe_window_ns']:.2f}x as long as {fast['variant']}, loads included, and reads "
+        f"{read[0] / read[1]:.1f}x the bytes. Fastest most often: {', '.join(f'{name} ({n})' for name, n in wins)}."
     )
     return [Finding(text, "gemm_utilization", 5)]
 
@@ -254,9 +254,9 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
         return []
     most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
     text = (
-        f"Operands stored row after row cost {ratios[most]:.1f}x the time of packed ones at {' '.join(most)} "
-        f"({ratios[least]:.2f}x at {' '.join(least)}): each 256 B line that a tile touches is served whole, and lines "
-        "a row apart use few of the channels."
+        f"Operands stored row after row cost {ratios[most]:.1f}x the time of packed ones at {' '.join(most)}, "
+        f"{ratios[least]:.2f}x at {' '.join(least)}: each 256 B line of a tile is served whole, and lines a row apart "
+        "share few channels."
     )
     return [Finding(text, "gemm_strided", 4)]
 
@@ -281,7 +281,7 @@ def _ideal(rows: Sequence[Row]) -> list[Finding]:
         f"The largest distance from the ideal is {off(worst):+.1%} ({worst['shape']} {worst['variant']}: "
         f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
     )
-    return [Finding(text, "gemm_over_ideal", 3)]
+    return [Finding(text, "gemm_utilization", 3)]
 
 
 def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
@@ -290,9 +290,13 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
 
     names = [
         "shape", "variant", "tiles", "latency_ns", "pe_window_ns", "composite_window_ns", "ideal_ns",
-        "composite_useful", "composite_issued", "pe_useful", "limiter",
+        "over_ideal", "composite_useful", "composite_issued", "pe_useful", "limiter",
     ]  # fmt: skip
+    table = pd.DataFrame(rows).assign(
+        over_ideal=lambda rows: rows["composite_window_ns"] / rows["ideal_ns"],
+        limiter=lambda rows: [" + ".join(ENGINES[engine] for engine in x.split(" + ")) for x in rows["limiter"]],
+    )
     return {
-        f"Operands {gather}": pd.DataFrame([row for row in rows if row["gather"] == gather], columns=names)
+        f"Operands {gather}": table[table["gather"] == gather][names].reset_index(drop=True)
         for gather in dict.fromkeys(row["gather"] for row in rows)
     }

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from kernbench.analysis.blame import blame
+from kernbench.analysis.ideal import macs_per_ns
+from kernbench.analysis.roofline import Roofs
 from kernbench.studies.layers_lists import layers, source
-from kernbench.studies.layers_work import LINK_KINDS, VISIBLE
+from kernbench.studies.layers_work import LINK_KINDS
 from kernbench.studies.study import Finding
 from kernbench.sweeps.keys import Row
+from kernbench.topology import naming
 from kernbench.topology.builder import Machine
+from kernbench.viz import charts as kinds
+from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
-from kernbench.viz.heatmap import link_heatmap
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 METHOD = (
     "C[M, N] = A[M, K] B[K, N] over all PEs of SIP 0. A is cut by rows over the PEs, B by columns, so that each weight "
@@ -43,6 +48,9 @@ COLUMNS = {
 }
 
 
+PLACEMENT_COLOURS = {"rows": palette.ORANGE, "columns": palette.SKY, "2-D": palette.BLUE}
+
+
 def simulated(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that were simulated."""
     return [row for row in rows if not row["left_out"]]
@@ -56,33 +64,333 @@ def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {layer: sorted(runs, key=lambda row: row["makespan_ns"]) for layer, runs in by_layer.items()}
 
 
-def _map(placement: str) -> Chart:
-    """Return the chart of the links of a placement, on the machine's geometry."""
+def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the time of each layer in each placement over the smallest bound of the placements."""
+    import altair as alt
+    import pandas as pd
 
-    def draw(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Figure:
-        row = rows[-1]
-        title = f"{row['layer']} {row['shape']}, {row['placement']}: {row['makespan_ns'] / 1000:,.1f} us"
-        return link_heatmap(
-            row["links"], machine, title=title, note=f"links busy for less than {VISIBLE:.0%} are left out"
+    bound = {row["layer"]: min(r["bound_ns"] for r in rows if r["layer"] == row["layer"]) for row in rows}
+    found = [
+        {
+            "list": row["list"],
+            "label": f"{_title(row)}: {runs[0]['makespan_ns'] / 1000:,.1f} us",
+            "placement": row["placement"],
+            "makespan_ns": row["makespan_ns"],
+            "over": row["makespan_ns"] / bound[row["layer"]],
+        }
+        for runs in best([dict(row) for row in rows]).values()
+        for row in runs
+    ]
+    data = pd.DataFrame(found)
+    names = [name for name in PLACEMENT_COLOURS if name in set(data["placement"])]
+    dots = (
+        alt.Chart(data)
+        .mark_point(filled=True, size=70, opacity=1)
+        .encode(
+            x=alt.X(
+                "over:Q",
+                title="makespan / lower bound",
+                scale=alt.Scale(type="log", domainMin=1),
+                axis=kinds.log_axis(data["over"]),
+            ),
+            y=alt.Y(
+                "label:N",
+                sort=list(dict.fromkeys(data["label"])),
+                title=None,
+                axis=alt.Axis(labelLimit=320, ticks=False),
+            ),
+            color=alt.Color(
+                "placement:N", title="C by", scale=alt.Scale(domain=names, range=[PLACEMENT_COLOURS[n] for n in names])
+            ),
+            shape=alt.Shape("placement:N", title="C by", scale=alt.Scale(domain=names)),
+            tooltip=["list", "label", "placement", "makespan_ns", "over"],
         )
+    )
+    header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start", labelAngle=0, labelOrient="top")
+    return (
+        dots.properties(width=460)
+        .facet(row=alt.Row("list:N", header=header, sort=list(dict.fromkeys(data["list"]))))
+        .resolve_scale(y="independent")
+    )
 
-    def where(row: Mapping[str, Any]) -> bool:
-        return row["placement"] == placement and bool(row.get("links"))
 
-    return Chart(f"layers_links_{placement.replace('-', '').lower()}", draw, f"Busy links, {placement}", where=where)
+def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the rate of each layer in its fastest placement against its arithmetic intensity, under the roofs."""
+    import altair as alt
+    import pandas as pd
+
+    roofs = _roofs(machine, rows[0]["dtype"])
+    [(level, gbs)] = roofs.levels_gbs.items()
+    fastest = [runs[0] for runs in best([dict(row) for row in rows]).values()]
+    largest = {name: max((r for r in fastest if r["list"] == name), key=_work) for name in {r["list"] for r in fastest}}
+    data = pd.DataFrame(
+        [
+            {
+                "list": row["list"], "layer": row["layer"], "intensity": row["intensity"],
+                "tflops": row["gflops"] / 1000, "text": row["name"] if row is largest[row["list"]] else "",
+            }
+            for row in fastest
+        ]
+    )  # fmt: skip
+    low, high = data["intensity"].min() / 1.5, max(data["intensity"].max(), roofs.ridge(level)) * 2
+    corners = [low, roofs.ridge(level), high]
+    roof = pd.DataFrame({"intensity": corners, "tflops": [roofs.attainable_gflops(x, level) / 1000 for x in corners]})
+    log = alt.Scale(type="log", domain=[low, high], nice=False)
+    x = alt.X("intensity:Q", title="flop / B of HBM", scale=log, axis=kinds.log_axis(corners))
+    y = alt.Y("tflops:Q", title="rate [Tflop/s]", scale=alt.Scale(type="log"), axis=kinds.log_axis(data["tflops"]))
+    names = list(dict.fromkeys(data["list"]))
+    said = f"{level} {gbs / 1000:,.1f} TB/s, matrix engines {roofs.peak_gflops / 1000:,.0f} Tflop/s"
+    line = alt.Chart(roof).mark_line(color=palette.DARK_GREY).encode(x=x, y=y)
+    label = alt.Chart(roof.tail(1)).mark_text(align="right", dy=-8, fontSize=10).encode(x=x, y=y, text=alt.value(said))
+    base = alt.Chart(data).encode(x=x, y=y)
+    dots = base.mark_point(filled=True, size=60, opacity=1).encode(
+        color=alt.Color("list:N", title=None, scale=alt.Scale(domain=names, range=list(palette.SERIES))),
+        shape=alt.Shape("list:N", title=None, scale=alt.Scale(domain=names)),
+        tooltip=["layer", "intensity", "tflops"],
+    )
+    text = base.mark_text(dy=14, fontSize=10).encode(text="text:N")
+    return alt.layer(line, label, dots, text).properties(width=520, height=320)
 
 
-CHARTS = tuple(map(_map, ("rows", "columns", "2-D")))
+def _roofs(machine: Machine, dtype: str) -> Roofs:
+    config = machine.config
+    hbm = config.cube.hbm.channels * config.cube.hbm.channel_bw_gbs * config.cube.hbm.efficiency
+    return Roofs(2 * macs_per_ns(config, dtype) * config.pes_per_sip, {"HBM of the SIP": hbm * config.pes_per_sip})
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    return str(row["shape"] if row["shape"] in row["layer"] else f"{row['name']}  {row['shape']}")
+
+
+def _work(row: Mapping[str, Any]) -> int:
+    return int(row["m"] * row["n"] * row["k"])
+
+
+def _fastest(draw: kinds.Draw) -> kinds.Draw:
+    """Return a kind of chart that shows the fastest placement of each layer, with more columns."""
+
+    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+        more = {
+            "macs_per_pe": Column("multiply-accumulates for each PE of the SIP"),
+            "percent": Column("useful share of the SIP's matrix rate", "%"),
+        }
+        fastest = [
+            {
+                **runs[0],
+                "macs_per_pe": _work(runs[0]) / machine.config.pes_per_sip,
+                "percent": 100 * runs[0]["utilization"],
+            }
+            for runs in best([dict(row) for row in rows]).values()
+        ]
+        return draw(fastest, {**columns, **more}, machine)
+
+    return drawn
+
+
+def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw how busy the busiest link of each kind is, for each layer in its fastest placement."""
+    names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
+    fastest = [runs[0] for runs in best([dict(row) for row in rows]).values()]
+    cells = [
+        {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
+        for row in fastest
+        for kind, name in names.items()
+    ]
+    titles = {"layer": Column(""), "link": Column("busiest link of"), "percent": Column("busy", "%")}
+    return kinds.heat("link", "layer", "percent", label=".0f")(cells, titles, machine)
+
+
+def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw how busy the busiest UCIe connection between each two cubes is, in each placement of a layer."""
+    import altair as alt
+    import pandas as pd
+
+    w = machine.config.sip.cube_mesh.w
+    busiest: dict[tuple[str, int, int], float] = {}
+    for row in rows:
+        for link, busy in row["links"].items():
+            src, dst = (naming.parse(end) for end in link.split("->"))
+            if src.kind == dst.kind == "ucie" and src.cube is not None and dst.cube is not None:
+                key = (row["placement"], min(src.cube, dst.cube), max(src.cube, dst.cube))
+                busiest[key] = max(busiest.get(key, 0.0), busy)
+    edges = pd.DataFrame(
+        [
+            {"placement": p, "x": a % w, "y": a // w, "x2": b % w, "y2": b // w, "mx": (a % w + b % w) / 2,
+             "my": (a // w + b // w) / 2, "percent": 100 * busy}
+            for (p, a, b), busy in busiest.items()
+        ]
+    )  # fmt: skip
+    cubes = pd.DataFrame(
+        [
+            {"placement": p, "x": i % w, "y": i // w, "cube": i}
+            for p in dict.fromkeys(row["placement"] for row in rows)
+            for i in range(machine.config.cubes_per_sip)
+        ]
+    )
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(padding=24, nice=False, zero=False))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(padding=24, reverse=True, nice=False, zero=False))
+    # No legend: the numbers are there, and its gradient would have another name each time.
+    colour = alt.Color("percent:Q", scale=alt.Scale(scheme="oranges", domainMin=0), legend=None)
+    data = pd.concat([edges.assign(cube=""), cubes])
+    base = alt.Chart().encode(x=x, y=y)
+    line = (
+        base.transform_filter("isValid(datum.x2)").mark_rule(strokeWidth=7).encode(x2="x2:Q", y2="y2:Q", color=colour)
+    )
+    box = base.transform_filter("!isValid(datum.x2)").mark_square(
+        size=420, color="white", stroke=palette.GREY, opacity=1
+    )
+    number = base.transform_filter("!isValid(datum.x2)").mark_text(fontSize=10).encode(text="cube:N")
+    middle = (
+        alt.Chart()
+        .transform_filter("isValid(datum.x2)")
+        .encode(x=alt.X("mx:Q", axis=None), y=alt.Y("my:Q", axis=None), text=alt.Text("percent:Q", format=".0f"))
+    )
+    halo = middle.mark_square(size=260, color="white", opacity=1)
+    busy = middle.mark_text(fontSize=10)
+    header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
+    panel = alt.Facet("placement:N", header=header, sort=list(dict.fromkeys(data["placement"])))
+    return (
+        alt.layer(line, box, number, halo, busy, data=data)
+        .properties(width=270, height=270)
+        .facet(facet=panel, columns=3)
+    )
+
+
+CHARTS = (
+    Chart(
+        "layers_over_bound",
+        _over_bound,
+        lambda rows: f"Makespan over the lower bound: {_wins(best([dict(row) for row in rows]))}",
+        where=lambda row: not row["left_out"],
+        caption="One mark for each placement of C; the label has the makespan of the fastest. The lower bound is the "
+        "smallest of the placements' bounds.",
+    ),
+    Chart(
+        "layers_utilization",
+        _fastest(kinds.points("macs_per_pe", "percent", by="list", log_x=True, log_y=True)),
+        lambda rows: f"Useful share of the SIP's matrix rate: up to {max(row['utilization'] for row in rows):.0%}",
+        where=lambda row: not row["left_out"],
+        caption="The fastest placement of each layer; utilization over its makespan.",
+    ),
+    Chart(
+        "layers_roofline",
+        _roofline,
+        "Rate of each layer under the roofs of the SIP",
+        where=lambda row: not row["left_out"],
+        caption="The fastest placement of each layer; the one with most work of each list is named.",
+    ),
+    Chart(
+        "layers_link_kinds",
+        _link_kinds,
+        "How busy the busiest link of each kind is",
+        where=lambda row: not row["left_out"],
+        caption="Percent of the makespan, for the fastest placement of each layer.",
+    ),
+    Chart(
+        "layers_links",
+        _cubes,
+        lambda rows: f"Links between cubes for {rows[-1]['layer']} {rows[-1]['shape']}",
+        where=lambda row: bool(row.get("links")),
+        caption="Percent of the makespan that the busiest UCIe connection between two cubes is busy, of both "
+        "directions; squares are cubes.",
+    ),
+)
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
     """Return which placement is fastest and why, and what limits it."""
     ranked = best(rows)
-    if not ranked:
+    compared = {layer: runs for layer, runs in ranked.items() if len(runs) > 1}
+    found = [*_winners(compared), *_utilization(ranked), *_links(ranked)]
+    found += [_example(runs) for runs in _examples(compared)]
+    return found + _left_out(rows)
+
+
+def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
+    """Say which placement is fastest for how many layers, and how much the worst choice costs."""
+    if not compared:
         return []
-    count = Counter(runs[0]["placement"] for runs in ranked.values())
-    wins = ", ".join(f"{name} {n}" for name, n in count.most_common())
-    return [Finding(f"Fastest placement of {len(ranked)} layers: {wins}.", "", 7)]
+    worst = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
+    text = (
+        f"Of {len(compared)} layers {_wins(compared)}; the wrong placement costs up to "
+        f"{worst[-1]['makespan_ns'] / worst[0]['makespan_ns']:.0f}x ({worst[0]['layer']}: {worst[-1]['placement']} "
+        f"instead of {worst[0]['placement']}, {_reasons(worst[-1], worst[0])})."
+    )
+    return [Finding(text, "layers_over_bound", 7)]
+
+
+def _wins(ranked: Mapping[str, Sequence[Row]]) -> str:
+    (first, most), *others = Counter(runs[0]["placement"] for runs in ranked.values()).most_common()
+    return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
+
+
+def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
+    """Return for each placement the layer with most work for which it is fastest."""
+    chosen: dict[str, Sequence[Row]] = {}
+    for runs in sorted(compared.values(), key=lambda runs: -_work(runs[0])):
+        chosen.setdefault(runs[0]["placement"], runs)
+    return list(chosen.values())
+
+
+def _example(runs: Sequence[Row]) -> Finding:
+    first, second = runs[0], runs[1]
+    text = (
+        f"{first['layer']} ({first['shape']}) takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; "
+        f"{second['placement']} takes {second['makespan_ns'] / first['makespan_ns']:.2f}x as long: "
+        f"{_reasons(second, first)}."
+    )
+    return Finding(text, "layers_over_bound", 4)
+
+
+def _reasons(row: Row, first: Row) -> str:
+    """Say in what a placement asks more of the machine than the fastest one."""
+    reasons = []
+    if row["pes"] < first["pes"]:
+        reasons.append(f"only {row['pes']} PE{'s' if row['pes'] > 1 else ''} at work")
+    if row["remote_bytes"] > 1.05 * first["remote_bytes"]:
+        more = row["remote_bytes"] / first["remote_bytes"] if first["remote_bytes"] else 0
+        reasons.append(f"{more:,.1f}x the bytes read from other PEs" if more else "bytes read from other PEs")
+    if row["issued"] < 0.95 * first["issued"]:
+        reasons.append(f"{row['issued']:.0%} of each tile useful instead of {first['issued']:.0%}")
+    if row["hottest_busy"] > 1.05 * first["hottest_busy"]:
+        reasons.append(f"its hottest link is busy {row['hottest_busy']:.0%} instead of {first['hottest_busy']:.0%}")
+    return ", ".join(reasons) or "no more bytes or tiles, but longer waits for them"
+
+
+def _utilization(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
+    if len(ranked) < 2:
+        return []
+    low, *_, high = sorted((runs[0] for runs in ranked.values()), key=lambda row: row["utilization"])
+    text = (
+        f"The SIP's matrix rate is used between {low['utilization']:.2%} ({low['layer']}) and "
+        f"{high['utilization']:.1%} ({high['layer']}, {_work(high) / _work(low):,.0f}x the work)."
+    )
+    return [Finding(text, "layers_utilization", 6)]
+
+
+def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
+    """Say which links are the busiest, and how far from their limit they are."""
+    fastest = [runs[0] for runs in ranked.values()]
+    if not fastest:
+        return []
+    name, n = Counter(blame("serialization", row["hottest_link"]).group for row in fastest).most_common(1)[0]
+    most = max(fastest, key=lambda row: row["hottest_busy"])
+    full = sum(row["hottest_busy"] >= 0.8 for row in fastest)
+    middle = median(row["hottest_busy"] for row in fastest)
+    text = (
+        f"A link is busy 80% of the time or more for {full} of {len(fastest)} layers in their fastest placement "
+        f"({most['layer']}: {most['hottest_busy']:.0%}); the hottest link of the median layer is busy {middle:.0%}, "
+        f"and it is a {name} for {n}."
+    )
+    return [Finding(text, "layers_link_kinds", 5)]
+
+
+def _left_out(rows: Sequence[Row]) -> list[Finding]:
+    left = [row for row in rows if row["left_out"]]
+    if not left:
+        return []
+    text = f"{len(left)} of {len(rows)} points do not fit in HBM and have no time; the table names them."
+    return [Finding(text, "", 1)]
 
 
 def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:

@@ -6,7 +6,7 @@ a click on a legend entry keeps one series.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from math import log10
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
 MOST_LINES = 5
+SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
 MOST_TICKS = 10
 _WIDTH, _HEIGHT = 440, 270
 _CAPTION = 110  # characters of a line
@@ -271,17 +272,19 @@ def parts(
         alt = _altair()
 
         keep = [y, panel] if panel else [y]
+        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
         long = _frame(
             [
-                {name: row[name] for name in keep} | {"part": _title(columns, part), "value": row[part] or 0, "rank": i}
+                {name: row[name] for name in keep}
+                | {"part": _title(columns, part), "value": row[part] or 0, "rank": i, "ink": _ink(used[i])}
                 for row in rows
                 for i, part in enumerate(names)
             ]
         )
         total = long.groupby(keep)["value"].transform("sum")
         long["share"] = (long["value"] / total.where(total > 0, 1)).round(6)
+        long["label"] = [f"{share:.0%}" if share >= SHOWN_SHARE else "" for share in long["share"]]
         titles = [_title(columns, part) for part in names]
-        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
         base = alt.Chart().encode(
             y=alt.Y(y, type="nominal", title=None, sort=list(dict.fromkeys(long[y])), axis=alt.Axis(ticks=False)),
             order=alt.Order("rank:Q"),
@@ -295,7 +298,13 @@ def parts(
                 axis=alt.Undefined if title else alt.Axis(format="%"),
                 scale=scale,
             ),
-            color=alt.Color("part:N", title=None, sort=titles, scale=alt.Scale(domain=titles, range=used)),
+            color=alt.Color(
+                "part:N",
+                title=None,
+                sort=titles,
+                scale=alt.Scale(domain=titles, range=used),
+                legend=alt.Legend(symbolType="square"),
+            ),
             tooltip=[
                 alt.Tooltip(f"{y}:N"),
                 alt.Tooltip("part:N"),
@@ -303,9 +312,11 @@ def parts(
                 alt.Tooltip("share:Q", format=".1%"),
             ],
         )
-        inside = base.transform_filter("datum.share >= 0.06").mark_text(fontSize=10, color="white")
-        text = inside.encode(
-            x=alt.X("share:Q", stack="zero", bandPosition=0.5), text=alt.Text("share:Q", format=".0%"), detail="part:N"
+        text = base.mark_text(fontSize=10).encode(
+            x=alt.X("share:Q", stack="zero", bandPosition=0.5),
+            text="label:N",
+            color=alt.Color("ink:N", scale=None),
+            detail="part:N",
         )
         return _panels(alt.layer(bar, *([] if title else [text]), data=long), panel, columns, height=None)
 
@@ -323,12 +334,8 @@ def points(
         data = _frame(rows)
         shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
         base = alt.Chart().encode(
-            x=alt.X(
-                x, type="quantitative", title=_title(columns, x), scale=alt.Scale(type="log" if log_x else "linear")
-            ),
-            y=alt.Y(
-                y, type="quantitative", title=_title(columns, y), scale=alt.Scale(type="log" if log_y else "linear")
-            ),
+            x=alt.X(x, type="quantitative", title=_title(columns, x), **(_log(data[x]) if log_x else {})),
+            y=alt.Y(y, type="quantitative", title=_title(columns, y), **(_log(data[y]) if log_y else {})),
         )
         names = list(dict.fromkeys(data[by])) if by else []
         shape = alt.Shape(by, type="nominal", title=_title(columns, by), scale=alt.Scale(domain=names)) if by else None
@@ -357,7 +364,13 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
                 sort=list(dict.fromkeys(data[x])),
                 axis=alt.Axis(labelAngle=0),
             ),
-            y=alt.Y(y, type="ordinal", title=_title(columns, y), sort=list(dict.fromkeys(data[y]))),
+            y=alt.Y(
+                y,
+                type="ordinal",
+                title=_title(columns, y),
+                sort=list(dict.fromkeys(data[y])),
+                axis=alt.Axis(labelLimit=320),
+            ),
         )
         cell = base.mark_rect(stroke="white").encode(
             color=alt.Color(value, type="quantitative", legend=None, scale=alt.Scale(scheme="blues")),
@@ -406,6 +419,28 @@ def _bytes_axis() -> Any:
     return alt.Axis(grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelFlush=False)
 
 
+def _ink(colour: str) -> str:
+    """Return the colour of text on `colour`."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else "black"
+
+
+def _log(values: pd.Series) -> dict[str, Any]:
+    alt = _altair()
+
+    return {"scale": alt.Scale(type="log"), "axis": log_axis(values)}
+
+
+def log_axis(values: Iterable[float]) -> Any:
+    """Return a logarithmic axis: a line at 1, 2 and 5 of each decade, or at powers of ten where `values` span many."""
+    alt = _altair()
+
+    held = [value for value in values if value > 0]
+    steps = (1,) if held and max(held) > 1000 * min(held) else (1, 2, 5)
+    label = "datum.value < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
+    return alt.Axis(values=[step * 10.0**i for i in range(-12, 19) for step in steps], labelExpr=label)
+
+
 def _ticks(values: pd.Series, log: bool) -> dict[str, Any]:
     """Return the ticks of a logarithmic axis: the values themselves, if they are few."""
     ticks = sorted(set(values))
@@ -424,7 +459,7 @@ def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int
         return sized
     heading = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
     return sized.properties(width=_WIDTH * 0.62).facet(
-        facet=alt.Facet(panel, type="nominal", header=heading, sort=None), columns=3
+        facet=alt.Facet(panel, type="nominal", header=heading, sort=list(dict.fromkeys(layered.data[panel]))), columns=3
     )
 
 

@@ -66,9 +66,7 @@ def test_halving_the_named_limit_doubles_the_time_and_stays_named(default, varia
     assert after["composite_window_ns"] == pytest.approx(2 * before["composite_window_ns"], rel=0.08)
     assert after["ideal_limiter"] == {"dma_in": "hbm"}.get(limiter, limiter)  # what serves reads serves write-back too
     first = STUDY.findings([after])[0].text
-    assert first.startswith(
-        f"64x512x64 reaches {after['composite_useful']:.1%} with {variant}, limited by the {said} ("
-    )
+    assert first.startswith(f"64x512x64 uses {after['composite_useful']:.1%} with {variant} ({said} ")
 
 
 def test_halving_what_does_not_limit_changes_little(default):

@@ -146,12 +146,49 @@ def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
     again = STUDY.report(SIP, folder=tmp_path, rerender=True, **given)
     assert again.rows == first.rows
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
-    assert {"layers.md", "layers.csv", "layers_links.csv"} <= set(written)
+    assert {f"{chart.name}.svg" for chart in STUDY.charts} | {"layers.md", "layers.csv", "layers_links.csv"} <= set(
+        written
+    )
     assert "README.md" not in written
     assert {row["layer"] for row in first.rows if "links" in row} == {"vit-s L1"}
     assert len(first.findings) <= 7
     assert {finding.chart for finding in first.findings} - {""} <= {chart.name for chart in STUDY.charts}
     assert len(STUDY.tables(first.rows)["Fastest placement"]) == 2
+
+
+def made(layer, placement, ns, **more):
+    """A row of the report, without simulation."""
+    usual = {
+        "layer": layer, "list": "x", "name": layer, "shape": layer, "placement": placement, "makespan_ns": ns, "m": 2,
+        "n": 2, "k": 2, "pes": 16, "remote_bytes": 1000, "issued": 1.0, "utilization": 0.5, "hottest_busy": 0.5,
+        "hottest_link": "sip0.cube0.ucie_e.conn0->sip0.cube1.ucie_w.conn0", "left_out": "",
+    }  # fmt: skip
+    return usual | more
+
+
+def test_findings_say_which_placement_and_why():
+    rows = [
+        made("a", "rows", 300.0, pes=1), made("a", "2-D", 100.0, hottest_busy=0.9),
+        made("b", "rows", 90.0, utilization=0.2), made("b", "2-D", 180.0, remote_bytes=4000),
+    ]  # fmt: skip
+    first, *rest = sorted(STUDY.findings(rows), key=lambda finding: -finding.weight)
+    assert first.text.startswith("Of 2 layers 2-D is fastest for 1, rows for 1; the wrong placement costs up to 3x")
+    assert "only 1 PE at work" in first.text
+    said = [finding.text for finding in rest]
+    assert "b (b) takes 0.1 us in rows; 2-D takes 2.00x as long: 4.0x the bytes read from other PEs." in said
+    assert any(
+        text.startswith("A link is busy 80% of the time or more for 1 of 2 layers") and "UCIe link for 2" in text
+        for text in said
+    )
+
+
+def test_no_finding_compares_placements_that_were_not_run():
+    one = STUDY.findings([made("a", "rows", 100.0), made("b", "rows", 50.0)])
+    assert not any("fastest for" in finding.text or "as long" in finding.text for finding in one)
+    left = STUDY.findings([made("a", "rows", 100.0, left_out="does not fit: 1 B in one HBM slice of 0 B")])
+    assert [finding.text for finding in left] == [
+        "1 of 1 points do not fit in HBM and have no time; the table names them."
+    ]
 
 
 def test_a_sweep_takes_the_study():

@@ -49,6 +49,27 @@ def test_parts_sum_to_one():
     assert {(row["part"], row["share"]) for row in rows} == {("matrix", 0.25), ("b", 0.75)}
 
 
+def test_small_parts_have_no_label_and_text_is_readable_on_its_part():
+    row = {"who": "w", "big": 95.0, "small": 5.0}
+    draw = parts("who", ["big", "small"], colours={"big": "#0072B2", "small": "#E69F00"})
+    [drawn] = json.loads(draw([row], COLUMNS, MACHINE).to_json())["datasets"].values()
+    assert [(part["label"], part["ink"]) for part in drawn] == [("95%", "white"), ("", "black")]
+
+
+def test_panels_are_in_the_order_of_the_rows():
+    rows = [{"n": 1, "t": 1.0, "who": "w", "side": side} for side in ("west", "east")]
+    facet = bars("t", "who", panel="side")(rows, COLUMNS, MACHINE).to_dict()["facet"]
+    assert facet["sort"] == ["west", "east"]
+
+
+def test_a_long_logarithmic_axis_has_powers_of_ten_only():
+    rows = [{"n": n, "t": t} for n, t in ((1, 3.0), (10_000, 8.0))]
+    axes = points("n", "t", log_x=True, log_y=True)(rows, COLUMNS, MACHINE).to_dict()["layer"][0]["encoding"]
+    assert {1, 10, 1000} <= set(axes["x"]["axis"]["values"])
+    assert 500 not in axes["x"]["axis"]["values"]
+    assert {2, 5} <= set(axes["y"]["axis"]["values"]), "an axis of less than a decade has lines, too"
+
+
 @pytest.mark.parametrize(
     "draw",
     [lines("n", "t", "who"), bars("t", "who", by="sips"), parts("who", ["a", "b"]), points("n", "t", label="who"),
