@@ -335,6 +335,26 @@ def test_slowdowns_are_against_the_unchanged_machine():
     assert said.startswith("a, 64 B: halving slots costs most (1.50x the time), then halving UCIe (1.10x)")
 
 
+def test_what_would_account_for_the_published_time_is_a_share_of_the_difference():
+    times = {("", "a"): 4000.0, ("slots of 1 KiB", "a"): 8000.0, ("vector engine", "a"): 6000.0}
+    marks = [row | {"slice": "published", "bytes_per_pe": 65536, "buffer_kind": "tcm"} for row in listed(times)]
+    said = "slots of 1 KiB would account for 50% of the difference, halving vector engine for 25%."  # of 12 us - 4 us
+    assert any(text.endswith(said) for text in texts(marks))
+    assert not any("publishes" in text for text in texts(marks[1:]))
+
+
+def test_lines_are_those_of_ring_user_defined_algorithms_and_winners():
+    names = ["ring_allreduce_tcm", *(f"{letter}_allreduce" for letter in "abcdefg")]
+    times = [30, 20, 19, 18, 17, 16, 15, 14], [30, 20, 19, 18, 17, 16, 15, 40], [60, 50, 40, 39, 38, 37, 70, 70]
+    rows = [
+        row | {"bytes_per_pe": 64 << size} | ({"own": "mine.py"} if row["algorithm"] == "a_allreduce" else {})
+        for size, own in enumerate(times)
+        for row in listed({("", name): float(ns) for name, ns in zip(names, own, strict=True)})
+    ]
+    kept = {row["short"] for row in ccl_report._few(ccl_report.seen(rows))}
+    assert kept == {"ring", "a", "e", "f", "g"}  # e, f and g win a size each
+
+
 def test_the_report_is_written_and_drawn_again(machine, tmp_path):
     grid = [{"systems": [RING_OF_FOUR, (2, "ring_1d")], "sizes": [64, 4096]}]
     given = {"by_rank": grid, "by_cube": grid, "root_bytes": 64, "halved": [64], "marks": [4096], "kinds": [64, 256]}
