@@ -34,20 +34,19 @@ output: str = ""  # folder; empty: a temporary one
 from pathlib import Path
 from tempfile import mkdtemp
 
-from IPython.display import Image, Markdown
-
 import kernbench as kb
-from kernbench.studies import validation, validation_report
+from kernbench.studies.validation import ValidationStudy
 
 machine = kb.load(topology, overrides)
-folder = Path(output or mkdtemp())
-if rerender:
-    rows = validation.read(folder)["rows"]
-else:
-    rows = validation.sweep(machine, checks=checks, repeats=repeats, workers=workers, folder=folder if output else None)
-    validation.write(rows, folder)
-figures = validation_report.draw(rows, folder)
-print(f"{len(rows)} rows, {sum(row['n'] for row in rows):,} points, machine {rows[0]['machine'][:12]}")
+report = ValidationStudy().report(
+    machine,
+    folder=Path(output or mkdtemp()),
+    workers=workers,
+    rerender=rerender,
+    checks=checks,
+    repeats=repeats,
+)
+report
 
 # %% [markdown]
 # ## The rows
@@ -56,13 +55,14 @@ print(f"{len(rows)} rows, {sum(row['n'] for row in rows):,} points, machine {row
 # formula claims the number; the row says how far it is from what it is compared with.
 
 # %%
-validation_report.table(rows)
+tables = report.study.tables(report.rows)
+tables["Rules"]
 
 # %% [markdown]
-# ## The largest error of each row
+# ## The largest error of each row that is not exact
 
 # %%
-Image(folder / "validation_errors.png")
+tables["Largest errors"]
 
 # %% [markdown]
 # ## Where no formula is exact
@@ -72,13 +72,4 @@ Image(folder / "validation_errors.png")
 # product are what one would compute without a simulator.
 
 # %%
-Image(folder / "validation_spread.png")
-
-# %% [markdown]
-# ## Findings
-#
-# Each sentence is computed from the rows above.
-
-# %%
-validation_report.write_report(rows, folder)
-Markdown("\n".join(f"- {sentence}" for sentence in validation_report.findings(rows)))
+report.figure("validation_spread")

@@ -6,23 +6,23 @@ have no row: tests hold them.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-from kernbench.errors import ArgumentError
+from kernbench.registry import hint
 from kernbench.studies import validation_network as network
 from kernbench.studies import validation_pe as pe
+from kernbench.studies import validation_report as report
 from kernbench.studies import validation_runs as runs
 from kernbench.studies import validation_space as space
-from kernbench.studies.points import Row, code_version, machine_of, run_points
-from kernbench.studies.results import read_results, write_results
+from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.studies.validation_row import Check
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.sweeps.keys import Row
+from kernbench.topology.builder import Machine
 
-FILE = "validation.json"
+if TYPE_CHECKING:
+    import pandas as pd
+
 _TIES = "not an error: how much the order of simultaneous arrivals decides"
 
 CHECKS = (
@@ -113,67 +113,38 @@ CHECKS = (
 )
 
 
-def sweep(
-    machine: Machine | str | None = None,
-    *,
-    checks: Sequence[str] = (),
-    repeats: int = 10,
-    workers: int = 1,
-    folder: Path | None = None,
-) -> list[Row]:
-    """Return a row per check.
-
-    Parameters
-    ----------
-    machine
-        As for `kb.load`. Checks on random machines and of the published table do not depend on it.
-    checks
-        Names of checks; all by default.
-    repeats
-        How many random machines, or permutations, each check tries.
-    workers
-        Processes.
-    folder
-        Where finished points are kept.
-
-    Raises
-    ------
-    ArgumentError
-        If a check is unknown or `repeats` is negative; nothing has been run then.
-    """
-    known = {check.name: check for check in CHECKS}
-    for name in checks:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ArgumentError(f"no check {name!r}; {hint}known: {', '.join(known)}")
-    if repeats < 0:
-        raise ArgumentError(f"repeats = {repeats} must be >= 0")
-    resolved = resolve_topology(machine)
-    points: list[Row] = [
-        {"check": name, "machine": dict(resolved.spec), "repeats": repeats} for name in (checks or known)
-    ]
-    return run_points(simulate, points, folder=folder, workers=workers)
+_BY_NAME = {check.name: check for check in CHECKS}
 
 
-def simulate(point: Row) -> Row:
-    """Run one check and return its row."""
-    machine = machine_of(point["machine"])
-    [check] = (check for check in CHECKS if check.name == point["check"])
-    return {**check.row(machine, point["repeats"]), "machine": machine.hash, "code_version": code_version()}
+class ValidationStudy(Study):
+    """Every rule of docs/model.md that states a number, against the simulation."""
 
+    name, title = "validation", "The rules of the model against the simulation"
+    method = report.METHOD
+    parameters: ClassVar = {
+        "checks": Parameter([], "names of checks; all by default"),
+        "repeats": Parameter(10, "random machines, or permutations of ranks, that a check tries"),
+    }
+    columns: ClassVar = report.COLUMNS
+    charts: ClassVar = report.CHARTS
 
-def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `validation.json` and `validation.csv`; return the former."""
-    path = write_results(folder / FILE, rows)
-    with (folder / "validation.csv").open("w", encoding="utf-8", newline="") as file:
-        names = [name for name in rows[0] if name != "quantiles"]
-        table = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-    return path
+    def check(self, machine: Machine, *, checks: Sequence[str], repeats: int) -> list[str]:
+        """Refuse unknown checks and a negative number of repeats."""
+        faults = [f"check {name!r} is unknown; {hint(name, _BY_NAME)}" for name in checks if name not in _BY_NAME]
+        return faults + ([f"repeats = {repeats} must be >= 0"] if repeats < 0 else [])
 
+    def points(self, machine: Machine, *, checks: Sequence[str], repeats: int) -> list[Row]:
+        """Return one point for each check."""
+        return [{"check": name, "repeats": repeats} for name in (checks or _BY_NAME)]
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of `validation.json` in `folder`."""
-    return read_results(folder / FILE)
+    def simulate(self, machine: Machine, *, check: str, repeats: int = 10) -> Row:
+        """Run one check and return its row."""
+        return _BY_NAME[check].row(machine, repeats)
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        """Return the rules, and the largest error of each that is not exact."""
+        return report.tables(rows)
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return how many rules hold, and how far the others are from what they are compared with."""
+        return report.findings(rows)

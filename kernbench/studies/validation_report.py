@@ -1,99 +1,116 @@
-"""The validation study's report: table, figures, and findings in words that are computed from the rows."""
+"""The report of the validation study: columns, chart, findings and tables, all from the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.points import Row
-from kernbench.viz.figure import save
-from kernbench.viz.validation import validation_errors, validation_spread
+from kernbench.studies.study import Finding
+from kernbench.sweeps.keys import Row
+from kernbench.topology.builder import Machine
+from kernbench.viz import charts as kinds
+from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES = {"validation_errors.png": validation_errors, "validation_spread.png": validation_spread}
-
-_NO_ROW = (
-    "Rules without a row state no number of their own: the machine's layout (M1), addresses and placement (M2) and "
-    "routes (M3) are held by the tests that docs/model.md lists in its section 9, as are types (M6.3)."
+METHOD = (
+    "A row is one rule of docs/model.md. Its error is the difference between what the rule says and what the "
+    "simulation does, at each of its points: sizes, routes, random machines. *Exact*: no point differs by a "
+    "picosecond. *Within*: the rule is approximate and says how far. *Reported*: no formula claims the number; the row "
+    "says how far it is from what it is compared with. Rules without a row state no number: tests, listed in section 9 "
+    "of docs/model.md, hold the machine's layout (M1), addresses and placement (M2), routes (M3) and types (M6.3)."
 )
+COLUMNS = {
+    "rule": Column("rule"),
+    "what": Column("what is compared"),
+    "n": Column("points"),
+    "largest": Column("largest error"),
+    "mean": Column("mean error"),
+    "verdict": Column("verdict"),
+    "worst": Column("at"),
+    "worst_expected": Column("expected"),
+    "worst_measured": Column("simulated"),
+    "note": Column("note"),
+}
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write the figures; return their paths."""
-    machine = rows[0]["machine"]
-    wanted = [name for name in FIGURES if name != "validation_spread.png" or any(row["unit"] == "%" for row in rows)]
-    return [save(FIGURES[name](rows, machine=machine), folder / name) for name in wanted]
+def _relative(row: Mapping[str, Any]) -> bool:
+    return bool(row["unit"] == "%")
 
 
-def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return the columns that a reader looks at first."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "rule": row["rule"],
-                "name": row["name"],
-                "points": row["n"],
-                "largest error": _error(row, "error_max"),
-                "mean error": _error(row, "error_mean"),
-                "verdict": _verdict(row),
-            }
-            for row in rows
-        ]
+def _spread(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw which share of a row's points differs by at most so much."""
+    long = [{"check": f"{row['rule']} {row['name']} ({row['n']:,})", **at} for row in rows for at in row["quantiles"]]
+    own = {
+        "points_pct": Column("share of the row's points", "%"),
+        "error": Column("differ by at most", "% of the expected value"),
+    }
+    return kinds.lines("points_pct", "error", "check", log_x=False, rank=lambda values: -max(values))(
+        long, own, machine
     )
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    """Return what the rows say, one sentence each."""
-    exact = [row for row in rows if row["allowed"] == 0 and row["held"]]
-    within = [row for row in rows if row["allowed"] and row["held"]]
-    broken = [row for row in rows if row["held"] is False]
-    said = [f"{len(exact)} of {len(rows)} rows hold exactly, at {sum(row['n'] for row in exact):,} points."]
-    said += [
-        f"{row['rule']}, {row['what']}: holds within {row['allowed']:g} %; at most {_error(row, 'error_max')} "
-        f"({row['worst'] or 'no point differs'})."
-        for row in within
+CHARTS = (
+    Chart(
+        "validation_spread",
+        _spread,
+        "Where no formula is exact: ties, fair shares, the ideal product",
+        where=_relative,
+        caption="Ties: ranks of simultaneous arrivals permuted, compared with the model's. In brackets: points.",
+    ),
+)
+
+
+def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    """Return the rules, and the largest error of each that is not exact."""
+    import pandas as pd
+
+    shown = [
+        {**row, "largest": _error(row, "error_max"), "mean": _error(row, "error_mean"), "verdict": _verdict(row)}
+        for row in rows
     ]
-    said += [
-        f"{row['rule']}, {row['what']}: DOES NOT HOLD, {_error(row, 'error_max')} at {row['worst']} "
-        f"(expected {row['worst_expected']:g}, measured {row['worst_measured']:g})."
+    off = [row for row in shown if row["error_max"]]
+    rule = ["rule", "what", "n", "largest", "mean", "verdict"]
+    worst = ["rule", "what", "largest", "worst", "worst_expected", "worst_measured", "note"]
+    return {"Rules": pd.DataFrame(shown, columns=rule), "Largest errors": pd.DataFrame(off, columns=worst)}
+
+
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Return how many rules hold, and how far the others are from what they are compared with."""
+    exact = [row for row in rows if row["allowed"] == 0 and row["held"]]
+    broken = [row for row in rows if row["held"] is False]
+    told = f"{len(broken)} do not hold" if broken else "no rule that states a number is broken"
+    points = sum(row["n"] for row in exact)
+    found = [Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {told}.", weight=1000)]
+    found += [
+        Finding(
+            f"{row['rule']}, {row['what']}: DOES NOT HOLD, {_error(row, 'error_max')} at {row['worst']} "
+            f"(expected {row['worst_expected']:g}, simulated {row['worst_measured']:g}).",
+            weight=500,
+        )
         for row in broken
-    ] or ["No rule that states a number is broken."]
-    said += [
-        f"{row['rule']}, {row['what']}: differs by {_error(row, 'error_mean')} on the mean and "
-        f"{_error(row, 'error_max')} at most{' (' + row['worst'] + ')' if row['worst'] else ''}; {row['note']}."
+    ]
+    found += [
+        Finding(
+            f"{row['rule']}, {row['what']}: within {_error(row, 'error_max')}, {row['allowed']:g} % are allowed "
+            f"({row['worst'] or 'no point differs'}).",
+            "validation_spread",
+            200,
+        )
+        for row in rows
+        if row["allowed"] and row["held"]
+    ]
+    return found + [
+        Finding(
+            f"{row['rule']}, {row['what']}: {_error(row, 'error_mean')} on the mean, {_error(row, 'error_max')} at most"
+            f"{' (' + row['worst'] + ')' if row['worst'] else ''}; {row['note']}.",
+            "validation_spread",
+            row["percent_max"],
+        )
         for row in rows
         if row["allowed"] is None
     ]
-    return said
-
-
-def write_report(rows: Sequence[Row], folder: Path) -> Path:
-    """Write `README.md`: findings, the table, the figures."""
-    lines = ["# Validation", "", "Every rule of docs/model.md that states a number, against the simulation.", ""]
-    lines += [f"- {sentence}" for sentence in findings(rows)]
-    lines += ["", "| rule | what | points | largest error | mean error | verdict | worst case |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | --- | --- |"]
-    for row in rows:
-        cells = [row["rule"], row["what"], f"{row['n']:,}", _error(row, "error_max"), _error(row, "error_mean")]
-        lines.append(f"| {' | '.join([*cells, _verdict(row), row['worst'] or '-'])} |")
-    lines.append("")
-    lines += [
-        f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in FIGURES if (folder / name).is_file()
-    ]
-    lines += [
-        "",
-        _NO_ROW,
-        "",
-        f"Machine {rows[0]['machine'][:12]}, code {rows[0]['code_version']}.",
-    ]
-    path = folder / "README.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    return path
 
 
 def _error(row: Row, column: str) -> str:

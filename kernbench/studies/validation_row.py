@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernbench.studies.points import Row
+from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 
 
@@ -82,7 +82,7 @@ def _percent(sample: Sample) -> float:
     return 100 * difference / sample.expected if sample.expected else 100.0 * bool(difference)
 
 
-def _quantiles(errors: Sequence[float]) -> list[float]:
+def _quantiles(errors: Sequence[float]) -> list[Row]:
     """Return the least error, the largest, and 19 between at equal shares of the points."""
     ordered = sorted(errors)
-    return [ordered[round(i * (len(ordered) - 1) / 20)] for i in range(21)]
+    return [{"points_pct": 5 * i, "error": ordered[round(i * (len(ordered) - 1) / 20)]} for i in range(21)]

@@ -10,21 +10,22 @@ from dataclasses import replace
 
 import pytest
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ConfigError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import (
     validation,
     validation_network,
     validation_reference,
-    validation_report,
     validation_space,
 )
+from kernbench.studies.study import Report
 from kernbench.studies.validation_row import Check, Sample
 from kernbench.studies.validation_traffic import Engine, play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
 
 SMALL = resolve_topology("preset:small")
+STUDY = validation.ValidationStudy()
 QUICK = (
     "message-alone", "reads-alone", "writes-alone", "parts", "check-values", "launch-start", "common-start", "issue",
     "space",
@@ -135,36 +136,59 @@ def test_a_wrong_formula_is_seen(monkeypatch):
     assert row_of("writes-alone")["held"] is False
 
 
-def test_refuses_a_check_that_there_is_not():
-    with pytest.raises(KernbenchError, match=r"no check 'fecth'; did you mean fetch\? known: message-alone"):
-        validation.sweep(SMALL, checks=["fecth"])
-    with pytest.raises(KernbenchError, match="repeats = -1 must be >= 0"):
-        validation.sweep(SMALL, repeats=-1)
+def test_refuses_a_check_that_there_is_not(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        STUDY.run(SMALL, folder=tmp_path / "new", checks=["fecth"], repeats=-1)
+    assert "check 'fecth' is unknown; did you mean fetch? known: message-alone" in caught.value.faults[0]
+    assert "repeats = -1 must be >= 0" in caught.value.faults[1]
+    assert not (tmp_path / "new").exists()
 
 
-def test_report(tmp_path):
-    rows = validation.sweep(SMALL, checks=["check-values", "issue", "tie-spread"], repeats=0)
-    validation.write(rows, tmp_path)
-    assert validation.read(tmp_path)["rows"] == rows
-    with (tmp_path / "validation.csv").open(encoding="utf-8") as file:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("validation")
+    return folder, STUDY.report(SMALL, folder=folder, checks=["check-values", "issue", "tie-spread"], repeats=0)
+
+
+def test_report(written):
+    folder, report = written
+    assert STUDY.read(folder) == report.rows
+    with (folder / "validation.csv").open(encoding="utf-8") as file:
         assert [row["name"] for row in csv.DictReader(file)] == ["check-values", "issue", "tie-spread"]
-    drawn = validation_report.draw(rows, tmp_path)
-    assert {path.name for path in drawn} == {"validation_errors.png", "validation_spread.png"}
-    text = validation_report.write_report(rows, tmp_path).read_text(encoding="utf-8")
-    assert "2 of 3 rows hold exactly, at 16 points." in text
-    assert "| M4.8 | the table of reads on an idle default machine | 12 | 0 | 0 | exact | - |" in text
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "**1. 2 of 3 rows hold exactly, at 16 points; no rule that states a number is broken.**" in text
+    assert "| M4.8 | the table of reads on an idle default machine | 12 | 0 | 0 | exact |" in text
+    assert "](validation_spread.svg)" in text
 
 
-def test_a_broken_rule_is_the_report_s_business(tmp_path):
-    row = Check("a", "M4.1", "what", outcome((100, 103))).row(SMALL, 0)
-    rows = [{**row, "machine": SMALL.hash, "code_version": "none"}]
-    text = validation_report.write_report(rows, tmp_path).read_text(encoding="utf-8")
-    assert "DOES NOT HOLD, 3 ps at point 0 (expected 100, measured 103)" in text
-    assert "BROKEN" in text
+def test_the_figure_draws_the_differences_of_its_rows(written):
+    _, report = written
+    drawn = report.chart("validation_spread").to_dict()
+    [points] = [rows for rows in drawn["datasets"].values() if "points_pct" in rows[0]]
+    [row] = [row for row in report.rows if row["unit"] == "%"]
+    assert [(x["points_pct"], x["error"]) for x in points] == [(x["points_pct"], x["error"]) for x in row["quantiles"]]
+    assert points[-1]["error"] == row["error_max"]
+
+
+def test_quantiles_reach_from_the_least_to_the_largest_error():
+    row = Check("a", "M4.1", "what", outcome(*[(100, 100 + i) for i in range(41)])).row(SMALL, 0)
+    assert [x["points_pct"] for x in row["quantiles"]] == list(range(0, 101, 5))
+    assert [x["error"] for x in row["quantiles"]] == list(range(0, 41, 2))
+
+
+def test_a_broken_rule_comes_first_after_the_count():
+    rows = [Check("a", "M4.1", "what", outcome((100, 103))).row(SMALL, 0)]
+    rows += [Check(f"b{i}", "M4.2", "what", outcome((100, 101)), "%", None, "why").row(SMALL, 0) for i in range(9)]
+    found = Report(STUDY, rows, SMALL, {}).findings
+    assert found[0].text == "0 of 10 rows hold exactly, at 0 points; 1 do not hold."
+    assert found[1].text == "M4.1, what: DOES NOT HOLD, 3 ps at point 0 (expected 100, simulated 103)."
+    assert len(found) == 7
+    assert STUDY.tables(rows)["Rules"]["verdict"].tolist() == ["BROKEN", *["reported"] * 9]
+    assert len(STUDY.tables(rows)["Largest errors"]) == 10
 
 
 def test_the_committed_report_holds():
-    rows = validation.read(ROOT / "milestones" / "output" / "validation")["rows"]
+    rows = STUDY.read(ROOT / "milestones" / "output" / "validation")
     assert [row["name"] for row in rows] == [check.name for check in validation.CHECKS]
     assert not [row["name"] for row in rows if row["held"] is False]
 
