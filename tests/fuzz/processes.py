@@ -68,11 +68,14 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(args: list[str], folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", MAIN, *args], cwd=folder, env=environment(KERNBENCH_CACHE=str(folder / "cache")),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )  # fmt: skip
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the process inherits
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, *args], cwd=folder, env=environment(KERNBENCH_CACHE=str(folder / "cache")),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_interrupts(seeds: range, folder: Path) -> Report:
