@@ -104,7 +104,7 @@ def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machin
     """Draw how much time the better direction of each factor saves."""
     table = first(rows, rows[0]["table"].split()[0])
     word = {"down": "less", "up": "more"}
-    table[LABEL] = [f"{row['factor']}: {word[row['first']]}" for row in _records(table)]
+    table[LABEL] = [f"{r['factor']}: {word[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
     return kinds.bars(GAIN, LABEL, label=".1f")(_records(table), columns, machine)
 
@@ -136,7 +136,7 @@ def _charts(name: str) -> list[Chart]:
             _factors,
             f"{label}: what to change first",
             where=_in(f"{name} factors"),
-            caption="Time saved by changing one factor alone, in its better direction; 0: neither direction helps.",
+            caption="Time saved by changing one factor alone, in its better direction. Neither: both directions cost time.",
         ),
     ]
 
@@ -281,4 +281,10 @@ def _share(name: str, grid: pd.DataFrame) -> Said:
     shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
     parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
     machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
-    return [(f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}.", "", 6)]
+    return [
+        (
+            f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}.",
+            f"{name}_front",
+            6,
+        )
+    ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.studies.study import Finding, Parameter, Report, Study
-from kernbench.viz.charts import Chart, Column, bars
+from kernbench.studies import Chart, Column, Finding, Parameter, Report, Study
+from kernbench.viz.charts import bars
+from tests.repo import ROOT
 
 RAN: list[int] = []
 
@@ -135,3 +137,21 @@ def test_the_page_says_what_was_refused(tmp_path):
     report = Report(Refusing(), Copies().run("preset:small"), kb.load("preset:small"), {"sizes": [3], "slow": False})
     report.write(tmp_path)
     assert "## Refused\n\n- 3 B: not an element" in (tmp_path / "README.md").read_text()
+
+
+def test_the_example_of_the_guide_is_a_study_with_a_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(example, names)
+    report, study = names["report"], names["Reads"]
+    assert [row["nbytes"] for row in report.rows] == [256, 4096, 65536]
+    assert "65,536 B reach" in report.findings[0].text
+    assert {path.name for path in (tmp_path / "build" / "reads").iterdir()} >= {
+        "README.md",
+        "reads.csv",
+        "reads_rate.svg",
+    }
+    swept = kb.sweep("preset:small", study, {"nbytes": [256, 512]}, progress=False)
+    assert list(swept.table["nbytes"]) == [256, 512]
