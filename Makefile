@@ -93,8 +93,9 @@ fuzz: core
 mutations: $(READY)
 	$(PY) -m tests.mutations $(MUTATIONS)
 
+# On one core: matrix products of numpy would use all.
 bench: core
-	$(PY) -m benchmarks
+	OPENBLAS_NUM_THREADS=1 $(PY) -m benchmarks
 
 # The .py is the source: touched, it is the newer half, which gives the cells. Outputs that survive that may be stale, so
 # every notebook is run; on the core, because without it the first cells would warn.

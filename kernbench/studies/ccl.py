@@ -298,13 +298,13 @@ class CclStudy(Study):
         used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, planned.world_size
         bound = case.bounds.of(used.collective, nbytes, itemsize)
         row: Row = {
-            "collective": used.collective, "contribution": used.contribution, "algorithm": algorithm,
-            "buffer_kind": used.buffer_kind, "n_slots": used.n_slots, "slot_size": used.slot_size,
-            "root_cube": used.root_cube, "sip_topology": config.system.sips.topology, "n_sips": config.n_sips,
-            "contributions": n, "programs": len(planned.programs), "n_elem": nbytes // itemsize, "dtype": dtype,
-            "bytes_per_pe": nbytes, "bytes_per_sip": nbytes * len(planned.programs) // config.n_sips,
-            "bound_ns": bound.ns, "bound_by": bound.by,
-            "closed_form_ns": case.form.ns(nbytes) if case.form.known else None,
+            "bound_ns": bound.ns, "closed_form_ns": case.form.ns(nbytes) if case.form.known else None,
+            "bound_by": bound.by, "collective": used.collective, "contribution": used.contribution,
+            "algorithm": algorithm, "buffer_kind": used.buffer_kind, "n_slots": used.n_slots,
+            "slot_size": used.slot_size, "root_cube": used.root_cube,
+            "sip_topology": config.system.sips.topology, "n_sips": config.n_sips, "contributions": n,
+            "programs": len(planned.programs), "n_elem": nbytes // itemsize, "dtype": dtype, "bytes_per_pe": nbytes,
+            "bytes_per_sip": nbytes * len(planned.programs) // config.n_sips,
         }  # fmt: skip
         if own is not None:
             row["own"] = Path(own["file"]).name
@@ -316,12 +316,10 @@ class CclStudy(Study):
             return row | {"failed": str(error).splitlines()[0]}
         algbw = nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution is on so many PEs
         link, busy = ran.hottest
-        row |= {
-            "latency_ns": ran.latency_ns, "algbw_gbs": algbw, "busbw_gbs": algbw * bus_factor(used.collective, n),
-            "hottest_link": link, "hottest_busy": busy,
-        }  # fmt: skip
         kept = {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if links else {}
-        return row | ({"links": kept} if kept else {})
+        times = {"latency_ns": ran.latency_ns, "busbw_gbs": algbw * bus_factor(used.collective, n)}
+        row |= {"algbw_gbs": algbw, "hottest_link": link, "hottest_busy": busy}
+        return times | row | ({"links": kept} if kept else {})
 
     def program(
         self,

@@ -136,7 +136,7 @@ def _charts(name: str) -> list[Chart]:
             _factors,
             f"{label}: what to change first",
             where=_in(f"{name} factors"),
-            caption="Time saved by changing one factor alone, in its better direction. Neither: both directions cost time.",
+            caption="Time saved by one factor alone, in its better direction. Neither: no direction saves time.",
         ),
     ]
 

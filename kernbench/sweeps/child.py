@@ -22,6 +22,8 @@ from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Outcome, PointLimits, a
 
 _HEAD = struct.Struct(">Q")
 _MAIN = "from kernbench.sweeps.child import serve; serve()"
+# The processes share the cores already: threads of numpy's matrix products would wait for each other.
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 
 class Child:
@@ -99,7 +101,7 @@ class Child:
             [sys.executable, "-c", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**_ONE_THREAD, **os.environ, "PYTHONPATH": paths},
             **alone,  # type: ignore[call-overload]
         )
         self._served = 0
