@@ -205,13 +205,13 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     import altair as alt
     import pandas as pd
 
-    w = machine.config.sip.cube_mesh.w
+    w, h = machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h
     busiest: dict[tuple[str, int, int], float] = {}
     for row in rows:
         for link, busy in row["links"].items():
-            src, dst = (naming.parse(end) for end in link.split("->"))
-            if src.kind == dst.kind == "ucie" and src.cube is not None and dst.cube is not None:
-                key = (row["placement"], min(src.cube, dst.cube), max(src.cube, dst.cube))
+            if _between_cubes(link):
+                first, second = sorted(naming.parse(end).cube or 0 for end in link.split("->"))
+                key = row["placement"], first, second
                 busiest[key] = max(busiest.get(key, 0.0), busy)
     edges = pd.DataFrame(
         [
@@ -251,9 +251,13 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     panel = alt.Facet("placement:N", header=header, sort=list(dict.fromkeys(data["placement"])))
     return (
         alt.layer(line, box, number, halo, busy, data=data)
-        .properties(width=270, height=270)
+        .properties(width=68 * w, height=68 * h)
         .facet(facet=panel, columns=3)
     )
+
+
+def _between_cubes(link: str) -> bool:
+    return link.count(".cube") == link.count(".ucie_") == 2
 
 
 CHARTS = (
@@ -289,8 +293,8 @@ CHARTS = (
     Chart(
         "layers_links",
         _cubes,
-        lambda rows: f"Links between cubes for {rows[-1]['layer']} {rows[-1]['shape']}",
-        where=lambda row: bool(row.get("links")),
+        lambda rows: f"Links between cubes for {rows[-1]['layer']}",
+        where=lambda row: any(map(_between_cubes, row.get("links") or ())),
         caption="Percent of the makespan that the busiest UCIe connection between two cubes is busy, of both "
         "directions; squares are cubes.",
     ),

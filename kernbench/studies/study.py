@@ -247,6 +247,8 @@ class Study:
         if faults:
             raise ConfigError([f"{self.name}: {fault}" for fault in faults])
         points = self.points(base, **given)
+        if not points:
+            raise ConfigError(f"{self.name}: {json.dumps(given)} gives no point; leave out what is empty")
         machines = [machine_of(base.spec, point.get(MACHINE)) for point in points]
         values = [{name: value for name, value in point.items() if name not in (MACHINE, LABELS)} for point in points]
         name, code = study_name(self.simulate), study_version(self.simulate)

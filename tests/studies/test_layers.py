@@ -191,6 +191,14 @@ def test_no_finding_compares_placements_that_were_not_run():
     ]
 
 
+def test_one_cube_has_no_links_between_cubes_to_draw(tmp_path):
+    one = SIP.with_({"sip.cube_mesh.w": 1})
+    report = STUDY.report(one, folder=tmp_path, layers=["deepbench 64x1216x1"], placements=["rows"])
+    assert report.rows[0]["links"]
+    assert not (tmp_path / "layers_links.svg").exists()
+    assert not any("fastest for" in finding.text for finding in report.findings)
+
+
 def test_a_sweep_takes_the_study():
     table = kb.sweep(SIP, "layers", {"placement": ["rows", "2-D"]}, parameters={"m": 64, "n": 64, "k": 64},
                      workers=1, progress=False).table  # fmt: skip

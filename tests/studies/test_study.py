@@ -65,6 +65,12 @@ def test_finished_points_survive_a_failure(tmp_path):
     assert RAN == [1024]
 
 
+def test_parameters_without_a_point_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigError, match=r'copies: {"sizes": \[\], .*gives no point'):
+        Copies().report("preset:small", folder=tmp_path / "new", sizes=[])
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_unknown_parameter_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(ConfigError, match="copies: parameter size is unknown; did you mean sizes"):
         Copies().run("preset:small", folder=tmp_path / "new", size=[1])
