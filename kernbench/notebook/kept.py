@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,7 +69,9 @@ class Shared:
             return self._outcome(kept, kept.log)
         except (ConfigError, LookupError, TypeError):
             self.cache.drop(self.key)
-            return None
+        except OSError as error:
+            warnings.warn(f"the log of a run in the cache is not read: {error}", RuntimeWarning, stacklevel=2)
+        return None
 
     def _outcome(self, kept: Kept, log: bytes) -> Outcome:
         notes: Any = dict(kept.notes)
@@ -94,7 +97,10 @@ class Shared:
             return
         self.cache.put(self.key, row.row, self.study, entry.machine.hash, self.version, outcome.seconds)
         if len(result.records) <= LOG_ROWS:
-            self.cache.put_log(self.key, _packed(result.records), _notes(outcome))
+            try:
+                self.cache.put_log(self.key, _packed(result.records), _notes(outcome))
+            except OSError as error:
+                warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
 
 
 def shared(entry: Entry) -> Shared | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from contextlib import closing
 
 import pytest
 
 import kernbench as kb
+from kernbench.analysis.records import Records
 from kernbench.config import default_ccl_path
+from kernbench.errors import HostError
 from kernbench.notebook import explore, kept
 from kernbench.notebook.model import Explorer
 from kernbench.notebook.state import CANCELLED, DONE, RUNNING
@@ -259,6 +262,27 @@ def test_without_a_cache_it_runs(monkeypatch):
     monkeypatch.setenv("KERNBENCH_CACHE", "off")
     for _ in range(2):
         assert run(explorer())[0].message == ""
+
+
+def test_a_log_that_finds_no_room_costs_no_result(monkeypatch):
+    def full(records, path):
+        raise HostError(f"{path}: cannot be written: No space left on device")
+
+    monkeypatch.setattr(Records, "save", full)
+    with pytest.warns(RuntimeWarning, match="the log of a run is not kept: .*No space left on device"):
+        state, _ = run(explorer())
+    assert state.status == DONE
+
+
+def test_a_log_that_finds_no_room_to_be_read_is_simulated(monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(explorer())
+    monkeypatch.setattr(kept, "_unpacked", full)
+    with pytest.warns(RuntimeWarning, match="the log of a run in the cache is not read: .*No space left on device"):
+        state, _ = run(explorer())
+    assert (state.status, state.message) == (DONE, "")
 
 
 def test_logs_go_with_their_points(cache):
