@@ -21,8 +21,15 @@ Row = dict[str, Any]
 Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
-_STUDIES = "kernbench.studies"
-_SHOWS = {"viz", "sweeps", "benches", "cli", "notebook"}  # subpackages that no row of a study depends on
+_STUDIES, _SWEEPS = "kernbench.studies", "kernbench.sweeps"
+_FRAME = {f"{_STUDIES}.study", f"{_SWEEPS}.keys"}
+_APART = {
+    "viz",
+    "sweeps",
+    "benches",
+    "cli",
+    "notebook",
+}  # subpackages that rows depend on only where a study imports them
 
 
 @cache
@@ -47,20 +54,20 @@ def code_version(study: str = "") -> str:
 
 def _decides_rows(path: Path) -> bool:
     """Return whether a file of the package, outside of studies, can change a row."""
-    return path.parts[0] not in _SHOWS and (path.parts[0] != "studies" or path.suffix != ".py")
+    return path.parts[0] not in _APART and (path.parts[0] != "studies" or path.suffix != ".py")
 
 
 def _simulating(root: Path, study: str) -> set[Path]:
-    """Return the file of a study, and those of the modules of studies that it imports, but for frame and reports."""
+    """Return the file of a study, and those of studies and sweeps that it imports, but for frame, keys and reports."""
     found: set[Path] = set()
     todo = [study]
     while todo:
         name = todo.pop()
         path = root.parent.joinpath(*name.split(".")).with_suffix(".py")
-        if path in found or not path.is_file() or name == f"{_STUDIES}.study" or name.endswith("_report"):
+        if path in found or not path.is_file() or name in _FRAME or name.endswith("_report"):
             continue
         found.add(path)
-        todo += [other for other in _imports(path) if other.startswith(_STUDIES)]
+        todo += [other for other in _imports(path) if other.startswith((_STUDIES, _SWEEPS))]
     return found
 
 

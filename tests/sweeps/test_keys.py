@@ -53,9 +53,17 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     decide = {
         "units.py": "", "sim_engine/core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
         "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
-        "studies/work.py": "import kernbench.studies.cases\n", "studies/cases.py": "",
+        "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps.cost import area\n",
+        "studies/cases.py": "", "sweeps/cost.py": "",
     }  # fmt: skip
-    others = ("viz/charts.py", "cli/main.py", "studies/own_report.py", "studies/study.py", "studies/another.py")
+    others = (
+        "viz/charts.py",
+        "cli/main.py",
+        "sweeps/table.py",
+        "studies/own_report.py",
+        "studies/study.py",
+        "studies/another.py",
+    )
     for name, text in {**decide, **dict.fromkeys(others, "")}.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
