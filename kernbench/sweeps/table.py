@@ -13,6 +13,7 @@ from kernbench.config.safe import replacing
 from kernbench.sweeps.cost import energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, study_name, study_version
 from kernbench.sweeps.outcome import OK, Outcome
+from kernbench.sweeps.studies import parameters_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,9 +67,10 @@ class Sweep:
             names += [*found, *costs]
         empty = [*plan.axes, "machine", *machine_columns(plan.machine.config), "status", "error"]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(dict.fromkeys(empty)))
+        inputs = parameters_of(plan.study)
         metrics = [
             name for name in dict.fromkeys(names)
-            if name not in plan.axes and pd.api.types.is_numeric_dtype(table[name])
+            if name not in plan.axes and name not in inputs and pd.api.types.is_numeric_dtype(table[name])
             and not pd.api.types.is_bool_dtype(table[name])
         ]  # fmt: skip
         invalid = pd.DataFrame([_plain(x.shown) | {"reason": x.reason} for x in plan.invalid])
@@ -136,9 +138,9 @@ class Sweep:
         return f"no points of {self.about['study']} over {', '.join(self.axes)}: {cannot}"
 
     def _first(self) -> list[str]:
-        """Return the columns to show: what was varied, what the study says first, costs, and what failed."""
+        """Return the columns to show: what was varied, times and what else the study says first, costs, what failed."""
         costs = [name for name in ("area_mm2", "energy_uj") if name in self.metrics]
-        metrics = [name for name in self.metrics if name not in costs][:4]
+        metrics = sorted((x for x in self.metrics if x not in costs), key=lambda name: not name.endswith("_ns"))[:4]
         failed = ["status", "error"] if len(self.ok) < len(self) else []
         return [*self.axes, *metrics, *costs, *failed]
 

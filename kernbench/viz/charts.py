@@ -458,8 +458,9 @@ def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int
     if not panel:
         return sized
     heading = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
+    order = list(dict.fromkeys(layered.data[panel]))
     return sized.properties(width=_WIDTH * 0.62).facet(
-        facet=alt.Facet(panel, type="nominal", header=heading, sort=list(dict.fromkeys(layered.data[panel]))), columns=3
+        facet=alt.Facet(panel, type="nominal", header=heading, sort=order), columns=2 if len(order) == 4 else 3
     )
 
 

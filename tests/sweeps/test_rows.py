@@ -48,6 +48,14 @@ def test_a_sweep_without_a_valid_point_says_so_and_why(tmp_path):
     assert (tmp_path / "table.csv").read_text().startswith("x,sip.cube_mesh.w,machine,")
 
 
+def test_a_sweep_shows_times_first_and_no_parameter_as_a_metric():
+    got = kb.sweep("preset:small", "gemm", {"k": [64]}, parameters={"m": 32, "n": 32}, **QUIET)
+    assert got.metrics[0] == "latency_ns"
+    assert not {"m", "n", "k"} & set(got.metrics)
+    columns = repr(got).splitlines()[1].split()
+    assert columns[:3] == ["k", "latency_ns", "run_ns"]
+
+
 def test_products_are_counted_in_the_type_that_a_program_has_of_itself():
     def product(torch, *, dtype="i8"):
         return gemm.product(torch, 64, 64, 64, "ref_ref", dtype)
