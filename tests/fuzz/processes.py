@@ -104,11 +104,10 @@ def run_interrupts(seeds: range, folder: Path) -> Report:
             report.failed(seed, f"{COMMANDS[which]} goes on {LONGEST_S} s after an interrupt")
             continue
         lines = [line for line in err.splitlines() if line.strip() and not PROGRESS.match(line)]
-        # A process that had ended its work, or had not begun it, has nothing to say.
-        is_clean = process.returncode == 0 or (
-            process.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: interrupted")
-        )
-        if process.returncode:
+        # A process that had not begun its work, or had ended it, has nothing to say; Python ends without its handlers.
+        silent = process.returncode == 0 or (process.returncode == -signal.SIGINT and not lines)
+        is_clean = silent or (process.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: interrupted"))
+        if process.returncode == 1:
             report.count("told in a line")
         shown = [line for line in lines if "Error" in line or "Traceback" in line or "ignored in" in line]
         if not is_clean or shown:
