@@ -428,7 +428,8 @@ class Report:
         lines += [f"Parameters: {used}.", ""] if used else []
         code = self.rows[0]["code_version"] if self.rows else code_version()
         made_by = f"kernbench {version('kernbench')}, code {code}."
-        return [*lines, f"{len(self.rows)} points, {self._note} ({self.machine.source}), {made_by}"]
+        source = Path(self.machine.source).name  # a page is the same wherever its machine's file is
+        return [*lines, f"{len(self.rows)} points, {self._note} ({source}), {made_by}"]
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -88,6 +88,15 @@ def test_the_page_has_seven_findings_tables_method_and_versions(tmp_path):
     assert Copies().read(tmp_path) == report.rows
 
 
+def test_the_page_names_the_machine_s_file_without_its_folder(tmp_path):
+    machine = tmp_path / "mine.yaml"
+    machine.write_text((ROOT / "topology.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    Copies().report(str(machine), folder=tmp_path / "report")
+    page = (tmp_path / "report" / "README.md").read_text()
+    assert "(mine.yaml), kernbench" in page
+    assert str(tmp_path) not in page
+
+
 def test_a_damaged_file_of_a_report_is_named(tmp_path):
     Copies().report("preset:small", folder=tmp_path)
     nested = tmp_path / "copies_parts.csv"
