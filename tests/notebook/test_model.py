@@ -146,9 +146,16 @@ def test_cancel_ends_a_run_in_every_phase(phase, monkeypatch):
 
 def test_no_run_begins_before_the_thread_of_a_cancelled_one_has_ended(explorer, monkeypatch):
     begin_endless(explorer)
-    told = []
-    monkeypatch.setattr(Watchdog, "close", lambda dog: told.append(explorer.obstacle) or close(dog))
+    told, cancelled = [], threading.Event()
+
+    def ends(dog):
+        cancelled.wait(LONG_S)  # the run's thread may come here before `cancel` has returned
+        told.append(explorer.obstacle)
+        close(dog)
+
+    monkeypatch.setattr(Watchdog, "close", ends)
     assert explorer.cancel()
+    cancelled.set()
     assert explorer.wait(LONG_S)
     assert told[-1:] == ["the cancelled run is ending"]
     assert not explorer.obstacle

@@ -31,7 +31,7 @@ def committed(path) -> set[str]:
 
 def kinds(names: set[str]) -> set[str]:
     """The names, with one for all heat maps of the probe: the full report draws more patterns."""
-    return {re.sub(r"^probe_links_.*\.png$", "probe_links_*.png", name) for name in names}
+    return {re.sub(r"^probe_links_\w+\.(png|svg)$", r"probe_links_*.\1", name) for name in names}
 
 
 @every_milestone
