@@ -104,7 +104,7 @@ report.figure("gqa_halving")
 # %% [markdown]
 # ## Where the time goes
 #
-# First the critical path: the chain of causes from the last completion back to the launch. Beside it, how busy each
+# First the critical path: the chain of causes from the last completion back to the launch. Next to it, how busy each
 # engine is: a busy engine that is not on the path is hidden behind another.
 
 # %%

@@ -335,7 +335,7 @@ class CclStudy(Study):
         kind, dp = as_dtype(dtype), DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
         config = torch.engine.machine.config
         if config.n_sips < 2:
-            raise ArgumentError("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+            raise ArgumentError("system.sips.count = 1 must be >= 2: an all-reduce over SIPs needs two")
         rng = np.random.default_rng(elements)
         values = rng.integers(-4, 5, (config.n_sips, elements)).astype(np.float32)  # whole numbers: sums are exact
         tensors = []
@@ -361,7 +361,7 @@ class CclStudy(Study):
         config, itemsize, shards = machine.config, as_dtype(dtype).itemsize, cubes * pes
         faults = at_most(machine, cubes=cubes, pes=pes)
         if config.n_sips < 2:
-            faults.append("system.sips.count = 1 must be >= 2: one SIP has nobody to reduce with")
+            faults.append("system.sips.count = 1 must be >= 2: an all-reduce over SIPs needs two")
         faults += fits_slice(machine, "elements", elements, -(-elements // shards) * itemsize)
         if faults:
             raise ConfigError(faults)

@@ -499,7 +499,7 @@ def test_parts_from_two_peers_are_written_to_tcm_one_after_another():
 
 
 def test_a_receive_takes_the_earliest_of_what_is_there_and_not_the_next_in_turn():
-    # "second" is served last, so "first" is next in turn; of what lies there then, that of "second" came earlier.
+    # "second" is served last, so "first" is next in turn; but of the messages that wait, that of "second" came earlier.
     c, seen = (0, 0, 1), []
     pairs = [((A, "first"), (B, "x")), ((A, "second"), (c, "x"))]
 

@@ -101,7 +101,7 @@ def run_interrupts(seeds: range, folder: Path) -> Report:
             _, err = process.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            report.failed(seed, f"{COMMANDS[which]} goes on {LONGEST_S} s after an interrupt")
+            report.failed(seed, f"{COMMANDS[which]} still runs {LONGEST_S} s after an interrupt")
             continue
         lines = [line for line in err.splitlines() if line.strip() and not PROGRESS.match(line)]
         # A process that had not begun its work, or had ended it, has nothing to say; Python ends without its handlers.
