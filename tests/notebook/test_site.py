@@ -47,7 +47,7 @@ def test_links_between_pages_lead_somewhere(pages):
 
 def test_pictures_are_inside(pages):
     report = next(page for page in pages if page.parent.name == "gemm")
-    assert report.read_text(encoding="utf-8").count('src="data:image/png;base64,') >= 5
+    assert report.read_text(encoding="utf-8").count('src="data:image/svg+xml;base64,') >= 5
 
 
 def test_a_chart_of_a_report_has_its_specification_and_its_picture_in_one_place(pages):
