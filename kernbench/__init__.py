@@ -9,8 +9,6 @@
 Names are imported when first used, so that `import kernbench` costs nothing.
 """
 
-from __future__ import annotations
-
 import _signal  # type: ignore[import-not-found]  # `signal` takes milliseconds to import
 import os
 import sys
