@@ -17,6 +17,7 @@ from kernbench.triton_emu.tl_context import TLContext
 
 EXTRA = 2  # m and l
 BLOCK = 32
+HELD_BYTES = 256 * 1024  # of running states in TCM at a time: a quarter of the kernel's scratch
 
 
 def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
@@ -26,8 +27,14 @@ def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
     """
     is_m = tl.arange(0, x.shape[1])[None, :] == 0
     mx, my = (tl.sum(tl.where(is_m, part, 0.0), axis=1, keep_dims=True) for part in (x, y))
+    m, of_x, of_y = _weights(mx, my, tl)
+    return tl.where(is_m, m, x * of_x + y * of_y)
+
+
+def _weights(mx: Tile, my: Tile, tl: TLContext) -> tuple[Tile, Tile, Tile]:
+    """Return the larger of two scaled maxima, and what the sums that belong to each are multiplied by."""
     m = tl.maximum(mx, my)
-    return tl.where(is_m, m, x * tl.exp(mx - m) + y * tl.exp(my - m))
+    return m, tl.exp(mx - m), tl.exp(my - m)
 
 
 def store_part(ptr: Pointer, state: Running | None, rows: int, head_dim: int, tl: TLContext) -> None:
@@ -139,6 +146,90 @@ def merged_attention(
         size = min(BLOCK, rows - start)
         part = tl.load(part_ptr + start * (head_dim + EXTRA), shape=(size, head_dim + EXTRA))
         store_normal(out_ptr + start * head_dim, part, tl)
+
+
+def exchanged_attention(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    out_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    q_len: int,
+    kv_len: int,
+    head_dim: int,
+    *,
+    tl: TLContext,
+) -> None:
+    """Attend as `merged_attention` by recursive doubling, with q and the running states in TCM throughout.
+
+    Ranks exchange whole states with partners at distance 1, 2, 4, ...; those beyond the largest power of two give
+    theirs to a partner first and get the result from it. Memory is read for q, k and v, and written for out.
+
+    Parameters
+    ----------
+    q_ptr, k_ptr, v_ptr, out_ptr : Pointer
+        As for `merged_attention`. Queues: bit0, bit1, ..., and fold.
+    kv_heads, group, q_len, kv_len, head_dim : int
+        As for `attend`; `kv_len` is at least 1.
+    tl : TLContext
+        The language.
+    """
+    tokens = tiles(group, q_len)[0]
+    units = [(head, block) for head in range(kv_heads) for block in Span(0, q_len, kv_len).cut(tokens)]
+    at_once = max(1, HELD_BYTES // (4 * tokens * group * (head_dim + EXTRA)))
+    for first in range(0, len(units), at_once):
+        held = units[first : first + at_once]
+        states = []
+        for head, block in held:
+            row = head * kv_len * head_dim
+            q = tl.load(q_ptr + _first(head, block, q_len, group) * head_dim, shape=(block.size * group, head_dim))
+            state = over_memory(q, block, k_ptr + row, v_ptr + row, Span(0, kv_len, 0), group, False, tl)
+            assert state is not None
+            states.append(Running(state.m * (1 / sqrt(head_dim)), state.l, state.o))
+        for (head, block), state in zip(held, exchange(states, tl), strict=True):
+            tl.store(out_ptr + _first(head, block, q_len, group) * head_dim, state.o / column(state.l))
+
+
+def exchange(states: list[Running], tl: TLContext) -> list[Running]:
+    """Return `states`, whose m are scaled, merged with those of all other ranks: the same bits on every rank."""
+    rank, n = tl.program_id(2), tl.num_programs(2)
+    power = 1 << n.bit_length() - 1
+    if rank >= power:
+        _send("fold", states, tl)
+        return [Running(*(tl.copy(_received("fold", x, tl)) for x in (own.m, own.l, own.o))) for own in states]
+    if rank < n - power:
+        states = [_merged("fold", own, tl) for own in states]
+    for direction in (f"bit{bit}" for bit in range(power.bit_length() - 1)):
+        _send(direction, states, tl)
+        states = [_merged(direction, own, tl) for own in states]
+    if rank < n - power:
+        _send("fold", states, tl)
+    return states
+
+
+def _send(direction: str, states: Sequence[Running], tl: TLContext) -> None:
+    for state in states:
+        for tile in (state.m, state.l, state.o):
+            tl.send(direction, tile)
+
+
+def _merged(direction: str, own: Running, tl: TLContext) -> Running:
+    """Return `own` merged with the state that comes from `direction`; each message leaves its slot before the next."""
+    m, of_own, of_other = _weights(own.m, _received(direction, own.m, tl), tl)
+    total = own.l * of_own + _received(direction, own.l, tl) * of_other
+    return Running(m, total, own.o * column(of_own) + _received(direction, own.o, tl) * column(of_other))
+
+
+def _received(direction: str, like: Tile, tl: TLContext) -> Tile:
+    got = tl.recv(direction, shape=like.shape, dtype=tl.float32)
+    assert got is not None
+    return got
+
+
+def _first(head: int, block: Span, q_len: int, group: int) -> int:
+    """Return the first row of a block of query tokens."""
+    return (head * q_len + block.start) * group
 
 
 def merge_parts(

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 METHOD = (
     "One layer's attention runs from q, k and v in HBM to the result there; the makespan is that of its launch, from "
     "the host's message to the last completion. Every key and value is stored once, in the slice of the PE (rank) "
-    "that reads it first. In prefill, tiles of K and V travel between the ranks of a kv head; in decode, the parts of"
-    " the softmax are merged by an all-reduce. Prefill runs one of the equal lanes of ranks. The bound is the longest"
-    " of: keys and values over the HBM bandwidth of the PEs, whole tiles over the rate of the matrix engine, passes "
-    "over the scores over the rate of the vector engine. Tokens per second with weights add the linear layers as "
-    "their weights over the bandwidth of HBM: they are not simulated."
+    "that reads it first. In prefill, tiles of K and V travel between the ranks of a kv head; in decode, the parts of "
+    "the softmax are merged by an all-reduce: by recursive doubling from TCM to TCM, by the others through HBM. "
+    "Prefill runs one of the equal lanes of ranks. The bound is the longest of: keys and values over the HBM bandwidth "
+    "of the PEs, whole tiles over the rate of the matrix engine, passes over the scores over the rate of the vector "
+    "engine. Tokens per second with weights add the linear layers as their weights over the bandwidth of HBM: they are "
+    "not simulated."
 )
 
 RUN, WAY, TIME_US, PES, LINE = "run", "way", "time_us", "all_pes", "line"

@@ -18,6 +18,7 @@ import numpy as np
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.result import Result
 from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
+from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mappers import by_shard
@@ -28,7 +29,7 @@ from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.kernels.flash import tiles
-from kernbench.kernels.lse_merge import EXTRA, merge, merged_attention
+from kernbench.kernels.lse_merge import EXTRA, exchanged_attention, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
@@ -146,9 +147,20 @@ def algorithm_of(setting: Setting) -> Algorithm:
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    merged = replace(base, name=f"decode merged by {base.name}", kernel=merged_attention, mapper=mapper)
-    own = replace(merged, n_slots=setting.n_slots, slot_size=setting.slot_size)
-    return replace(own, kernel_args=_decode_args(base, setting))
+    named = replace(base, name=f"decode merged by {base.name}", mapper=mapper)
+    own = replace(named, n_slots=setting.n_slots, slot_size=setting.slot_size)
+    if _in_tcm(base):
+        return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
+    return replace(own, kernel=merged_attention, kernel_args=_decode_args(base, setting))
+
+
+def _in_tcm(base: Algorithm) -> bool:
+    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
+    return base.kernel is recursive_doubling.kernel
+
+
+def _sizes(setting: Setting) -> tuple[int, ...]:
+    return setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim
 
 
 def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, ...]]:
@@ -158,7 +170,7 @@ def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, 
     def arguments(*, n_elem: int, world_size: int, **facts: Any) -> tuple[Any, ...]:
         rows = setting.items * setting.queries * setting.group
         inner = base.kernel_args(n_elem=rows * width, world_size=world_size, op=merge, row=width, **facts)
-        return setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim, base.kernel, inner
+        return *_sizes(setting), base.kernel, inner
 
     arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]
     return arguments
@@ -199,7 +211,7 @@ def start(torch: RuntimeContext, setting: Setting) -> Callable[[], None]:
 def _tensors(
     torch: RuntimeContext, setting: Setting, dtype: DType, sip: int, given: tuple[np.ndarray, ...] | None
 ) -> list[Tensor]:
-    """Return q, k, v, (in decode) part, and out of one device, a row for each PE."""
+    """Return q, k, v, part (where parts are merged in memory), and out of one device, a row for each PE."""
     dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=setting.cubes, num_pes=setting.pes)
     shapes = _shapes(setting)
     found = []
@@ -209,7 +221,7 @@ def _tensors(
         else:
             tensor = torch.tensor(given[i][sip], dtype=dtype, dp=dp, device=f"ahbm:{sip}", name=name)
         found.append(tensor)
-    if setting.phase == "decode":
+    if setting.phase == "decode" and not _in_tcm(resolve_algorithm_config(setting.merge)):
         part = (*shapes["q"][:-1], setting.head_dim + EXTRA)
         found.append(torch.empty(part, dtype=torch.float32, dp=dp, device=f"ahbm:{sip}", name="part"))
     return [*found, torch.empty(shapes["q"], dtype=dtype, dp=dp, device=f"ahbm:{sip}", name="out")]

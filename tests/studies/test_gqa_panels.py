@@ -11,6 +11,7 @@ import kernbench as kb
 from kernbench.benches import milestone_gqa_llama70b as bench
 from kernbench.ccl.lane import Group
 from kernbench.errors import KernbenchError, VerificationError
+from kernbench.kernels import lse_merge
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import gqa_run as study
 from kernbench.studies import milestone
@@ -37,9 +38,10 @@ def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
         if row["panel"].endswith("prefill"):
             assert counts["gemm_count"] == 2 * n * n
             assert counts["ipcq_send_count"] == 2 * n * (n - 1)  # K and V of every rank reach every other
-            assert (counts["dma_read_count"], counts["dma_write_count"]) == (3 * n, n)
         else:
             assert counts["gemm_count"] == 2 * n
+            assert counts["ipcq_send_count"] == 3 * n * (n.bit_length() - 1)  # m, l and o, to each partner
+        assert (counts["dma_read_count"], counts["dma_write_count"]) == (3 * n, n)  # q, k, v; the result
 
 
 def test_elsewhere_the_bench_executes_the_notebook(monkeypatch, tmp_path):
@@ -112,6 +114,10 @@ HARD = {
     ),
     "one token for each rank": replace(LANE, tokens=1, causal=True),
     "six ranks, no power of two": replace(LANE, phase="decode", ranks=6, pes=6, tokens=37),
+    "seven ranks, one slot": replace(LANE, phase="decode", ranks=7, pes=7, items=3, tokens=37, n_slots=1),
+    "a chunk of more states than are held at a time": replace(
+        LLAMA, phase="decode", items=1, head_dim=128, ranks=2, pes=2, q_tokens=80, tokens=40
+    ),
     "one query head for each kv head": replace(LANE, group=1, tokens=70, causal=True),
     "a head that is no power of two": replace(LANE, head_dim=80, tokens=70, causal=True),
 }
@@ -134,8 +140,10 @@ def test_scratch_is_never_exceeded(phase, group, head_dim):
 
 def test_a_wrong_value_is_found(monkeypatch):
     monkeypatch.setattr(study, "merge", lambda x, y, tl: x + y)
-    with pytest.raises(VerificationError, match="decode over 4 ranks"):
-        study.run(MACHINE, replace(SMALL, phase="decode"), data=True)
+    monkeypatch.setattr(lse_merge, "_weights", lambda mx, my, tl: (mx, tl.exp(mx), tl.exp(my)))
+    for merge in ("recursive_doubling_allreduce", "ring_allreduce_tcm"):
+        with pytest.raises(VerificationError, match="decode over 4 ranks"):
+            study.run(MACHINE, replace(SMALL, phase="decode", merge=merge), data=True)
 
 
 def lanes_of(ranks, across, sips=1, cubes=16, pes=8):
