@@ -9,7 +9,17 @@
 Names are imported when first used, so that `import kernbench` costs nothing.
 """
 
-from __future__ import annotations
+import _signal  # type: ignore[import-not-found]  # `signal` takes milliseconds to import
+import os
+import sys
+
+if (
+    # The command, not a user's program: `orig_argv` is what Python was asked to run and, last, the arguments.
+    os.path.basename(sys.orig_argv[-len(sys.argv) :][0]) in {"kernbench", "-mkernbench", "kernbench.exe"}  # noqa: PTH119
+    and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+):
+    # Until `handle_interrupts`, Ctrl-C ends the process silently.
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from typing import TYPE_CHECKING, Any
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -34,6 +35,18 @@ sys.setprofile(watch)
 sys.argv = ["kernbench", *{args!r}]
 runpy.run_module("kernbench", run_name="__main__", alter_sys=True)
 """
+# The real command: Python imports a `sitecustomize` before it.
+SITE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Hook())
+"""
+SCRIPT = "import sys\nfrom kernbench.__main__ import main\nsys.exit(main())\n"
 RUN = ["run", "--topology", "preset:small", "--bench", "gemm-single-pe", "--verify-data"]
 
 
@@ -59,6 +72,29 @@ def test_an_interrupt_while_modules_are_imported(tmp_path, name):
     assert [line for line in done.stderr.splitlines() if line.strip()] == ["error: interrupted"]
     assert done.returncode == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [["-m", "kernbench"], ["kernbench"]], ids=["module", "script"])
+@pytest.mark.parametrize("name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench.interrupts"])
+def test_an_interrupt_before_the_command_has_a_handler_ends_it_silently(tmp_path, command, name):
+    (tmp_path / "sitecustomize.py").write_text(SITE.format(name=name))
+    (tmp_path / "kernbench").write_text(SCRIPT)  # as pip writes it
+    done = subprocess.run(
+        [sys.executable, *command, "list"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout + done.stderr == ""
+    assert done.returncode == -signal.SIGINT
+
+
+def test_an_interrupt_stays_a_user_s_own_where_the_package_is_imported():
+    code = "import signal; before = signal.getsignal(2); import kernbench; assert signal.getsignal(2) is before"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=True)
 
 
 @pytest.mark.parametrize("name", ["resolve_topology", "drain", "run_program", "__exit__", "run_bench", "__del__"])

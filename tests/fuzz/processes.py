@@ -28,14 +28,6 @@ COMMANDS = (
     ["sweep", "plan.yaml", "--no-cache"],
 )
 PLAN = "machine: preset:small\nstudy: gemm\naxes: {m: [32, 64, 96, 128], k: [32, 64, 96]}\nparameters: {n: 64}\n"
-# The console script. While Python starts, interrupts are Python's own business: the process ignores them until then.
-MAIN = """
-import signal, sys
-from kernbench.__main__ import main
-sys.argv = ["kernbench", *sys.argv[1:]]
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.exit(main())
-"""
 DIGEST = """
 import kernbench as kb
 from kernbench.benches.run import run
@@ -68,11 +60,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(args: list[str], folder: Path) -> subprocess.Popen[str]:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the process inherits
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process would inherit that it is ignored
     try:
         return subprocess.Popen(
-            [sys.executable, "-c", MAIN, *args], cwd=folder, env=environment(KERNBENCH_CACHE=str(folder / "cache")),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "kernbench", *args], cwd=folder,
+            env=environment(KERNBENCH_CACHE=str(folder / "cache")), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGINT, before)
@@ -95,7 +88,7 @@ def run_interrupts(seeds: range, folder: Path) -> Report:
         here = _lab(folder / f"cut{seed}")
         report.tried += 1
         process = start(COMMANDS[which], here)
-        time.sleep(0.15 + chosen.random() * seconds[which])
+        time.sleep(chosen.random() * seconds[which])
         process.send_signal(signal.SIGINT)
         try:
             _, err = process.communicate(timeout=LONGEST_S)
@@ -104,6 +97,9 @@ def run_interrupts(seeds: range, folder: Path) -> Report:
             report.failed(seed, f"{COMMANDS[which]} still runs {LONGEST_S} s after an interrupt")
             continue
         lines = [line for line in err.splitlines() if line.strip() and not PROGRESS.match(line)]
+        if "KeyboardInterrupt" in err and f'"{ROOT / "kernbench"}' not in err:
+            report.count("before the package's first line")
+            continue
         # A process that had not begun its work, or had ended it, has nothing to say; Python ends without its handlers.
         silent = process.returncode == 0 or (process.returncode == -signal.SIGINT and not lines)
         is_clean = silent or (process.returncode == 1 and len(lines) == 1 and lines[0].startswith("error: interrupted"))
