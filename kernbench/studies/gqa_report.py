@@ -152,9 +152,9 @@ def _overlapped(rows: Sequence[Row], columns: Mapping[str, Column], machine: Mac
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw useful operations over bytes read and written, below the roofs of a PE."""
-    import altair as alt
     import pandas as pd
 
+    alt = kinds.altair()
     peak, gbs = 2 * macs_per_ns(machine.config, "f16"), slice_gbs(machine.config)
     shown = []
     for row in rows:
