@@ -24,6 +24,9 @@ ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels cc
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
+# Without bytecode each process would compile what it imports: a second for most, two with charts.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := milestones
 .PHONY: core milestones lab docs test test-all apart check definition sanitize oracle fuzz mutations bench sync lock clean
 

@@ -40,6 +40,7 @@ merges: list = ["ring_allreduce_tcm", "recursive_doubling_allreduce"]  # what me
 query_heads: list = [[1, 4], [1, 8]]  # SIPs and query heads of an item
 prompts: list = [[64, "contiguous", True], [64, "zigzag", True], [64, "zigzag", False]]  # tokens, order, ring
 chunks: list = [8, 32]  # query tokens that see the whole context, round a ring and merged
+linear: list = []  # sequences of a decode step whose linear layers run: half a minute to three minutes for each
 halvings: list = [["decode", 512], ["prefill", 64]]  # whose limits are found by halving them
 context: int = 512  # tokens, where they are not varied
 batch: int = 1  # sequences, where they are not varied
@@ -73,6 +74,7 @@ report = GqaStudy().report(
     query_heads=query_heads,
     prompts=prompts,
     chunks=chunks,
+    linear=linear,
     halvings=halvings,
     context=context,
     batch=batch,
@@ -117,10 +119,14 @@ report.figure("gqa_roofline")
 # ## Tokens per second of decode
 #
 # One sequence's next token needs the attention of 80 layers. The bound reads keys and values at the full bandwidth of
-# HBM; *with weights* adds the linear layers, which are not simulated here: their weights at the full bandwidth of HBM.
+# HBM; *with weights* adds the weights of the linear layers. With `linear`, these layers are simulated, over the whole
+# SIP, as in the study of layers.
 
 # %%
 tables["Tokens per second of decode"]
+
+# %%
+report.figure("gqa_linear")
 
 # %%
 report.figure("gqa_latency_by_context")

@@ -37,7 +37,8 @@ from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.studies import ccl_run, milestone
+from kernbench.runtime_api.collective import simulator
+from kernbench.studies import milestone
 from kernbench.studies.ccl import CclStudy
 
 # %% [markdown]
@@ -248,12 +249,12 @@ for name in dict.fromkeys(row["algorithm"] for row in rows):
 # ## 6. Let the tuner choose
 #
 # `algorithm: auto` in ccl.yaml does what follows: it ranks what the machine admits by closed form, with as many slots
-# as are worth their room. Here the best four are simulated as well.
+# as are worth their room, and simulates the best four.
 
 # %%
 config = load_ccl_config(default_ccl_path())
 known = [resolve_algorithm_config(name, config) for name in names(config, "all_reduce", "rank")]
-tuner = Tuner(machine, known, simulate=ccl_run.simulator(machine))
+tuner = Tuner(machine, known, simulate=simulator(machine))
 print(tuner.choose("all_reduce", 256))
 
 # %%

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernbench.dtypes import as_dtype
+from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def ideal_gemm(
     mkn : (int, int, int)
         M, K, N.
     dtype : DType or name
-        Type of a, b and the output.
+        Type of a, b and the output; the output of int8 is int32.
     streamed : collection of "a", "b"
         Operands that stay in HBM; the others are pinned in TCM and skip the DMA.
     epilogue_cycles : float
@@ -97,6 +97,7 @@ def ideal_gemm(
     costs the matrix engine a full one. The first DMA in and the last DMA out are of an idle machine.
     """
     pe, kind = machine.cube.pe, as_dtype(dtype)
+    out_itemsize = (int32 if kind is int8 else kind).itemsize
     tile = pe.pe_gemm.tile
     m, k, n = mkn
     mt, kt, nt = (max(1, -(-size // by)) for size, by in zip(mkn, (tile.m, tile.k, tile.n), strict=True))
@@ -105,7 +106,7 @@ def ideal_gemm(
     dma_gbs = min(pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs, _channels_gbs(machine))
 
     # Every tile of a passes nt times, every tile of b mt times; the output leaves once.
-    a_bytes, b_bytes, out_bytes = (x * kind.itemsize for x in (m * k * nt, k * n * mt, m * n))
+    a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
     in_bytes = ("a" in streamed) * a_bytes + ("b" in streamed) * b_bytes
     gemm_ns = tile.m * tile.k * tile.n / rate
     epilogue_ns = epilogue_cycles / pe.pe_math.clock_ghz
@@ -123,7 +124,7 @@ def ideal_gemm(
     first_a, first_b = (x * kind.itemsize for x in (min(m, tile.m) * min(k, tile.k), min(k, tile.k) * min(n, tile.n)))
     first_in = ("a" in streamed) * first_a + ("b" in streamed) * first_b
     first_ns = _read_ns(machine, first_in, dma_gbs) + (first_a + first_b) / pe.pe_tcm.read_bw_gbs + gemm_ns
-    last_bytes = _last(m, tile.m) * _last(n, tile.n) * kind.itemsize
+    last_bytes = _last(m, tile.m) * _last(n, tile.n) * out_itemsize
     last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, last_bytes, dma_gbs)
 
     pipeline_ns = first_ns + (tiles - 1) * tile_ns + last_ns

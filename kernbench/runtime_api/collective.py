@@ -1,33 +1,46 @@
-"""Collectives on the machine: queues, installed at first use, and the launches that start one on each device."""
+"""Collectives on the machine: queues, installed at first use, and the launches that start one on each device.
+
+`run` simulates a single collective on an idle machine: studies measure with it, and `algorithm: auto` chooses by it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import simpy
 
-from kernbench.ccl.install import names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
-from kernbench.ccl.tuner import Candidate, Tuner
-from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
+from kernbench.analysis.links import hottest
+from kernbench.analysis.result import Result
+from kernbench.analysis.utilization import pe_window
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.plan import Plan
+from kernbench.ccl.tuner import Simulate, Tuner
+from kernbench.dtypes import DType, as_dtype
+from kernbench.errors import AllocationError, OutOfMemoryError, VerificationError
 from kernbench.runtime_api.unread import Ends
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.install import QueueSpec
+from kernbench.sim_engine.report import link_table
 from kernbench.topology import naming
+from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
+    from kernbench.analysis.records import LinkTable
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.lane import Place, Target
     from kernbench.config import CclConfig
-    from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.triton_emu.handles import Pointer
+    from kernbench.topology.builder import Machine
 
 Start = Callable[[], simpy.Event]
 
-# Shards of a device that a choice looks at (chosen: those of a cube's PEs share the way to its neighbours already).
-SEEN = 2
+OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
+_ALONE = "alone"  # the key of the queues of a collective that runs alone
+_TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # a type of each size, to simulate a choice with
 
 
 class Queues:
@@ -51,56 +64,40 @@ class Collectives:
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._installed: dict[tuple[Any, ...], Queues] = {}
-        self._tuners: dict[str, Tuner] = {}
 
     def chosen(
         self,
         config: CclConfig,
         collective: str,
-        n_elem: int,
+        nbytes: int,
         itemsize: int,
         sips: Sequence[int],
         places: Sequence[Target],
     ) -> Plan:
-        """Return the best plan for a collective in torch's meaning, by closed form: what `algorithm: auto` means.
+        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means.
 
         Parameters
         ----------
         config : CclConfig
             What there is to choose from.
         collective : str
-        n_elem, itemsize : int
-            Of the largest shard.
+        nbytes : int
+            Bytes of the largest shard, on its larger side.
+        itemsize : int
+            Bytes of an element.
         sips : sequence of int
             The group's devices, in rank order.
         places : sequence of (cube, pe)
-            The PEs of each that hold a shard. The forms look at the first few: more share links alike.
+            The PEs of each device that hold a shard.
 
         Raises
         ------
         ConfigError
-            If none runs there; the message says why not, for each.
+            If no algorithm runs there; the message says why not, for each.
         """
-        tuner = self._tuner(config)
-        few = list(places)[:SEEN]
-        decision = tuner.choose(collective, n_elem * itemsize, sips=sips, places=few, itemsize=itemsize)
-        for candidate in decision.candidates[:-1]:
-            try:
-                return self._planned(tuner, candidate, sips, places)
-            except ConfigError:
-                continue  # It takes the few, but not all of them.
-        return self._planned(tuner, decision.candidates[-1], sips, places)
-
-    def _tuner(self, config: CclConfig) -> Tuner:
-        key = json.dumps(config.to_spec())
-        if key not in self._tuners:
-            known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
-            self._tuners[key] = Tuner(self._engine.machine, known)
-        return self._tuners[key]
-
-    def _planned(self, tuner: Tuner, candidate: Candidate, sips: Sequence[int], places: Sequence[Target]) -> Plan:
-        algorithm = replace(tuner.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
-        return plan(algorithm, self._engine.machine.config, sips, places)
+        tuner = tuner_of(self._engine.machine, config)
+        decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
+        return tuner.plan(decision, sips, places)
 
     def install(self, plan: Plan, key: str) -> Queues:
         """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs.
@@ -280,3 +277,185 @@ def title(algorithm: Algorithm) -> str:
     """Return what the launches of a collective are called: what it does, and over whose shards if not the ranks'."""
     over = "" if algorithm.contribution == "rank" else f" over each {algorithm.contribution}'s shard"
     return f"{algorithm.collective} by {algorithm.name}{over}"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one collective came to.
+
+    Attributes
+    ----------
+    latency_ns : float
+        From the first program's start to the last one's end.
+    result : Result
+        Everything else.
+    links : mapping
+        Share of that time that each link was busy.
+    """
+
+    latency_ns: float
+    result: Result
+    links: Mapping[str, float]
+
+    @property
+    def hottest(self) -> tuple[str, float]:
+        """The busiest link, and its share."""
+        if not self.links:
+            return "", 0.0
+        first = hottest(self.links)
+        return first, self.links[first]
+
+
+def run(
+    machine: Machine,
+    planned: Plan,
+    nbytes: int,
+    *,
+    dtype: object = "f16",
+    data: bool = False,
+    **call: Any,
+) -> Ran:
+    """Run a collective once, alone on an idle machine.
+
+    Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
+    whole SIP about a tensor is not part of the collective. `torch.collective` does the same with tensors.
+
+    Parameters
+    ----------
+    machine : Machine
+    planned : Plan
+    nbytes : int
+        Bytes of a shard; where it grows or shrinks, on its larger side.
+    dtype : DType or name
+    data : bool
+        With values, compared with numpy's at the end.
+    **call
+        What this call asks for, such as `op`.
+
+    Raises
+    ------
+    VerificationError
+        If a value is wrong.
+    """
+    kind = as_dtype(dtype)
+    n_elem = nbytes // kind.itemsize // (planned.world_size if planned.algorithm.collective == "all_gather" else 1)
+    engine = GraphEngine(machine, data)
+    shards = {place: _shard(engine, place, nbytes, kind) for place in planned.programs}
+    values = _fill(engine, shards, nbytes, kind) if data else {}
+    buffers = {place: [at] for place, at in shards.items()}
+    if planned.algorithm.collective in OUT_OF_PLACE:
+        for place, pointers in buffers.items():
+            pointers.append(_shard(engine, place, nbytes, kind))
+    collectives = Collectives(engine)
+    engine.wait(collectives.install(planned, _ALONE).ready)
+    before = _busy_ps(link_table(engine))
+    starts = collectives.starts(
+        planned, _ALONE, buffers, dict.fromkeys(planned.programs, n_elem), planned.algorithm.name, call
+    )
+    for done in [start() for start in starts.values()]:
+        engine.wait(done)
+    engine.run()  # the last credits
+    result = Result(engine.records(), planned.algorithm.name)
+    if values:
+        check(engine, planned, {place: held[-1].va for place, held in buffers.items()}, values, kind)
+    start, end = pe_window(result.records)
+    busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
+    # One participant alone has nothing to do.
+    shares = {link: ps / (end - start) for link, ps in busy.items() if ps and end > start}
+    return Ran((end - start) / 1000, result, shares)
+
+
+def simulator(machine: Machine) -> Simulate:
+    """Return what a tuner simulates with."""
+
+    def simulate(planned: Plan, nbytes: int, itemsize: int) -> float:
+        return run(machine, planned, nbytes, dtype=_TYPES[itemsize]).latency_ns
+
+    return simulate
+
+
+def tuner_of(machine: Machine, config: CclConfig | None = None) -> Tuner:
+    """Return what chooses among the algorithms of `config` (default: the nearest ccl.yaml) in torch's meaning.
+
+    All sessions on a machine share it, so that a choice is simulated once.
+    """
+    return _tuner(machine, json.dumps((config or load_ccl_config()).to_spec()))
+
+
+@lru_cache(maxsize=8)
+def _tuner(machine: Machine, spec: str) -> Tuner:
+    config = load_ccl_config(json.loads(spec))
+    known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
+    return Tuner(machine, known, simulate=simulator(machine))
+
+
+def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType) -> Pointer:
+    """Return memory in the slice of a PE, which only that PE knows of, by its physical address."""
+    pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
+    engine.part(naming.pe_cpu(*place)).pe.mmu.map(pa, nbytes, pa, _ALONE)
+    return Pointer(pa, kind)
+
+
+def _busy_ps(table: LinkTable) -> dict[str, int]:
+    return dict(zip(table.names, table.busy_ps.tolist(), strict=True))
+
+
+def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kind: DType) -> dict[Place, np.ndarray]:
+    """Give shards small whole numbers, whose sums are exact; return them."""
+    values = {}
+    for place, at in shards.items():
+        drawn = np.random.default_rng(list(place)).integers(-4, 5, nbytes // kind.itemsize).astype(kind.numpy)
+        engine.memory.poke([(at.va, nbytes)], drawn.view(np.uint8))
+        values[place] = drawn.astype(np.float64)
+    return values
+
+
+def check(
+    engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
+) -> None:
+    """Compare what every participant has in the end with what numpy makes of the tensors of its lane.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        Its memory is looked at, which takes no simulated time.
+    plan : Plan
+    ends : mapping of place to int
+        Physical address of each participant's result.
+    values : mapping of place to array
+        What each participant began with.
+    kind : DType
+
+    Raises
+    ------
+    VerificationError
+        If a value is another.
+    """
+    for lane in plan.lanes:
+        given = [values[place] for place in lane.places]
+        for rank, place in enumerate(lane.places):
+            expected = _expected(plan.algorithm.collective, given, rank)
+            got = engine.memory.peek([(ends[place], len(expected) * kind.itemsize)]).view(kind.numpy)
+            if not np.array_equal(got.astype(np.float64), expected):
+                raise VerificationError(f"{plan.algorithm.name}: {naming.pe(*place)} ends with other values than numpy")
+
+
+def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray:
+    """Return what participant `rank` ends with, whose tensor is `given[rank]`; the root is participant 0."""
+    part = len(given[rank]) // len(given)
+    own = slice(rank * part, (rank + 1) * part)
+    total: np.ndarray = np.sum(given, axis=0)
+    match collective:
+        case "all_reduce":
+            return total
+        case "reduce" if rank == 0:
+            return total
+        case "reduce_scatter":
+            return total[own]
+        case "broadcast":
+            return given[0]
+        case "all_gather":
+            return np.concatenate([each[:part] for each in given])
+        case "all_to_all":
+            return np.concatenate([each[own] for each in given])
+    return np.empty(0)  # whatever it is

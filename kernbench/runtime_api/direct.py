@@ -124,8 +124,9 @@ def _planned(
     if own:
         entries = {name: replace(entry, **own) for name, entry in known.algorithms.items()}
         known = replace(known, algorithms=entries)
-    n_elem = max(_shard(first, *target)[1] for target in first.pes)
-    return host.collectives.chosen(known, "all_reduce", n_elem, first.dtype.itemsize, sips, first.pes)
+    itemsize = first.dtype.itemsize
+    nbytes = max(_shard(first, *target)[1] for target in first.pes) * itemsize
+    return host.collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes)
 
 
 def _shard(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

@@ -113,7 +113,8 @@ class Transport:
             return plan(named, self._host.config, sips, places)
         n_elem = max(n for mine in shards[0].values() for _, n in mine)
         itemsize = next(t.dtype.itemsize for t in call.tensors.values())
-        return self._host.collectives.chosen(config, call.name, n_elem, itemsize, sips, places)
+        whole = len(sips) if call.name == "all_gather" else 1
+        return self._host.collectives.chosen(config, call.name, n_elem * itemsize * whole, itemsize, sips, places)
 
     @cached_property
     def _config(self) -> CclConfig:

@@ -49,6 +49,13 @@ cdef struct Service:  # flits that a link serves or will serve: one that comes a
     int link  # of the train's way, -1 for a single flit
 
 
+cdef struct Leaving:  # a flit on its way over a link, behind the one that is in the calendar
+    int64_t t
+    int64_t order
+    int flit  # its number in `Core.objects`
+    int k  # where it comes to
+
+
 cdef class Core
 cdef class HbmSlice
 cdef class Link
@@ -81,6 +88,9 @@ cdef class Link:
     cdef list claims
     cdef int64_t wary
     cdef Merge merge
+    # Single flits that have left it or will, in order: the first one is in the calendar.
+    cdef Leaving* leaving
+    cdef int leaves, leaving_first, leaving_room
     # What live counters need.
     cdef int64_t busy_ps, nbytes
     cdef Service* services
@@ -113,6 +123,7 @@ cdef class Flit:
 cdef class Core:
     cdef readonly int64_t now, events, reservations
     cdef public list hops
+    cdef public bint live
     cdef Calendar calendar
     cdef list objects
     cdef int* spare
@@ -144,6 +155,7 @@ cdef class Core:
     cdef int serve(self, Link link, Place place) except -1
     cdef int advance(self, Train train) except -1
     cdef int take(self, Train train, int k) except -1
+    cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1
     cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1
     cdef int end(self, Train train) except -1
     cdef int64_t cut(self, Train train, int64_t keep) except -1

@@ -131,23 +131,29 @@ cdef inline int insert(Calendar* heap, Entry* entry) except -1:
 
 cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
     """Take the first entry out."""
-    cdef Entry* at = heap.at
-    first[0] = at[0]
+    cdef Entry last
+    first[0] = heap.at[0]
     heap.n -= 1
+    if heap.n:
+        last = heap.at[heap.n]
+        replace(heap, &last)
+
+
+cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
+    """Put an entry in place of the first one."""
+    cdef Entry* at = heap.at
     cdef int n = heap.n, i = 0, child = 1, end, j
-    cdef Entry last = at[n]
     while child < n:
         end = child + 4 if child + 4 < n else n
         for j in range(child + 1, end):
             if before(&at[j].place, &at[child].place):
                 child = j
-        if not before(&at[child].place, &last.place):
+        if not before(&at[child].place, &entry.place):
             break
         at[i] = at[child]
         i = child
         child = 4 * i + 1
-    if n:
-        at[i] = last
+    at[i] = entry[0]
 
 
 cdef inline int64_t latest(Line* lines, int n, int64_t i) noexcept nogil:
@@ -228,7 +234,7 @@ cdef class Link:
     `free` is when its last reservation ends. `priority` and `base` order what leaves it among simultaneous arrivals: what
     leaves it later has a higher number, which counts from `base`. `merges` says that routes reach it over several links,
     or begin here, or that it has no latency; `hook` is the component behind it, if that wants to see every flit; `memory`
-    hears of every flit of a write.
+    hears of every flit of a write. `leaving` is a ring of the single flits that leave it after the one in the calendar.
 
     The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
     that may have flits to come, too. `wary` counts those that may not take it ahead, `merge` holds trains whose flits take
@@ -250,6 +256,7 @@ cdef class Link:
 
     def __dealloc__(self):
         PyMem_Free(self.services)
+        PyMem_Free(self.leaving)
 
     @property
     def name(self):
@@ -427,7 +434,7 @@ cdef class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a list)
-    every service of a flit is kept.
+    every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `link_counters`.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `network`). `latest` is the last place of this instant that anything has reached: what takes no time may come
@@ -539,7 +546,10 @@ cdef class Core:
         Stops early when `until` has been processed or the calendar is empty, and then returns False.
         """
         cdef int64_t done = 0
-        cdef Entry entry
+        cdef Entry entry, following
+        cdef Leaving* leaving
+        cdef Train flit
+        cdef Link link
         cdef object x, y
         cdef double deadline = monotonic() + SLICE_S
         if until is not None and until.callbacks is None:
@@ -553,18 +563,25 @@ cdef class Core:
                     if monotonic() > deadline:
                         return True
                 done += 1
-                remove(&self.calendar, &entry)
+                entry = self.calendar.at[0]
                 self.now, self.phase = entry.place.t, entry.place.priority
                 if entry.kind == HOP:
                     # On links that many share most entries are these, so the flit keeps its place in `objects`.
-                    self.hop(
-                        <Train>PyList_GET_ITEM(self.objects, entry.x),
-                        entry.y,
-                        entry.place.priority,
-                        entry.place.order,
-                        entry.x,
-                    )
+                    flit = <Train>PyList_GET_ITEM(self.objects, entry.x)
+                    link = <Link>flit.links[entry.y - 1]
+                    link.leaves -= 1
+                    if link.leaves:
+                        leaving = &link.leaving[link.leaving_first]
+                        link.leaving_first = (link.leaving_first + 1) & (link.leaving_room - 1)
+                        following.place.t, following.place.priority = leaving.t, link.priority
+                        following.place.order, following.kind = leaving.order, HOP
+                        following.x, following.y = leaving.flit, leaving.k
+                        replace(&self.calendar, &following)
+                    else:
+                        remove(&self.calendar, &following)
+                    self.hop(flit, entry.y, entry.place.priority, entry.place.order, entry.x)
                     continue
+                remove(&self.calendar, &entry)
                 x = self.give(entry.x)
                 if entry.kind == ADVANCE:
                     self.advance(<Train>x)
@@ -615,7 +632,7 @@ cdef class Core:
     def link_counters(self, links):
         """Return what links have done by now: busy time [ps], bytes of flits that have left, and flits that wait.
 
-        Counts nothing that is still to happen, whatever has been reserved. A flit in service waits, too.
+        Counts nothing that is still to happen, whatever has been reserved, if the core is `live`. A flit in service waits, too.
 
         Parameters
         ----------
@@ -689,7 +706,8 @@ cdef class Core:
         self.reservations += 1
         link.busy_ps += end - start
         link.nbytes += flit.size
-        link.serve(t, t, end, flit.size, None, -1)
+        if self.live:
+            link.serve(t, t, end, flit.size, None, -1)
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, t, start, end))
         t = end + link.lat
@@ -848,7 +866,8 @@ cdef class Core:
             free = (free if free > come.t else come.t) + d
             link.busy_ps += d
             link.nbytes += train.size
-            link.serve(self.now, come.t, free, train.size, None, -1)
+            if self.live:
+                link.serve(self.now, come.t, free, train.size, None, -1)
             self.reservations += 1
             train.told += 1
             order = link.base + self.number
@@ -974,7 +993,8 @@ cdef class Core:
             link.free = tail - link.lat
             link.busy_ps += n * d
             link.nbytes += n * size
-            link.serve(now, a, link.free, size, train, k)
+            if self.live:
+                link.serve(now, a, link.free, size, train, k)
             if k == last:
                 if train.each and link.memory is not None:
                     link.memory.comes(-1, link.base + number, train)
@@ -994,6 +1014,33 @@ cdef class Core:
                 break
         train.number = number
         self.reservations += (k + 1 - first) * n
+        return 0
+
+    cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1:
+        """Let a flit come to link `k` of its way behind those that have left `link` before it.
+
+        What leaves a link comes in order, so the calendar holds only the first: it is short, however long the queues.
+        """
+        cdef int i, mask
+        cdef Leaving* grown
+        if not link.leaves:
+            self.push_kept(t, link.priority, order, HOP, flit, k)
+            link.leaves = 1
+            return 0
+        if link.leaves > link.leaving_room:
+            mask = link.leaving_room - 1
+            i = 2 * link.leaving_room if link.leaving_room else 4
+            grown = <Leaving*>PyMem_Malloc(i * sizeof(Leaving))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(link.leaving_room):
+                grown[i] = link.leaving[(link.leaving_first + i) & mask]
+            PyMem_Free(link.leaving)
+            link.leaving, link.leaving_first = grown, 0
+            link.leaving_room = 2 * link.leaving_room if link.leaving_room else 4
+        i = (link.leaving_first + link.leaves - 1) & (link.leaving_room - 1)
+        link.leaving[i].t, link.leaving[i].order, link.leaving[i].flit, link.leaving[i].k = t, order, flit, k
+        link.leaves += 1
         return 0
 
     cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1:
@@ -1016,7 +1063,8 @@ cdef class Core:
             link.free = end
             link.busy_ps += end - start
             link.nbytes += size
-            link.serve(now, t, end, size, None, -1)
+            if self.live:
+                link.serve(now, t, end, size, None, -1)
             start = end + link.lat
             if start == t:
                 self.reached(t, priority, order)
@@ -1036,7 +1084,7 @@ cdef class Core:
                 break
             # Nothing can come between before the next entry.
             if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
-                self.push_kept(t, priority, order, HOP, kept if kept >= 0 else self.keep(train), k)
+                self.leave(link, t, order, kept if kept >= 0 else self.keep(train), k)
                 break
         self.reservations += k - first
         return 0

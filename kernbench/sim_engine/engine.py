@@ -69,6 +69,7 @@ class GraphEngine:
     ) -> None:
         self.machine, self.data, self.live = topology, enable_data, live
         self.env = Clock()
+        self.env.core.live = live
         self.fabric = Fabric(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
         self.memory = MemoryStore()

@@ -122,11 +122,12 @@ class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a
-    list) every service of a flit is kept.
+    list) every service of a flit is kept. `live` asks for `link_counters` during a run, which here need no account.
     """
 
     def __init__(self) -> None:
         self.now = self.events = self.reservations = 0
+        self.live = False
         self.hops: list[Hop] | None = None
         self._calendar: list[tuple[int, int, int, Callback, Any]] = []
         self._scheduled = count(1)

@@ -24,16 +24,15 @@ from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.lane import Place, Target
 from kernbench.ccl.plan import plan
-from kernbench.ccl.tuner import Decision, Tuner
+from kernbench.ccl.tuner import SHORT_LIST, Decision
 from kernbench.config import AUTO, CclConfig, default_ccl_path
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
-from kernbench.runtime_api.collective import SEEN
+from kernbench.runtime_api.collective import check, run, tuner_of
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.studies import ccl_points, ccl_report
-from kernbench.studies.ccl_run import check, run
 from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
 from kernbench.studies.study import LABELS, MACHINE, Parameter, Study
 from kernbench.sweeps.keys import Row, machine_of
@@ -325,7 +324,9 @@ class CclStudy(Study):
         self,
         torch: RuntimeContext,
         *,
-        algorithm: Annotated[str, "of ccl.yaml; auto: the best by closed form", Choices(_choices)] = AUTO,
+        algorithm: Annotated[
+            str, "of ccl.yaml; auto: the best of a short list that is simulated", Choices(_choices)
+        ] = AUTO,
         elements: Annotated[int, "of each SIP's tensor"] = 16384,
         cubes: Annotated[int, "of each SIP that hold a shard"] = 1,
         pes: Annotated[int, "of each cube that hold a shard"] = 1,
@@ -378,7 +379,8 @@ class CclStudy(Study):
         programs = config.n_sips * shards
         parts = 1 + elements * itemsize // shards // lane // slot
         values = 0.1 * elements * config.n_sips if data else 0.0
-        return 3 * SESSION_US + programs * (4000 + 60 * lane * parts) + values
+        runs = 1 + SHORT_LIST * (algorithm == AUTO)
+        return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Return what the rows say."""
@@ -431,8 +433,6 @@ def _identity(point: Mapping[str, Any]) -> Row:
 
 def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
     """Return why "auto" chose what it chose."""
-    config, first = load_ccl_config(), tensors[0]
-    known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
-    nbytes = max(shard.nbytes for shard in first.shards)
-    few = sorted({(shard.cube, shard.pe) for shard in first.shards})[:SEEN]
-    return Tuner(machine, known).choose("all_reduce", nbytes, places=few, itemsize=first.dtype.itemsize)
+    first = tensors[0]
+    nbytes, places = max(shard.nbytes for shard in first.shards), list(first.pes)
+    return tuner_of(machine).choose("all_reduce", nbytes, places=places, itemsize=first.dtype.itemsize)

@@ -1,20 +1,13 @@
-"""What the notebook explorer can run: programs with typed parameters, found by convention.
+"""What the notebook explorer can run: the program of each study that has one.
 
-A module of `kernbench.studies` that has a function `explore(torch, *, size: int = 64, ...)` is one; it gets the
-torch-like namespace of a fresh machine and asks something of it. Its signature is its panel: `int`, `float`, `bool`,
-`str` and `Literal[...]`, each with a default; `Annotated[int, "rows of A"]` says what a value means, and
-`Annotated[str, Choices(f)]` takes the names that `f(machine)` returns. The first line of its docstring is its title.
-What it returns, if anything, is shown beside the result.
-
-The same module has `explore_cost(machine, data, **values)`. It returns how long the simulation takes, in microseconds
-of the host on which the weights were fitted, and raises a `ConfigError` for values that the machine cannot run; each
-of its faults begins with `parameter = value`.
+The signature of `Study.program` is its panel: `int`, `float`, `bool`, `str` and `Literal[...]`, each with a default;
+`Annotated[int, "rows of A"]` says what a value means, and `Annotated[str, Choices(f)]` takes the names that
+`f(machine)` returns. The first line of its docstring is its title. What it returns, if anything, is shown beside the
+result. `Study.cost` tells how long the simulation takes, and refuses values that the machine cannot run.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,8 +18,6 @@ from kernbench.studies.study import Study
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-FUNCTION, COST = "explore", "explore_cost"
-_APART = f"_{FUNCTION}"  # a study may keep it in a module of its own
 SESSION_US = 80_000.0  # to open a session, run one launch and collect its records
 
 
@@ -54,19 +45,12 @@ class Exploration:
 
 def explorations() -> dict[str, Exploration]:
     """Return what every study that can be explored runs, by the study's name."""
-    import kernbench.studies as package
-
     found: dict[str, Exploration] = {}
     for name in STUDIES.names:
         study = STUDIES.resolve(name)
         if isinstance(study, type) and issubclass(study, Study) and study.program is not Study.program:
             made = study()
             found[name] = Exploration(made.program, made.cost, f"{study.__name__}().program")
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        function = getattr(module, FUNCTION, None)
-        if callable(function):
-            found[info.name.removesuffix(_APART)] = Exploration(function, getattr(module, COST), FUNCTION)
     return dict(sorted(found.items()))
 
 

@@ -74,9 +74,9 @@ def _over_ideal(draw: kinds.Draw) -> kinds.Draw:
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the first tiles of a product: a lane for each engine, several where its work overlaps."""
-    import altair as alt
     import pandas as pd
 
+    alt = kinds.altair()
     first = [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
     begin = min(piece["start_ns"] for piece in first)
     boxes: list[Row] = []

@@ -37,7 +37,8 @@ from kernbench.studies.gqa_run import (
     HEAD_DIM,
     KV_HEADS,
     LAYERS,
-    WEIGHTS,
+    PRODUCTS,
+    STREAMED,
     Setting,
     algorithm_of,
     need,
@@ -46,6 +47,7 @@ from kernbench.studies.gqa_run import (
     start,
     work,
 )  # fmt: skip
+from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 LOGGED = 1 << 31
 TRACED = 1 << 26  # and of a run whose tiles are logged, which the critical path needs
 _MERGE = "recursive_doubling_allreduce"
+LINEAR = "linear"
+_NOT_SHOWN = ("data", "pes_per_cube", "product")  # fields of a point that no row of attention has
 
 # Counters of commands: their names.
 COUNTED = {
@@ -77,7 +81,9 @@ class Point:
     Attributes
     ----------
     phase : str
-        "prefill" or "decode".
+        "prefill", "decode", or "linear": a linear layer of Llama-3 70B for one token of each sequence, on a whole SIP.
+    product : str
+        Of "linear": which one, a key of `gqa_run.PRODUCTS`.
     context, batch : int
         Tokens of each sequence, and sequences.
     sips : int
@@ -120,6 +126,18 @@ class Point:
     group: int = GROUP
     head_dim: int = HEAD_DIM
     data: bool = False
+    product: str = ""
+
+    @property
+    def layer(self) -> dict[str, Any]:
+        """The linear layer as a point of the study of layers."""
+        if self.product not in PRODUCTS or self.batch < 1:
+            raise ArgumentError(
+                f"linear layer {self.product!r} of {self.batch} sequences: expected a known product "
+                f"({', '.join(PRODUCTS)}) and at least 1 sequence"
+            )
+        k, n = PRODUCTS[self.product]
+        return {"m": self.batch, "n": n, "k": k, "placement": "columns", "dtype": self.dtype}
 
     def setting(self, config: MachineConfig) -> Setting:
         """Return what is run on a machine.
@@ -207,6 +225,7 @@ class GqaStudy(Study):
         ),
         "chunks": Parameter([8, 32], "query tokens that see the whole context, by a ring and by a merge"),
         "halvings": Parameter([["decode", 512], ["prefill", 64]], "runs whose limits are found by halving them"),
+        "linear": Parameter([], "sequences of a decode step whose linear layers are simulated: minutes for each"),
         "context": Parameter(512, "context of what does not vary it", "tokens"),
         "batch": Parameter(1, "sequences of what does not vary them"),
         "cubes": Parameter(2, "cubes of a SIP"),
@@ -235,7 +254,7 @@ class GqaStudy(Study):
         for point in self.points(machine, **parameters):
             asked = _asked(point)
             try:
-                algorithm_of(asked.setting(machine.config))
+                _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
             except KernbenchError as error:
                 faults.append(str(error))
         return list(dict.fromkeys(faults))
@@ -246,7 +265,10 @@ class GqaStudy(Study):
 
     def work(self, machine: Machine, **point: Any) -> float:
         """Return the commands of a point, roughly: those of its programs, and those of its scores."""
-        setting = Point(**point).setting(machine.config)
+        asked = Point(**point)
+        if asked.phase == LINEAR:
+            return 7 * LayersStudy().work(machine, **asked.layer)
+        setting = asked.setting(machine.config)
         return 50_000 * setting.programs + _scores(machine.config, setting)
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
@@ -256,13 +278,14 @@ class GqaStudy(Study):
         and one of more than `LOGGED` only its makespan.
         """
         asked, config = Point(**point), machine.config
+        if asked.phase == LINEAR:
+            return _linear(machine, asked)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
-        counted = work(config, setting)
+        counted, scores = work(config, setting), _scores(config, setting)
         held = need(
             config, asked.sips, asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies, asked.dtype
         )
-        scores = _scores(config, setting)
-        row: Row = {name: value for name, value in asdict(asked).items() if name not in ("data", "pes_per_cube")}
+        row: Row = {name: value for name, value in asdict(asked).items() if name not in _NOT_SHOWN}
         row |= {
             "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "lanes": setting.n_lanes,
             "items": setting.items, "tokens": setting.tokens, "pes": setting.programs, "weights_bytes": held.weights,
@@ -343,6 +366,19 @@ class GqaStudy(Study):
         return gqa_report.findings(rows)
 
 
+def _linear(machine: Machine, asked: Point) -> Row:
+    """Return the row of a linear layer, with the time of its weights over the bandwidth of HBM."""
+    config = machine.config
+    row = LayersStudy().simulate(machine, **asked.layer)
+    weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / (slice_gbs(config) * config.pes_per_sip)
+    found: Row = {"phase": asked.phase, "product": asked.product, "batch": asked.batch, "sips": 1}
+    found |= {"shape": row["shape"], "weights_ns": weights_ns, "bound_ns": max(weights_ns, row["bound_ns"])}
+    if row["left_out"]:
+        return found | {"left_out": row["left_out"]}
+    measured = {name: row[name] for name in ("makespan_ns", "hottest_link", "hottest_busy", "left_out")}
+    return found | measured | {"over_hbm": row["makespan_ns"] / weights_ns}
+
+
 def _series(
     *,
     contexts: Sequence[int],
@@ -352,6 +388,7 @@ def _series(
     query_heads: Sequence[Sequence[int]],
     prompts: Sequence[Sequence[Any]],
     chunks: Sequence[int],
+    linear: Sequence[int],
     context: int,
     batch: int,
     cubes: int,
@@ -368,7 +405,8 @@ def _series(
     found += [("prefill", replace(lane, context=n, causal=True, order=order, ring=ring)) for n, order, ring in prompts]
     for n in chunks:
         found += [("chunk", replace(lane, queries=n)), ("chunk", replace(lane, phase="decode", queries=n))]
-    return found
+    layer = Point(LINEAR, dtype=dtype)
+    return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in PRODUCTS]
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
@@ -433,18 +471,14 @@ def _path(result: Result) -> Row:
 
 
 def _rates(config: MachineConfig, row: Row) -> Row:
-    """Return tokens per second and SIP of decode: as HBM would allow, and as simulated.
-
-    With weights, the linear layers count by their weights over the bandwidth of HBM.
-    """
-    weights_ns = WEIGHTS * 2 / (slice_gbs(config) * config.pes_per_sip * row["sips"])
+    """Return tokens per second and SIP of decode: as HBM would allow without and with weights, and as simulated."""
+    weights_ns = STREAMED * 2 / (slice_gbs(config) * config.pes_per_sip * row["sips"])
     bound = LAYERS * row["hbm_ns"]
     times = {"bound": bound, "bound_with_weights": bound + weights_ns}
     out: Row = {}
     if "makespan_ns" in row:
-        took = LAYERS * row["makespan_ns"]
-        times |= {"attention": took, "attention_with_weights": took + weights_ns}
-        out["attention_of_bound_ratio"] = round(bound / took, 3)
+        times["attention"] = LAYERS * row["makespan_ns"]
+        out["attention_of_bound_ratio"] = round(bound / times["attention"], 3)
     each = row["batch"] / row["sips"] * 1e9
     return {f"{name}_tokens_per_s_per_sip": round(each / ns, 1) for name, ns in times.items()} | out
 

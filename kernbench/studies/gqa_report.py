@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.ideal import macs_per_ns
-from kernbench.studies.gqa_run import GROUP, slice_gbs
+from kernbench.studies.gqa_run import GROUP, LAYERS, PRODUCTS, TIMES, slice_gbs
 from kernbench.studies.study import Finding
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
@@ -23,11 +23,14 @@ METHOD = (
     "the softmax are merged by an all-reduce: by recursive doubling from TCM to TCM, by the others through HBM. "
     "Prefill runs one of the equal lanes of ranks. The bound is the longest of: keys and values over the HBM bandwidth "
     "of the PEs, whole tiles over the rate of the matrix engine, passes over the scores over the rate of the vector "
-    "engine. Tokens per second with weights add the linear layers as their weights over the bandwidth of HBM: they are "
-    "not simulated."
+    "engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by columns: "
+    "each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all of them. "
+    "Tokens per second with linear layers are those of 80 times attention and the four products, and the head once; "
+    "norms, rotary embedding and activation are not among them, nor is anything overlapped."
 )
 
 RUN, WAY, TIME_US, PES, LINE = "run", "way", "time_us", "all_pes", "line"
+WITH_LINEAR = "with_linear_tokens_per_s_per_sip"
 RING, MERGED = "K/V round a ring", "parts merged"
 COLUMNS = {
     RUN: Column("run"),
@@ -56,8 +59,14 @@ COLUMNS = {
     "bound_tokens_per_s_per_sip": Column("attention, bound", "tokens/s/SIP"),
     "bound_with_weights_tokens_per_s_per_sip": Column("with weights, bound", "tokens/s/SIP"),
     "attention_tokens_per_s_per_sip": Column("attention, simulated", "tokens/s/SIP"),
-    "attention_with_weights_tokens_per_s_per_sip": Column("with weights", "tokens/s/SIP"),
+    WITH_LINEAR: Column("with linear layers, simulated", "tokens/s/SIP"),
     "attention_of_bound_ratio": Column("attention, share of its bound"),
+    "product": Column("linear layer"),
+    "shape": Column("m x k x n"),
+    "weights_ns": Column("weights over the bandwidth of HBM", "ns"),
+    "over_hbm": Column("time over that of its weights from HBM"),
+    "hottest_link": Column("busiest link"),
+    "hottest_busy": Column("its busy share"),
 }
 _PATH = {
     "path_matrix_ns": palette.BLUE, "path_vector_ns": palette.PURPLE, "path_hbm_ns": palette.ORANGE,
@@ -143,9 +152,9 @@ def _overlapped(rows: Sequence[Row], columns: Mapping[str, Column], machine: Mac
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw useful operations over bytes read and written, below the roofs of a PE."""
-    import altair as alt
     import pandas as pd
 
+    alt = kinds.altair()
     peak, gbs = 2 * macs_per_ns(machine.config, "f16"), slice_gbs(machine.config)
     shown = []
     for row in rows:
@@ -205,6 +214,16 @@ def _ascending(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: float(row["makespan_ns"]))
 
 
+def _products(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw how many times as long as reading its weights a linear layer takes."""
+    shown = [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))]
+    return kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0)(shown, columns, machine)
+
+
+def _sequences(row: Row) -> str:
+    return f"{row['batch']} sequence{'s' * (row['batch'] > 1)}"
+
+
 def _heads(row: Row) -> str:
     copies, sips = GROUP // row["query_heads"], row["sips"]
     stored = "K/V stored once" if copies == 1 else f"{copies} copies of K/V"
@@ -255,6 +274,13 @@ CHARTS = (
         "whichever needs longest.",
     ),
     Chart(
+        "gqa_linear",
+        _products,
+        "Linear layers of one decode step, over the time of their weights from HBM",
+        where=_of("linear"),
+        caption="1: HBM alone sets the time. Placed by columns over all PEs of a SIP.",
+    ),
+    Chart(
         "gqa_ring_against_merge",
         _ring_against_merge,
         lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
@@ -295,20 +321,41 @@ def slowdowns(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def steps(rows: Sequence[Row]) -> list[Row]:
+    """Return the decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
+    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in simulated(rows, "linear")}
+    found: list[Row] = []
+    for row in simulated(rows, "decode context", "decode batch"):
+        linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
+        if row["sips"] == 1 and len(linear) == len(PRODUCTS):
+            step_ns = LAYERS * row["makespan_ns"] + sum(linear)
+            rate = round(row["batch"] * 1e9 / step_ns, 1)
+            found.append({**row, "linear_share": sum(linear) / step_ns, WITH_LINEAR: rate})
+    return found
+
+
 def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     """Return tokens per second of decode, the commands of the panels, and what was not simulated."""
     import pandas as pd
 
     rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
-    decode = [row for row in rows if row["series"] in ("decode context", "decode batch")]
+    whole = {(row["context"], row["batch"]): row for row in steps(rows)}
+    decode = [
+        whole.get((row["context"], row["batch"]), row)
+        for row in rows
+        if row["series"] in ("decode context", "decode batch")
+    ]
+    layer = ["batch", "product", "shape", "makespan_ns", "weights_ns", "over_hbm", "hottest_link", "hottest_busy"]
+    linear = [row for row in rows if row["series"] == "linear"]
     tokens = pd.DataFrame(decode, columns=["context", "batch", *rates]).drop_duplicates(["context", "batch"])
     counted = ["gemm_count", "ipcq_send_count", "ipcq_recv_count", "dma_read_count", "dma_write_count"]
     panels = pd.DataFrame(
         [row for row in rows if row["series"] == "panel"], columns=["panel", "ranks", *counted]
     ).rename(columns=lambda name: name.removesuffix("_count").replace("_", " "))
-    missing = [{**row, RUN: _name(row)} for row in rows if row["left_out"]]
+    missing = [{**row, RUN: _name(row)} for row in rows if row["left_out"] and row not in linear]
     return {
         "Tokens per second of decode": tokens.sort_values(["batch", "context"]),
+        "Linear layers of one decode step": pd.DataFrame(linear, columns=layer),
         "Commands of all programs, values compared with numpy": panels,
         "Not simulated": pd.DataFrame(missing, columns=[RUN, "left_out"]),
     }
@@ -319,6 +366,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     return [
         *_limits(rows),
         *_context(rows),
+        *_linear(rows),
         *_orders(rows),
         *_chunks(rows),
         *_merges(rows),
@@ -361,6 +409,27 @@ def _context(rows: Sequence[Row]) -> list[Finding]:
         f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}."
     )
     return [Finding(text, "gqa_latency_by_context", 8)]
+
+
+def _linear(rows: Sequence[Row]) -> list[Finding]:
+    """Compare the fewest and the most sequences whose whole step was simulated, at the shortest context of these."""
+    runs = sorted(steps(rows), key=lambda row: (row["batch"], row["context"]))
+    if not runs:
+        return []
+    few = runs[0]
+    many = [row for row in runs if row["context"] == few["context"]][-1]
+    said = [
+        f"{row[WITH_LINEAR]:,.0f} tokens/s of {_sequences(row)} (linear layers take {row['linear_share']:.0%})"
+        for row in {few["batch"]: few, many["batch"]: many}.values()
+    ]
+    layers = [row for row in simulated(rows, "linear") if row["batch"] == few["batch"]]
+    slow = max(layers, key=lambda row: float(row["over_hbm"]))
+    text = (
+        f"A SIP decodes {' and '.join(said)} at {few['context']:,} tokens. For {_sequences(few)}, {slow['product']} "
+        f"takes {slow['over_hbm']:.1f}x its weights over the bandwidth of HBM: {slow['hottest_link']} is busy "
+        f"{slow['hottest_busy']:.0%}."
+    )
+    return [Finding(text, "gqa_linear", 8.5)]
 
 
 def _orders(rows: Sequence[Row]) -> list[Finding]:

@@ -42,9 +42,15 @@ ACROSS = ("pe", "cube")
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 80, 64, 8, 128
 HIDDEN, FFN, VOCABULARY = 8192, 28672, 128256
 GROUP = HEADS // KV_HEADS
-# Of one layer: QKV, O, gate, up and down.
-LAYER_WEIGHTS = HIDDEN * ((HEADS + 2 * KV_HEADS) * HEAD_DIM + HEADS * HEAD_DIM + 3 * FFN)
-WEIGHTS = LAYERS * LAYER_WEIGHTS + 2 * VOCABULARY * HIDDEN
+# The linear layers: inputs and outputs of those of one layer, and of the last one.
+_LAYER = {
+    "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM), "o": (HEADS * HEAD_DIM, HIDDEN),
+    "gate and up": (HIDDEN, 2 * FFN), "down": (FFN, HIDDEN),
+}  # fmt: skip
+PRODUCTS = _LAYER | {"head": (HIDDEN, VOCABULARY)}
+TIMES = {name: LAYERS if name in _LAYER else 1 for name in PRODUCTS}  # in one step
+STREAMED = sum(TIMES[name] * k * n for name, (k, n) in PRODUCTS.items())  # weights that a step reads
+WEIGHTS = STREAMED + VOCABULARY * HIDDEN  # and the embedding, of which it reads a row for each token
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,9 @@ def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the time of each layer in each placement over the smallest bound of the placements."""
-    import altair as alt
     import pandas as pd
 
+    alt = kinds.altair()
     bound = {row["layer"]: min(r["bound_ns"] for r in rows if r["layer"] == row["layer"]) for row in rows}
     found = [
         {
@@ -116,9 +116,9 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the rate of each layer in its fastest placement against its arithmetic intensity, under the roofs."""
-    import altair as alt
     import pandas as pd
 
+    alt = kinds.altair()
     roofs = _roofs(machine, rows[0]["dtype"])
     [(level, gbs)] = roofs.levels_gbs.items()
     fastest = [runs[0] for runs in best([dict(row) for row in rows]).values()]
@@ -202,9 +202,9 @@ def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how busy the busiest UCIe connection between each two cubes is, in each placement of a layer."""
-    import altair as alt
     import pandas as pd
 
+    alt = kinds.altair()
     w, h = machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h
     busiest: dict[tuple[str, int, int], float] = {}
     for row in rows:

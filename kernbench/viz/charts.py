@@ -6,6 +6,7 @@ a click on a legend entry keeps one series.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -139,7 +140,7 @@ class Chart:
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
     """Return a chart with its title, its caption and the look of all figures."""
-    alt = _altair()
+    alt = altair()
 
     heading = alt.TitleParams(
         title, subtitle=list(under), anchor="start", fontSize=14, subtitleFontSize=10, subtitleColor=palette.DARK_GREY,
@@ -173,7 +174,7 @@ def lines(
     """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = _altair()
+        alt = altair()
 
         data = _frame([row for row in rows if row.get(y) is not None])
         names = _ranked(data, by, y, panel, rank)
@@ -233,7 +234,7 @@ def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r",
     """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = _altair()
+        alt = altair()
 
         data = _frame(rows)
         order = list(dict.fromkeys(data[y]))
@@ -270,7 +271,7 @@ def parts(
     """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = _altair()
+        alt = altair()
 
         keep = [y, panel] if panel else [y]
         used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
@@ -330,7 +331,7 @@ def points(
     """Return a kind of chart: a dot for each row, with the column `label` written beside it."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = _altair()
+        alt = altair()
 
         data = _frame(rows)
         shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
@@ -353,7 +354,7 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
     """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = _altair()
+        alt = altair()
 
         data = _frame(rows)
         middle = float((data[value].max() + data[value].min()) / 2)
@@ -404,7 +405,7 @@ def _ranked(data: pd.DataFrame, by: str, y: str, panel: str, rank: Callable[[Seq
 
 
 def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:
-    alt = _altair()
+    alt = altair()
 
     names = list(dict.fromkeys(data[by]))
     scale = alt.Scale(domain=names, range=[palette.SERIES[i % len(palette.SERIES)] for i in range(len(names))])
@@ -413,7 +414,7 @@ def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:
 
 def _bytes_axis() -> Any:
     """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB."""
-    alt = _altair()
+    alt = altair()
 
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
     sizes = [4**i for i in range(20)]
@@ -427,14 +428,14 @@ def _ink(colour: str) -> str:
 
 
 def _log(values: pd.Series) -> dict[str, Any]:
-    alt = _altair()
+    alt = altair()
 
     return {"scale": alt.Scale(type="log"), "axis": log_axis(values)}
 
 
 def log_axis(values: Iterable[float]) -> Any:
     """Return a logarithmic axis: a line at 1, 2 and 5 of each decade, or at powers of ten where `values` span many."""
-    alt = _altair()
+    alt = altair()
 
     held = [value for value in values if value > 0]
     steps = (1,) if held and max(held) > 1000 * min(held) else (1, 2, 5)
@@ -453,7 +454,7 @@ def _title(columns: Mapping[str, Column], name: str) -> str:
 
 
 def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int | None = _HEIGHT) -> Any:
-    alt = _altair()
+    alt = altair()
 
     sized = layered.properties(width=_WIDTH, **({"height": height} if height else {}))
     if not panel:
@@ -465,8 +466,15 @@ def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int
     )
 
 
-def _altair() -> Any:
+def altair() -> Any:
     """Return altair, untyped: its signatures refuse keywords that are put together."""
-    import altair as alt
-
+    # Altair imports jsonschema, which takes seconds to prepare a check of addresses where this package is installed.
+    missing = "rfc3987_syntax" not in sys.modules
+    if missing:
+        sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        import altair as alt
+    finally:
+        if missing:
+            del sys.modules["rfc3987_syntax"]
     return alt

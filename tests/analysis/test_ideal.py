@@ -102,3 +102,9 @@ def test_rates_by_type():
     assert (macs_per_ns(machine(), "fp32"), macs_per_ns(machine(), "f16")) == (1024, 4096)
     with pytest.raises(ValueError, match=r"no rate for torch.int64; known: .*float16"):
         macs_per_ns(machine(), "i64")
+
+
+def test_a_product_of_int8_is_written_as_int32():
+    ideal = ideal_gemm(machine(), (32, 64, 32), dtype="i8")
+    assert ideal.stages_ns["dma_in"] == 2 * 32 * 64 / 256
+    assert (ideal.stages_ns["store_tcm"], ideal.stages_ns["dma_out"]) == (32 * 32 * 4 / 512, 32 * 32 * 4 / 256)

@@ -10,6 +10,7 @@ import pytest
 
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.install import names, resolve_algorithm_config
+from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path, load_yaml, read_ccl
 from kernbench.errors import (
     CollectiveMismatchError,
@@ -20,6 +21,7 @@ from kernbench.errors import (
     OutOfMemoryError,
 )
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective import run
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine.observer import Observer
 from kernbench.topology.builder import resolve_topology
@@ -389,6 +391,24 @@ def test_slots_of_one_call():
         for wrong in (0, 2.0, True):
             with pytest.raises(ConfigError, match=f"n_slots = {wrong} must be a whole number >= 1"):
                 torch.collective(tensors, pass_east, n_slots=wrong)
+
+
+def test_auto_simulates_its_short_list():
+    machine = resolve_topology("preset:default", {"system.sips.count": 8})
+    with session(machine) as torch:
+        _, tensors = of_each_device(torch, 1 << 15)
+        chosen = torch.collective(tensors, "auto", config=CCL)
+    tuner = Tuner(machine, [resolve_algorithm_config(name, CCL) for name in names(CCL, contribution="rank")])
+    by_form = tuner.plan(tuner.choose("all_reduce", 1 << 16), range(8))
+    assert by_form.algorithm.name != chosen.algorithm.name
+    assert run(machine, chosen, 1 << 16).latency_ns < run(machine, by_form, 1 << 16).latency_ns
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f32", "f64"])
+def test_auto_takes_elements_of_every_size(dtype):
+    with session(one_cube(2)) as torch:
+        tensors = [torch.empty(3, dtype=dtype, device=f"ahbm:{sip}") for sip in range(2)]
+        assert torch.collective(tensors, "auto", config=CCL).world_size == 2
 
 
 def test_auto_passes_over_what_does_not_take_every_shard():

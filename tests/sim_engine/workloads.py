@@ -62,7 +62,7 @@ def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
 def meanwhile(seed: int) -> list[Any]:
     """Counters of all links at many moments of a run."""
     machine = random_machine(f"counters {seed}")
-    engine, seen = Engine(machine), []
+    engine, seen = Engine(machine, live=True), []
     sent = agents(machine, seed, ("send", "read", "write"), 8)
 
     def look(_: object = None) -> None:

@@ -17,7 +17,8 @@ from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.studies import ccl, ccl_points, ccl_report, ccl_run
+from kernbench.runtime_api.collective import run, tuner_of
+from kernbench.studies import ccl, ccl_points, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
 from kernbench.sweeps.keys import machine_of
@@ -175,7 +176,7 @@ def test_a_wrong_sum_of_a_user_defined_algorithm_is_in_the_report(machine, tmp_p
 def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
     case = Case(there, resolve_algorithm_config(name, CONFIG))
-    records = ccl_run.run(there, case.plan, nbytes).result.records
+    records = run(there, case.plan, nbytes).result.records
     counted = [(sum(sent.queues.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
@@ -229,7 +230,7 @@ def planned(machine, name, places=((0, 0),)):
 
 def test_a_run_equals_that_of_tensors(machine):
     there, ring = planned(machine, "ring_allreduce_tcm")
-    alone = ccl_run.run(there, ring, 6000)
+    alone = run(there, ring, 6000)
     with kb.session(there) as torch:
         tensors = [
             torch.zeros(3000, dtype="f16", device=f"ahbm:{sip}", dp=DPPolicy(num_cubes=1, num_pes=1))
@@ -246,7 +247,7 @@ def test_a_run_equals_that_of_tensors(machine):
 
 def test_a_right_sum_passes(machine):
     there, ring = planned(machine, "ring_allreduce_tcm")
-    assert ccl_run.run(there, ring, 666, data=True).latency_ns > 0
+    assert run(there, ring, 666, data=True).latency_ns > 0
 
 
 def test_a_wrong_sum_is_found(machine):
@@ -258,7 +259,7 @@ def test_a_wrong_sum_is_found(machine):
 
     wrong = plan(algorithm(lazy), there.config, range(2), [(0, 0)])
     with pytest.raises(VerificationError, match=r"lazy: sip0.cube0.pe0 ends with other values than numpy"):
-        ccl_run.run(there, wrong, 64, data=True)
+        run(there, wrong, 64, data=True)
 
 
 @pytest.mark.parametrize("name", [
@@ -268,7 +269,7 @@ def test_a_wrong_sum_is_found(machine):
 def test_right_values_of_every_collective_pass(machine, name):
     there, made = planned(machine, name)
     nbytes = 2 * made.world_size * 30
-    assert ccl_run.run(there, made, nbytes, data=True).latency_ns > 0
+    assert run(there, made, nbytes, data=True).latency_ns > 0
 
 
 @pytest.mark.parametrize("collective", ["reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"])
@@ -280,7 +281,7 @@ def test_wrong_values_of_any_collective_are_found(machine, collective):
 
     wrong = plan(algorithm(lazy, collective=collective), there.config, range(2), [(0, 0)])
     with pytest.raises(VerificationError, match=r"lazy: sip\d.cube0.pe0 ends with other values than numpy"):
-        ccl_run.run(there, wrong, 64, data=True)
+        run(there, wrong, 64, data=True)
 
 
 def test_lists_are_those_that_were_published():
@@ -401,3 +402,22 @@ def test_a_short_list_that_is_simulated_holds_the_best_of_every_comparison():
         places, itemsize = list(product(range(cubes), range(each // cubes))), 4 if dtype == "f32" else 2
         chosen = tuner.choose(collective, nbytes, places=places, itemsize=itemsize, contribution=contribution)
         assert times[chosen.algorithm] <= 1.02 * min(times.values()), (chosen.algorithm, config.n_sips, nbytes)
+
+
+def test_auto_is_within_two_percent_of_the_best_row_by_rank():
+    base = kb.load("preset:default")
+    given = STUDY.complete(yaml.safe_load((ROOT / "milestones" / "ccl.yaml").read_text()))
+    machines = (machine_of(base.spec, point["machine"]) for point in STUDY.points(base, **given))
+    machines = {machine.hash: machine for machine in machines}
+    rows = STUDY.read(ROOT / "milestones" / "output" / "ccl")
+    rows = [r for r in ccl_report.seen(rows, "sizes", "scaling", "lists") if r["contribution"] == "rank"]
+    compared = ccl_report.groups(rows, "machine", "collective", "bytes_per_pe", "programs", "dtype")
+    short = {key: own for key, own in compared.items() if key[1] == "all_reduce" and key[2] * key[3] <= 1 << 17}
+    assert len(short) > 20
+    for (where, _, nbytes, programs, dtype), own in short.items():
+        config, each = machines[where].config, programs // machines[where].config.n_sips
+        cubes = config.cubes_per_sip if each > 1 else 1
+        places, itemsize = list(product(range(cubes), range(each // cubes))), 4 if dtype == "f32" else 2
+        chosen = tuner_of(machines[where]).choose("all_reduce", nbytes, places=places, itemsize=itemsize)
+        best = min(own, key=lambda row: row["latency_ns"])
+        assert chosen.best.simulated_ns <= 1.02 * best["latency_ns"], (chosen, best["algorithm"])

@@ -15,6 +15,7 @@ from kernbench.studies import gqa, gqa_report
 from kernbench.studies.explore import explorations
 from kernbench.studies.gqa import GqaStudy, Point
 from kernbench.studies.gqa_run import WEIGHTS, need, run, work
+from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Report
 from kernbench.topology.builder import resolve_topology
 
@@ -131,7 +132,7 @@ def test_a_halved_part_is_half_as_fast_in_all_that_belongs_to_it_and_nothing_els
 
 
 def test_the_report_is_written_from_the_rows_and_read_again(rows, tmp_path):
-    study = GqaStudy()
+    study, rows = GqaStudy(), [*rows, *linear_rows()[1:]]
     report = Report(study, rows, MACHINE, study.complete(SMALL))
     written = {path.name for path in report.write(tmp_path)}
     assert {f"{chart.name}.svg" for chart in study.charts} <= written
@@ -164,12 +165,11 @@ def test_tokens_per_second_by_hand():
     """Two SIPs of 8.192 TB/s each, 32 tokens at once, 10 us a layer, of which HBM takes 4."""
     machine = resolve_topology("preset:default", {"system.sips.count": 2})
     rates = gqa._rates(machine.config, {"batch": 32, "sips": 2, "hbm_ns": 4000.0, "makespan_ns": 10000.0})
-    weights_s = 2 * WEIGHTS / (2 * 128 * 256e9)
+    weights_s = 2 * (WEIGHTS - 128256 * 8192) / (2 * 128 * 256e9)  # no step reads the whole embedding
     assert rates == {
         "bound_tokens_per_s_per_sip": pytest.approx(16 / 320e-6, rel=1e-4),
         "bound_with_weights_tokens_per_s_per_sip": pytest.approx(16 / (320e-6 + weights_s), rel=1e-4),
         "attention_tokens_per_s_per_sip": pytest.approx(16 / 800e-6, rel=1e-4),
-        "attention_with_weights_tokens_per_s_per_sip": pytest.approx(16 / (800e-6 + weights_s), rel=1e-4),
         "attention_of_bound_ratio": 0.4,
     }
 
@@ -178,6 +178,47 @@ def test_weights_of_the_model_are_those_that_are_published():
     held = need(MACHINE.config, 1, 8 * 128 * 8192, "f16")
     assert held.weights / 2 == pytest.approx(70.6e9, rel=0.01)
     assert held.kv == 2.5 * 2**30
+
+
+def test_a_linear_layer_is_the_one_of_the_study_of_layers():
+    row = GqaStudy().simulate(MACHINE, phase="linear", product="o", batch=2)
+    layer = LayersStudy().simulate(MACHINE, m=2, n=8192, k=8192, placement="columns")
+    assert (row["makespan_ns"], row["hottest_link"]) == (layer["makespan_ns"], layer["hottest_link"])
+    assert row["weights_ns"] == 2 * 8192 * 8192 / (32 * 256)
+    assert row["over_hbm"] == row["makespan_ns"] / row["weights_ns"] > 1
+
+
+def linear_rows(**more):
+    """A decode step of 4 sequences that takes 10 us a layer, linear layers of 20, 20, 30, 40 and the head of 1,000."""
+    took = dict(zip(gqa.PRODUCTS, (20_000.0, 20_000.0, 30_000.0, 40_000.0, 1_000_000.0), strict=True))
+    common = {"batch": 4, "sips": 1, "left_out": ""}
+    layers = [
+        {"series": "linear", "product": name, "makespan_ns": ns, "over_hbm": 2.0, "hottest_link": "a->b",
+         "hottest_busy": 0.5, "shape": "", "weights_ns": ns / 2, **common}
+        for name, ns in took.items()
+    ]  # fmt: skip
+    return [{"series": "decode batch", "context": 64, "makespan_ns": 10_000.0, **common, **more}, *layers]
+
+
+def test_a_whole_step_is_80_layers_and_the_head():
+    [step] = gqa_report.steps(linear_rows())
+    assert step["with_linear_tokens_per_s_per_sip"] == round(4 / (80 * 120e-6 + 1e-3), 1)
+    assert step["linear_share"] == pytest.approx((80 * 110 + 1000) / (80 * 120 + 1000))
+    table = GqaStudy().tables(linear_rows())
+    assert list(table["Tokens per second of decode"]["with_linear_tokens_per_s_per_sip"]) == [377.4]
+    assert list(table["Linear layers of one decode step"]["product"]) == list(gqa.PRODUCTS)
+
+
+@pytest.mark.parametrize("rows", [linear_rows()[:-1], linear_rows(batch=2), linear_rows(sips=2)])
+def test_no_tokens_per_second_without_all_linear_layers(rows):
+    assert gqa_report.steps(rows) == []
+    assert not GqaStudy().findings(rows)
+
+
+def test_the_finding_about_linear_layers():
+    [said] = GqaStudy().findings(linear_rows())
+    assert said.text.startswith("A SIP decodes 377 tokens/s of 4 sequences (linear layers take 92%) at 64 tokens.")
+    assert "qkv takes 2.0x its weights over the bandwidth of HBM: a->b is busy 50%" in said.text
 
 
 def test_bounds_of_a_decode_step_by_hand():
@@ -205,6 +246,7 @@ def test_bounds_know_groups_and_masks():
         ({"contexts": [63, 128]}, "expected whole numbers"),
         ({"scaling": [[3, 2, 0]], "context": 48}, "expected whole numbers for each"),
         ({"merges": ["ring_allreduce_tmc"]}, "did you mean ring_allreduce_tcm"),
+        ({"linear": [0]}, "at least 1 sequence"),
         ({"halvings": [["decode", 7]]}, "no point of decode with 7 tokens"),
     ],
 )

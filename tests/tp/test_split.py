@@ -9,6 +9,7 @@ import pytest
 import kernbench as kb
 from kernbench import tp
 from kernbench.analysis.overlap import overlap
+from kernbench.config import default_ccl_path
 from kernbench.tp import parallel_state as ps
 from kernbench.tp.llama import LlamaBlock, LlamaConfig
 from tests.tp.test_layers import F32, machine
@@ -65,7 +66,11 @@ def test_compute_shrinks_and_messages_grow_with_the_ranks(model, reductions):
     assert all(a > b > a / 2 for a, b in pairwise(compute))
 
 
-def test_a_slower_link_between_ranks_is_exposed_and_changes_no_work():
+def test_a_slower_link_between_ranks_is_exposed_and_changes_no_work(tmp_path, monkeypatch):
+    # auto would choose another algorithm for the slower link.
+    text = default_ccl_path().read_text().replace("algorithm: auto", "algorithm: ring_allreduce_tcm", 1)
+    (tmp_path / "ccl.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
     _, whole, _ = split(mlp, 2)
     _, half, _ = split(mlp, 2, sip_link=0.25)
     assert half.work_ns + half.hidden_ns == pytest.approx(whole.work_ns + whole.hidden_ns, rel=1e-3)
