@@ -225,7 +225,8 @@ class GqaStudy(Study):
         ),
         "chunks": Parameter([8, 32], "query tokens that see the whole context, by a ring and by a merge"),
         "halvings": Parameter([["decode", 512], ["prefill", 64]], "runs whose limits are found by halving them"),
-        "linear": Parameter([], "sequences of a decode step whose linear layers are simulated: minutes for each"),
+        "linear": Parameter([1], "sequences of a decode step whose linear layers are simulated"),
+        "products": Parameter(["o"], "which linear layers: tokens per second with them need all"),
         "context": Parameter(512, "context of what does not vary it", "tokens"),
         "batch": Parameter(1, "sequences of what does not vary them"),
         "cubes": Parameter(2, "cubes of a SIP"),
@@ -389,6 +390,7 @@ def _series(
     prompts: Sequence[Sequence[Any]],
     chunks: Sequence[int],
     linear: Sequence[int],
+    products: Sequence[str],
     context: int,
     batch: int,
     cubes: int,
@@ -406,7 +408,7 @@ def _series(
     for n in chunks:
         found += [("chunk", replace(lane, queries=n)), ("chunk", replace(lane, phase="decode", queries=n))]
     layer = Point(LINEAR, dtype=dtype)
-    return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in PRODUCTS]
+    return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in products]
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
