@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from kernbench.config.safe import replacing, write_text
 from kernbench.errors import ArgumentError
 from kernbench.viz import palette
 
@@ -131,10 +132,10 @@ class Chart:
 
             return [save(finished, path) for path in paths]
         for path in paths:
-            finished.save(str(path), **({"scale_factor": 2} if path.suffix == ".png" else {}))
-        spec = folder / f"{self.name}.vl.json"
-        spec.write_text(finished.to_json(indent=None) + "\n", encoding="utf-8", newline="\n")
-        return [*paths, spec]
+            with replacing(path) as part:
+                kind = path.suffix.removeprefix(".")
+                finished.save(str(part), format=kind, **({"scale_factor": 2} if kind == "png" else {}))
+        return [*paths, write_text(folder / f"{self.name}.vl.json", finished.to_json(indent=None) + "\n")]
 
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
