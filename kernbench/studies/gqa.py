@@ -26,6 +26,7 @@ from kernbench.analysis.result import Result
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.ccl.plan import plan
 from kernbench.config import MachineConfig
+from kernbench.config.safe import write_text
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.runtime_api.context import RuntimeContext
@@ -514,9 +515,7 @@ def write_panels(rows: Sequence[Row], folder: Path) -> Path:
         "config": PANEL_CONFIG, "rows": found,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PANEL_FILE
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
-    return path
+    return write_text(folder / PANEL_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def _merges() -> list[str]:

@@ -107,7 +107,7 @@ class ProbeStudy(Study):
     }
     columns: ClassVar = {
         "case": Column("case"),
-        "route": Column("to"),
+        "route": Column("route"),
         "time_ns": Column("time", "ns"),
         "transfers": Column("transfers"),
         "nbytes": Column("bytes of each transfer", "B"),
