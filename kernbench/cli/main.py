@@ -10,6 +10,7 @@ import click
 
 from kernbench import build
 from kernbench.cli.cache import cache
+from kernbench.cli.choose import ccl, gemm
 from kernbench.cli.compare import compare
 from kernbench.cli.lab import lab, web
 from kernbench.cli.listing import list_
@@ -45,7 +46,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, compare, list_, milestone, probe, sweep, cache, show, validate, new, lab, web):
+for command in (run, compare, gemm, ccl, list_, milestone, probe, sweep, cache, show, validate, new, lab, web):
     cli.add_command(command)
 
 

@@ -6,22 +6,29 @@ Times are those of the device: from the first program's start to the last one's 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from itertools import product
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from kernbench.analysis.launches import span
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import COLLECTIVES
-from kernbench.errors import ArgumentError
+from kernbench.errors import ArgumentError, ConfigError
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import run, simulator
+from kernbench.studies.best_product import read_list
 from kernbench.studies.ccl import CclStudy
+from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study
+from kernbench.sweeps.keys import Row
 from kernbench.sweeps.sensitivity import ranked, sensitivity
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +59,7 @@ _RESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A collective with a SIP's tensor on some of its PEs, and the fastest algorithm there.
+    """A collective with a SIP's tensor on some of its PEs, by the best algorithm there by closed form.
 
     Attributes
     ----------
@@ -88,7 +95,7 @@ class CollectiveChoice:
     launched_ns : float
         Time of the winner with its launch by the host.
     why : Why
-        The critical path of the winner, from its launch on.
+        The critical path of the winner, with its launch by the host.
     """
 
     system: str
@@ -144,12 +151,12 @@ class CollectiveChoice:
                 [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in d.candidates],
             ),
             f"{d.nbytes:,} B of a SIP on other PEs": (
-                ("held by", "bytes each", "fastest", "slots", "simulated [ns]"),
+                ("held by", "bytes each", "algorithm", "slots", "simulated [ns]"),
                 [(x.where, f"{x.nbytes:,}", x.algorithm, str(x.n_slots), _ns(x.simulated_ns)) for x in self.spreads],
             ),
         }
         if self.changes is not None:
-            found["Each resource halved and doubled, same algorithm"] = (
+            found["Each resource halved and doubled, same algorithm (-: the machine cannot be so)"] = (
                 ("resource", "halved", "doubled"),
                 [
                     (str(row["factor"]), _change(row["down_pct"]), _change(row["up_pct"]))
@@ -245,18 +252,25 @@ def choose(
     'recursive_doubling_allreduce'
     """
     size = bytes_of(nbytes)
-    if collective not in COLLECTIVES:
-        raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
+    try:
+        _collective(collective)
+    except ValueError as error:
+        raise ArgumentError(f"collective {collective!r} {error}") from None
     where = system_of(resolve_topology(machine), sips, topology)
-    tuner = _tuner(where, collective)
+    tuner = _tuner(where, collective, _SIMULATED)
     decision = _decided(tuner, collective, size, [(0, 0)])
-    spreads = [_spread(tuner, collective, size, *spread) for spread in _spreads(where)]
-    found = tuple(sorted((x for x in spreads if x is not None), key=lambda x: x.simulated_ns))
+    best = decision.best
+    one, *others = _spreads(where)
+    held = [Spread(one[0], 1, size, best.algorithm, best.n_slots, best.ns)]
+    quick = _tuner(where, collective, 1)
+    held += [x for spread in others if (x := _spread(quick, collective, size, *spread)) is not None]
+    spreads = tuple(sorted(held, key=lambda x: x.simulated_ns))
     ran = run(where, tuner.plan(decision, range(where.config.n_sips)), size)
-    launch = ran.result.launches
-    start, end = min(x.start_ps for x in launch), max(x.end_ps for x in launch)
+    start, end = span(ran.result.launches)
     ranking = _changes(where, decision, size) if changes else None
-    return CollectiveChoice(_named(where), decision, found, ranking, (end - start) / 1000, ran.result.why(launch[0]))
+    return CollectiveChoice(
+        _named(where), decision, spreads, ranking, (end - start) / 1000, ran.result.why(decision.algorithm)
+    )
 
 
 def bytes_of(text: int | str) -> int:
@@ -265,12 +279,19 @@ def bytes_of(text: int | str) -> int:
     >>> bytes_of("64KiB"), bytes_of("1 MiB"), bytes_of(100)
     (65536, 1048576, 100)
     """
+    try:
+        return _bytes(text)
+    except ValueError as error:
+        raise ArgumentError(f"bytes = {text!r} {error}") from None
+
+
+def _bytes(text: int | str) -> int:
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(text).strip())
     if match is None or match.group(2).upper() not in _UNITS or isinstance(text, bool):
-        raise ArgumentError(f"bytes = {text!r} must be a whole number, with KiB, MiB or GiB or without a unit")
+        raise ValueError("must be a number of bytes, such as 65536 or 64KiB")
     found = int(match.group(1)) * _UNITS[match.group(2).upper()]
     if found < _ITEMSIZE or found % _ITEMSIZE:
-        raise ArgumentError(f"bytes = {text!r} must be a multiple of {_ITEMSIZE}, an element of f16, and not 0")
+        raise ValueError(f"must be a multiple of the {_ITEMSIZE} bytes of an f16 element, and not 0")
     return found
 
 
@@ -298,10 +319,10 @@ def _named(machine: Machine) -> str:
     return f"{sips.count} SIPs, {sips.topology}{grid}"
 
 
-def _tuner(machine: Machine, collective: str) -> Tuner:
+def _tuner(machine: Machine, collective: str, simulated: int) -> Tuner:
     config = load_ccl_config(machine=machine.config)
     known = [resolve_algorithm_config(name, config) for name in names(config, collective, "rank")]
-    return Tuner(machine, known, simulate=simulator(machine), refine=_SIMULATED)
+    return Tuner(machine, known, simulate=simulator(machine), refine=simulated)
 
 
 def _decided(tuner: Tuner, collective: str, nbytes: int, places: Sequence[Target]) -> Decision:
@@ -319,7 +340,7 @@ def _spreads(machine: Machine) -> list[tuple[str, list[Target]]]:
 
 
 def _spread(tuner: Tuner, collective: str, nbytes: int, where: str, places: list[Target]) -> Spread | None:
-    """Return the fastest algorithm with a SIP's bytes over some PEs; None if an element is more than a PE's share."""
+    """Return the time with a SIP's bytes over some PEs; None if they cannot share them evenly."""
     each = nbytes // len(places) // _ITEMSIZE * _ITEMSIZE
     if each * len(places) != nbytes:
         return None
@@ -352,3 +373,84 @@ def _changes(machine: Machine, decision: Decision, nbytes: int) -> pd.DataFrame:
     parameters = {"algorithm": decision.algorithm, "nbytes": nbytes, **slots}
     answers = sensitivity(machine, CclStudy().simulate, factors, parameters=parameters, workers=1, progress=False)
     return ranked(answers.sweep.ok, "latency_ns")
+
+
+class CollectivesStudy(Study):
+    """The fastest algorithm for each collective of a list."""
+
+    name, title = "collectives", "Collectives of a list"
+    method = (
+        f"Each row is the fastest of the {_SIMULATED} best algorithms by closed form, simulated, with the tensor of "
+        "each SIP on its first PE. Times are those of the device, without the launch by the host."
+    )
+    parameters: ClassVar = {
+        "cases": Parameter([], "name, bytes and optionally sips, topology, collective of each"),
+    }
+    columns: ClassVar = {
+        "name": Column("case"), "system": Column("system"), "collective": Column("collective"),
+        "nbytes": Column("bytes", "B"), "algorithm": Column("fastest"), "n_slots": Column("slots"),
+        "simulated_ns": Column("time", "ns"), "bound_ns": Column("lower bound", "ns"), "bound_by": Column("bound by"),
+        "second": Column("next"), "spread": Column("best held by"), "spread_ns": Column("time there", "ns"),
+        "limited_by": Column("limited by"),
+    }  # fmt: skip
+
+    def points(self, machine: Machine, *, cases: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """Return a point for each case, on a machine with its SIPs; equal ones share a run."""
+        return [_point(machine, **case) for case in cases]
+
+    def work(self, machine: Machine, *, nbytes: int, **_: Any) -> float:
+        """Return the bytes of all SIPs."""
+        return float(nbytes * machine.config.n_sips)
+
+    def simulate(self, machine: Machine, *, nbytes: int = 65536, collective: str = "all_reduce") -> Row:
+        """Return the answer of `choose` as a row, without what to change."""
+        chosen = choose(nbytes, collective=collective, machine=machine, changes=False)
+        decision, spread = chosen.decision, chosen.spreads[0]
+        first = next(reason for reason in chosen.why if "PCIe" not in reason.what)  # the launch is no part of the time
+        second = decision.candidates[1].algorithm if len(decision.candidates) > 1 else ""
+        return {
+            "system": chosen.system, "collective": collective, "nbytes": nbytes, "algorithm": chosen.algorithm,
+            "n_slots": decision.n_slots, "simulated_ns": chosen.simulated_ns, "launched_ns": chosen.launched_ns,
+            "bound_ns": decision.bound_ns, "bound_by": decision.bound_by, "second": second, "spread": spread.where,
+            "spread_ns": spread.simulated_ns, "spread_algorithm": spread.algorithm,
+            "limited_by": f"{first.what} {first.share:.0%}",
+        }  # fmt: skip
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return how often each algorithm is fastest, and how far from the bound."""
+        counted = ", ".join(f"{name} for {n}" for name, n in Counter(row["algorithm"] for row in rows).most_common())
+        found = [Finding(f"Of {len(rows)} collectives, fastest is {counted}.", weight=2)] if rows else []
+        bounded = [row for row in rows if row["bound_ns"]]
+        if bounded:
+            far = max(bounded, key=lambda row: row["simulated_ns"] / row["bound_ns"])
+            ratio = far["simulated_ns"] / far["bound_ns"]
+            found.append(
+                Finding(f"Farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}.", weight=1)
+            )
+        return found
+
+
+def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_reduce", **system: Any) -> Row:
+    try:
+        sips = system_of(machine, system.get("sips"), system.get("topology")).config.system.sips
+    except (ArgumentError, ConfigError) as error:
+        raise ConfigError([f"{name}: {line}" for line in str(error).splitlines()]) from error
+    changes = {f"system.sips.{key}": getattr(sips, key) for key in ("count", "topology", "w", "h")}
+    return {LABELS: {"name": name}, MACHINE: changes, "nbytes": bytes, "collective": collective}
+
+
+def read_cases(path: Path) -> list[Row]:
+    """Return the collectives of a CSV file with columns name, bytes and optionally sips, topology, collective.
+
+    Raises
+    ------
+    ConfigError
+        With every fault of the file; a MissingFileError if there is none.
+    """
+    return read_list(path, {"name": str, "bytes": _bytes}, {"sips": str, "topology": str, "collective": _collective})
+
+
+def _collective(text: str) -> str:
+    if text not in COLLECTIVES:
+        raise ValueError(f"is unknown; {hint(text, COLLECTIVES)}")
+    return text

@@ -6,34 +6,43 @@ near the best are simulated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from kernbench.analysis.blame import blame
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.launches import span
+from kernbench.config.safe import read_text
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import reverse, router_of
+from kernbench.registry import hint
 from kernbench.runtime_api.program import run_program
 from kernbench.studies.layers import obstacle, run
 from kernbench.studies.layers_work import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, spans, work
+from kernbench.studies.study import LABELS, Finding, Parameter, Study
+from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
     from kernbench.runtime_api.context import RuntimeContext
 
+_MOST_LIST = 16 << 20  # bytes of a list
 _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
 _NEAR = 1.3  # placements whose closed form is within this factor of the best are simulated
 _IDLE = 0.5  # a placement that leaves more of the PEs idle is warned about
@@ -391,3 +400,138 @@ def _launch_ns(machine: Machine) -> float:
 
 def _nothing(x_ptr: object, *, tl: object) -> None:
     pass
+
+
+class ProductsStudy(Study):
+    """The fastest placement of each product of a list."""
+
+    name, title = "products", "Products over a SIP"
+    method = (
+        "Each row is C[m, n] = A[m, k] B[k, n] over all PEs of SIP 0, in the fastest of the placements that are within "
+        f"{_NEAR:g}x of the best by closed form, which are simulated. Times are from the launch leaving the host to "
+        "the last completion coming back."
+    )
+    parameters: ClassVar = {
+        "shapes": Parameter([], "name, m, n, k and optionally trans_a, trans_b of each product"),
+        "dtype": Parameter("f16", "type of A, B and C"),
+    }
+    columns: ClassVar = {
+        "name": Column("product"), "m": Column("m"), "n": Column("n"), "k": Column("k"),
+        "trans_a": Column("A transposed"), "trans_b": Column("B transposed"), "placement": Column("fastest"),
+        "simulated_ns": Column("time", "ns"), "utilization": Column("useful share of the matrix rate"),
+        "pes": Column("PEs at work"), "second": Column("next by closed form"), "limited_by": Column("limited by"),
+        "change": Column("change first"), "left_out": Column("not simulated"),
+    }  # fmt: skip
+
+    def points(self, machine: Machine, *, shapes: Sequence[Mapping[str, Any]], dtype: str) -> list[Row]:
+        """Return a point for each product; those of equal sizes share a run."""
+        return [
+            {LABELS: {"name": shape["name"]}, **{key: shape[key] for key in shape if key != "name"}, "dtype": dtype}
+            for shape in shapes
+        ]
+
+    def work(self, machine: Machine, *, m: int, n: int, k: int, **_: Any) -> float:
+        """Return the products of a point."""
+        return float(m * n * k)
+
+    def simulate(
+        self,
+        machine: Machine,
+        *,
+        m: int = 512,
+        n: int = 512,
+        k: int = 512,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        dtype: str = "f16",
+    ) -> Row:
+        """Return the answer of `gemm` as a row; one that does not fit says so in `left_out`."""
+        row: Row = {"m": m, "n": n, "k": k, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype}
+        try:
+            chosen = gemm(m, n, k, machine=machine, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
+        except ConfigError as error:
+            return row | {"left_out": str(error)}
+        best, second, first = chosen.best, chosen.candidates[1], chosen.why[0]
+        return row | {
+            "placement": best.placement, "simulated_ns": chosen.simulated_ns, "utilization": chosen.utilization,
+            "pes": best.pes, "second": second.placement, "limited_by": f"{first.what} {first.share:.0%}",
+            "change": ", ".join(first.fields), "closed_form_ns": best.estimate_ns, "remote_bytes": best.remote_bytes,
+            "left_out": "",
+        }  # fmt: skip
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        """Return how often each placement is fastest, and the best and the worst use of the matrix engines."""
+        timed = [row for row in rows if "simulated_ns" in row]
+        if not timed:
+            return []
+        counted = Counter(row["placement"] for row in timed).most_common()
+        said = ", ".join(f"{placement} for {n}" for placement, n in counted)
+        low, high = (edge(timed, key=lambda row: row["utilization"]) for edge in (min, max))
+        return [
+            Finding(f"Of {len(timed)} products, fastest is {said}.", weight=2),
+            Finding(
+                f"The matrix rate of the SIP is used between {low['utilization']:.2%} ({low['name']}, limited by "
+                f"{low['limited_by']}) and {high['utilization']:.2%} ({high['name']}).",
+                weight=1,
+            ),
+        ]
+
+
+def read_shapes(path: Path) -> list[Row]:
+    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1).
+
+    Raises
+    ------
+    ConfigError
+        With every fault of the file; a MissingFileError if there is none.
+    """
+    return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
+
+
+def read_list(
+    path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
+) -> list[Row]:
+    """Return the lines of a CSV file, each column read by its function, which raises ValueError with what it expects.
+
+    Lines that begin with # are comments. An optional column that is not there, or empty, is left out.
+    """
+    lines = read_text(path, _MOST_LIST, "cut it into several lists").splitlines()
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    head, *rest = [[cell.strip() for cell in row] for row in csv.reader(line for _, line in numbered)] or [[]]
+    known = {**needed, **optional}
+    faults = [f"column {name!r} is missing; the first line must name {', '.join(needed)}" for name in needed
+              if name not in head]  # fmt: skip
+    faults += [f"column {name!r} is unknown; {hint(name, known)}" for name in head if name not in known]
+    if not faults and not rest:
+        faults = ["has no line after its first; add one for each case"]
+    rows: list[Row] = []
+    for (number, _), cells in zip(numbered[1:], rest, strict=True) if not faults else ():
+        if len(cells) != len(head):
+            faults.append(
+                f"line {number}: has {len(cells)} values, but {len(head)} columns are named; add or remove some"
+            )
+            continue
+        row: Row = {}
+        for name, cell in zip(head, cells, strict=True):
+            if not cell and name in optional:
+                continue
+            try:
+                row[name] = known[name](cell)
+            except ValueError as error:
+                faults.append(f"line {number}: {name} = {cell!r} {error}")
+        rows.append(row)
+    if faults:
+        raise ConfigError([f"{path}: {fault}" for fault in faults])
+    return rows
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError("must be a whole number >= 1")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise ValueError("must be 0 or 1")
+    return text.lower() in ("1", "true")

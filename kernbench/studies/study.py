@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +25,7 @@ from kernbench.studies.results import read_results, write_results
 from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.keys import Row, code_version, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.outcome import OK
+from kernbench.sweeps.progress import Watch
 from kernbench.sweeps.runner import Job, run
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz.charts import Chart, Column
@@ -218,6 +220,7 @@ class Study:
         folder: Path | None = None,
         workers: int = 1,
         client: Client | None = None,
+        progress: bool = False,
         **parameters: Any,
     ) -> list[Row]:
         """Simulate every point and return the rows in the order of the points.
@@ -232,6 +235,8 @@ class Study:
             Processes.
         client
             A Dask cluster to run on instead.
+        progress
+            Whether a bar shows how far it is.
         **parameters
             Of the study.
 
@@ -263,10 +268,12 @@ class Study:
         )
         found: dict[str, Row] = {}
         outcomes = run(job, folder=folder, cache=default_cache(), workers=workers, client=client, keep_failed=False)
-        for key, outcome, _ in outcomes:
-            if outcome.status != OK:
-                raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
-            found[key] = outcome.row
+        with closing(Watch(len(job.points), progress)) as watch:
+            for key, outcome, kept in outcomes:
+                watch.point(ok=outcome.status == OK, found=kept)
+                if outcome.status != OK:
+                    raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
+                found[key] = outcome.row
         return [
             {**point.get(LABELS, {}), **found[key], "machine": where.hash, "code_version": code}
             for point, key, where in zip(points, keys, machines, strict=True)

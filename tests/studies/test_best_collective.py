@@ -36,7 +36,7 @@ def test_wrong_questions_are_refused():
     with pytest.raises(ConfigError, match=r"system\.sips\.topology"):
         system_of(SMALL, 4, "moebius")
     for wrong in ("64 kilo", "0", "3", "-4", "", True):
-        with pytest.raises(ArgumentError, match="bytes = "):
+        with pytest.raises(ArgumentError, match=r"must be a (number of bytes|multiple of the 2 bytes)"):
             bytes_of(wrong)
     with pytest.raises(ArgumentError, match="collective 'all_redcue' is unknown; did you mean all_reduce"):
         kb.ccl.choose(64, collective="all_redcue", machine=SMALL)
