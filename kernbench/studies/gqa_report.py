@@ -299,6 +299,7 @@ CHARTS = (
         _bars(lambda row: row["merge"]),
         lambda rows: f"One decode step at {_at(rows)}, by the all-reduce that merges {rows[0]['ranks']} parts",
         where=_of("decode merge"),
+        caption="Recursive doubling exchanges whole parts, from TCM to TCM. The others take pieces of them from HBM.",
     ),
     Chart(
         "gqa_query_heads",
