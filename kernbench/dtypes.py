@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
+
+from kernbench.errors import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ def as_dtype(value: object) -> DType:
         if value in _ALIASES:
             return _ALIASES[value]
     else:
-        found = _BY_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
-        if found is not None:
-            return found
-    raise TypeError(f"unknown dtype {value!r}; known: {', '.join(sorted(_ALIASES))}")
+        with suppress(TypeError):
+            found = _BY_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
+            if found is not None:
+                return found
+    raise TypeError(f"unknown dtype {quote(value)}; known: {', '.join(sorted(_ALIASES))}")

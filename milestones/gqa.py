@@ -40,7 +40,8 @@ merges: list = ["ring_allreduce_tcm", "recursive_doubling_allreduce"]  # what me
 query_heads: list = [[1, 4], [1, 8]]  # SIPs and query heads of an item
 prompts: list = [[64, "contiguous", True], [64, "zigzag", True], [64, "zigzag", False]]  # tokens, order, ring
 chunks: list = [8, 32]  # query tokens that see the whole context, round a ring and merged
-linear: list = []  # sequences of a decode step whose linear layers run: half a minute to three minutes for each
+linear: list = [1]  # sequences of a decode step whose linear layers run
+products: list = ["o"]  # which of them: all five take half a minute for one sequence, three minutes for 64
 halvings: list = [["decode", 512], ["prefill", 64]]  # whose limits are found by halving them
 context: int = 512  # tokens, where they are not varied
 batch: int = 1  # sequences, where they are not varied
@@ -75,6 +76,7 @@ report = GqaStudy().report(
     prompts=prompts,
     chunks=chunks,
     linear=linear,
+    products=products,
     halvings=halvings,
     context=context,
     batch=batch,
@@ -119,8 +121,8 @@ report.figure("gqa_roofline")
 # ## Tokens per second of decode
 #
 # One sequence's next token needs the attention of 80 layers. The bound reads keys and values at the full bandwidth of
-# HBM; *with weights* adds the weights of the linear layers. With `linear`, these layers are simulated, over the whole
-# SIP, as in the study of layers.
+# HBM; *with weights* adds the weights of the linear layers. Where all `products` are simulated, over the whole SIP as
+# in the study of layers, the table has tokens per second of whole steps.
 
 # %%
 tables["Tokens per second of decode"]

@@ -22,9 +22,11 @@
 #   one across the cube, in the next cube, in the farthest one, and in another SIP.
 # - **Patterns**: all PEs of a SIP each to its own slice; all to one slice; the PEs of a cube eastward over UCIe; all
 #   PEs of a SIP to another SIP; all PEs of the machine to the slice of PE 0.
+# - **PE to PE**: a message through a queue, a load and a store, to the next PE and the next cube of a row and a column.
 #
-# Each transfer is one transaction of the network, as a DMA engine sends it. All of a pattern start at the same
-# instant; a PE's commands and its limit of outstanding requests are left out, so that only links and memory show.
+# Each transfer of the first two is one transaction of the network, as a DMA engine sends it. All of a pattern start at
+# the same instant; a PE's commands and its limit of outstanding requests are left out, so that only links and memory
+# show.
 
 # %% tags=["parameters"]
 topology: str = "preset:default"  # machine file, or preset:NAME
@@ -32,8 +34,11 @@ overrides: list = []  # changes to it, path and value joined by an equals sign
 cases: list = [  # names; empty: all cases that the machine has the parts for
     "h2d-write", "own-slice-read", "next-cube-read", "farthest-cube-read",  # alone
     "all-own-write", "all-one-read", "eastbound-write",  # patterns
+    "pe-east-message", "pe-east-load", "pe-east-store",  # PE to PE
+    "cube-south-message", "cube-south-load", "cube-south-store",
 ]  # fmt: skip
 sizes: list = [4096, 8192]  # bytes of each transfer
+messages: list = [128, 1024, 4096, 10240]  # bytes from PE to PE
 workers: int = 1  # processes
 rerender: bool = False  # draw again from results that are there
 output: str = ""  # folder; empty: a temporary one
@@ -53,6 +58,7 @@ report = ProbeStudy().report(
     rerender=rerender,
     cases=cases,
     sizes=sizes,
+    messages=messages,
 )
 report
 
@@ -83,6 +89,18 @@ tables["Patterns"]
 
 # %%
 report.figure("probe_pattern_bandwidth")
+
+# %% [markdown]
+# ## PE to PE
+#
+# Here programs run. A message ends in the TCM of its receiver, which waits for it; loads and stores go to HBM, there
+# and back, and do not notify the other PE.
+
+# %%
+tables["PE to PE, times in ns"]
+
+# %%
+report.figure("probe_pe_to_pe")
 
 # %% [markdown]
 # ## Where they meet

@@ -14,7 +14,7 @@ from kernbench.analysis.causes import CREDIT, FETCH, MESSAGE, PART, READ
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import Records
 from kernbench.analysis.way import Ways
-from kernbench.config.safe import replacing
+from kernbench.config.safe import write_text
 
 Event = dict[str, Any]
 PATH = "critical path"
@@ -93,11 +93,7 @@ def trace_events(records: Records) -> dict[str, Any]:
 
 def write_trace(records: Records, path: str | Path) -> Path:
     """Write `trace_events` as a JSON file; an existing file is replaced only when the new one is whole."""
-    path = Path(path)
-    text = json.dumps(trace_events(records), separators=(",", ":")) + "\n"
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
-    return path
+    return write_text(Path(path), json.dumps(trace_events(records), separators=(",", ":")) + "\n")
 
 
 def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:

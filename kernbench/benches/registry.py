@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
+from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
@@ -71,6 +72,8 @@ def bench(
     ------
     ConfigError
         If the name is not kebab-case, the description is empty, or another function has the name.
+    TypeError
+        If the function is a generator or a coroutine.
 
     Examples
     --------
@@ -86,6 +89,7 @@ def bench(
         raise ConfigError(f"@bench: bench {name!r} has no description; give one line, which `kernbench list` shows")
 
     def register(run: Run) -> Run:
+        check_plain(run, "bench")
         known = _benches.get(name)
         if known is not None and _where(known.run) != _where(run):
             raise ConfigError(f"bench {name!r} is taken by {_where(known.run)}; give {_where(run)} another name")

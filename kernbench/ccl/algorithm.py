@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench.ccl.lane import Group, Lane
 from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.triton_emu.runner import check_plain
 
@@ -222,7 +222,7 @@ def algorithm(
     known = [each.name for each in fields(Algorithm)]
     for setting in settings:
         if setting not in known:
-            raise TypeError(f"algorithm: {setting!r} is no setting; {hint(setting, known)}")
+            raise TypeError(f"algorithm: {quote(setting)} is no setting; {hint(setting, known)}")
     return Algorithm(
         name=name or str(getattr(kernel, "__name__", "kernel")),
         kernel=kernel,

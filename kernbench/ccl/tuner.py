@@ -19,7 +19,7 @@ from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.estimate import Estimate
 from kernbench.ccl.lane import Group, Target
 from kernbench.ccl.plan import Plan, plan, plan_group
-from kernbench.config.safe import damaged, read_json, replacing
+from kernbench.config.safe import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -297,8 +297,7 @@ class Tuner:
             "decisions": {key: asdict(d) for key, d in self.table.items()},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as part:
-            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from kernbench.config.safe import write_text
+
 NOTEBOOK = "first_steps"
 
 
@@ -23,8 +25,14 @@ def new(folder: Path) -> None:
     if taken:
         raise click.UsageError(f"{folder} has {', '.join(taken)} already; name another folder, or move them away")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in contents.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    written: list[Path] = []
+    try:
+        for name, text in contents.items():
+            written.append(write_text(folder / name, text))
+    except BaseException:  # an interrupt too: a second try would be refused
+        for path in written:
+            path.unlink()
+        raise
     click.echo(f"wrote {', '.join(contents)} to {folder}")
     click.echo(f"next: kernbench show {folder / 'topology.yaml'}; jupyter lab {folder / NOTEBOOK}.ipynb")
 

@@ -12,7 +12,7 @@ from kernbench.cli.options import echo_json, json_option, load_machine, machine_
 if TYPE_CHECKING:
     from kernbench.studies.probe_cases import Case
 
-OVERVIEW = (4096,)
+OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
 
 
 @click.command(short_help="Probe links and memories with transfers, alone and many at once.")
@@ -25,10 +25,11 @@ def probe(
 ) -> None:
     """Time transfers between parts of a machine, and say what each time is made of.
 
-    Without --case, every case with 4 KiB a transfer; with it, all sizes up to 1 MiB, and for a single transfer when
-    its first and its last flit crossed each link. The milestone "probe" draws the figures.
+    Without --case, every case with 4 KiB a transfer, and messages, loads and stores from PE to PE; with it, all sizes
+    up to 1 MiB (10 KiB from PE to PE), and for a single transfer when its first and its last flit crossed each link.
+    The milestone "probe" draws the figures.
     """
-    from kernbench.studies.probe import SIZES, ProbeStudy
+    from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, side_by_side
     from kernbench.studies.probe_cases import select
     from kernbench.studies.study import plain
 
@@ -37,14 +38,19 @@ def probe(
     if listing:
         _list(chosen, as_json)
         return
-    rows = ProbeStudy().run(machine, cases=list(names), sizes=SIZES if names else list(OVERVIEW))
+    sizes, messages = (SIZES, MESSAGES) if names else (OVERVIEW, OVERVIEW_MESSAGES)
+    rows = ProbeStudy().run(machine, cases=list(names), sizes=sizes, messages=messages)
     if as_json:
         echo_json(rows if names else [plain(row) for row in rows])
         return
     click.echo(repr(machine))
-    _table(rows)
+    transfers, pairs = [row for row in rows if "transfers" in row], side_by_side(rows)
+    if transfers:
+        _table(transfers)
+    if pairs:
+        _pair_table(pairs)
     if names:
-        _details(chosen, rows)
+        _details(chosen, transfers)
 
 
 def _list(chosen: Sequence[Case], as_json: bool) -> None:
@@ -68,6 +74,18 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
         head = f"{row['case']:<{width}} {size_name(row['nbytes']):>8} {row['transfers']:>10}"
         click.echo(f"{head} {row['last_end_ns']:>10,.2f} {row['mean_ns']:>10,.2f}{times}")
     click.echo("mean and its parts are over the transfers of a case; the parts sum to it\n")
+
+
+def _pair_table(pairs: Sequence[dict[str, Any]]) -> None:
+    from kernbench.studies.probe import size_name
+    from kernbench.studies.probe_cases import PAIR_KINDS
+
+    width = max(len("PE to PE, ns"), *(len(pair["route"]) for pair in pairs))
+    click.echo(f"\n{'PE to PE, ns':<{width}}     size{''.join(f'{kind:>10}' for kind in PAIR_KINDS)}")
+    for pair in pairs:
+        times = "".join(f"{pair[kind]:>10,.2f}" if kind in pair else f"{'':>10}" for kind in PAIR_KINDS)
+        click.echo(f"{pair['route']:<{width}} {size_name(pair['nbytes']):>8}{times}")
+    click.echo("from PE 0 of cube 0, from the start of the command on\n")
 
 
 def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kernbench.cli.options import NewFile, echo_json, json_option, load_machine, set_option
+from kernbench.config.safe import write_text
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
@@ -45,7 +46,7 @@ def _draw(machine: Machine, name: str, out: Path) -> None:
 
     view = machine.views[name]
     if out.suffix == ".svg":
-        out.write_text(view_svg(view, machine=machine.hash), encoding="utf-8")
+        write_text(out, view_svg(view, machine=machine.hash))
     else:
         save(view_figure(view, machine.hash), out)
 

@@ -79,8 +79,11 @@ def damaged(name: object, what: str, remedy: str) -> Iterator[None]:
         raise ConfigError(f"{name}: is damaged, or no {what} ({why}); {remedy}") from error
 
 
+_REMEDY = "make room or name another folder, then run the same again"
+
+
 @contextmanager
-def replacing(path: Path, remedy: str = "make room or name another folder, then run the same again") -> Iterator[Path]:
+def replacing(path: Path, remedy: str = _REMEDY) -> Iterator[Path]:
     """Give a file to write, which then takes the place of `path`, or is gone if that fails or is interrupted.
 
     Raises
@@ -97,6 +100,13 @@ def replacing(path: Path, remedy: str = "make room or name another folder, then 
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, remedy: str = _REMEDY) -> Path:
+    """Write a text file whole, as `replacing` does, and return its path."""
+    with replacing(path, remedy) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
+    return path
 
 
 def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kernbench.dtensor.local import empty as empty_part
 from kernbench.dtensor.placements import Placement, Replicate, Shard, local_part, normalized
 from kernbench.dtensor.redistribute import redistribute
 from kernbench.dtypes import DType, float32
-from kernbench.errors import PlacementError
+from kernbench.errors import PlacementError, quote
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
@@ -260,7 +260,7 @@ def _operand(sign: str, other: object) -> DTensor:
             "distribute_tensor(tensor, mesh, placements)"
         )
     if not isinstance(other, DTensor):
-        raise TypeError(f"DTensor {sign} {other!r}: expected a DTensor{'' if sign == '@' else ' or a number'}")
+        raise TypeError(f"DTensor {sign} {quote(other)}: expected a DTensor{'' if sign == '@' else ' or a number'}")
     return other
 
 

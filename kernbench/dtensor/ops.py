@@ -10,7 +10,7 @@ from kernbench.dtensor import rules
 from kernbench.dtensor.local import COLUMNS, empty, on_device, places_of, policy_of, relaid
 from kernbench.dtensor.placements import Partial, Placement, Replicate
 from kernbench.dtensor.scalar import scalar
-from kernbench.errors import PlacementError
+from kernbench.errors import PlacementError, quote
 from kernbench.kernels import parts as kernels
 from kernbench.kernels.linear import linear
 from kernbench.runtime_api.device_tensor import DeviceTensor
@@ -56,7 +56,7 @@ def mul_scalar(a: DTensor, value: SupportsFloat) -> DTensor:
 
 def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
     if not a.dtype.is_floating_point and not isinstance(value, Integral):
-        raise TypeError(f"{name}: {value!r} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
+        raise TypeError(f"{name}: {quote(value)} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
     x = on_device(a.to_local())
     out = empty(x, x.shape)
     if out.shards:

@@ -13,6 +13,7 @@ import yaml
 
 from kernbench import config
 from kernbench.analysis.compare import Change, machine_changes
+from kernbench.config.safe import write_text
 from kernbench.config.values import LARGEST
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
@@ -176,6 +177,8 @@ class MachineForm:
         ------
         ConfigError
             If values are wrong, the file is there already, or this is a page.
+        HostError
+            If it cannot be written.
         """
         path = Path(path)
         if self.page:
@@ -184,11 +187,7 @@ class MachineForm:
             raise ConfigError(list(self.wrong.values()))
         if path.exists():
             raise ConfigError(f"{path} is there already; give another name")
-        try:
-            path.write_text(self.yaml(), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror}); give another name") from error
-        return path
+        return write_text(path, self.yaml(), "give another name")
 
 
 @cache

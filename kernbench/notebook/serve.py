@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import damaged, read_json
+from kernbench.config.safe import damaged, read_json, write_text
 from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.sim_engine.limits import NONE, Limits
 
@@ -60,7 +60,9 @@ def copy_notebooks(root: Path) -> Path:
         for original in sorted(path for name in ("notebooks", "milestones") for path in (root / name).glob("*.ipynb")):
             _copy(original, lab / original.relative_to(root))
     except OSError as error:
-        raise ConfigError(f"{lab}: cannot be written ({error.strerror}); copy the checkout to another place") from error
+        raise ConfigError(
+            f"{lab}: cannot be written ({error.strerror or error}); copy the checkout to another place"
+        ) from error
     return lab
 
 
@@ -81,7 +83,7 @@ def _copy(original: Path, copy: Path) -> None:
     content["metadata"].pop("jupytext", None)  # the copy has no other half
     content["metadata"][_COPIED] = cells
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    write_text(copy, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _cells(notebook: dict[str, Any]) -> str:

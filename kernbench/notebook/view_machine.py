@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, HostError
 from kernbench.notebook.machine import Field, MachineForm, groups
 from kernbench.notebook.serve import is_page
 from kernbench.notebook.style import STYLE, button, download, mimebundle, row, told
@@ -133,7 +133,7 @@ class TopologyPicker:
     def _save(self) -> None:
         try:
             wrote = "" if self.form.page else f"wrote {self.form.save(self.path.value)}"
-        except ConfigError as error:
+        except (ConfigError, HostError) as error:
             self.saved.value = told(str(error), wrong=True)
             return
         name, text = Path(self.path.value).name, self.form.yaml().encode()

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.result import Result
-from kernbench.errors import StateError
+from kernbench.errors import StateError, quote
 from kernbench.runtime_api.accelerator import Accelerator, Ahbm
 from kernbench.runtime_api.creation import Creation
 from kernbench.runtime_api.host import Host
@@ -290,7 +290,7 @@ class RuntimeContext(TypeNames, Creation):
 
             near = get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            raise AttributeError(f"torch, as simulated here, has no {name!r}; {hint}")
+            raise AttributeError(f"torch, as simulated here, has no {quote(name)}; {hint}")
 
     def __repr__(self) -> str:
         state = "open" if self._host.is_open else "closed"

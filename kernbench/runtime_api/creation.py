@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
+from kernbench.errors import quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.host import Host
@@ -137,7 +138,7 @@ class Creation:
         name: str | None = None,
     ) -> Tensor:
         if min(shape, default=0) < 0:
-            raise RuntimeError(f"shape {shape} has a negative size")
+            raise RuntimeError(f"shape {quote(shape)} has a negative size")
         kind = default if dtype is None else as_dtype(dtype)
         place = self._place(device, dp)
         if place == CPU:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import Plan, plan
 from kernbench.config import AUTO
-from kernbench.errors import CollectiveMismatchError
+from kernbench.errors import CollectiveMismatchError, quote
 from kernbench.runtime_api.collective import title
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
@@ -68,7 +68,9 @@ def _sip(tensor: DeviceTensor) -> int:
 def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
     """Return the tensors of each device, checked one by one."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
-        raise TypeError(f"collective: {tensors!r} is no sequence; give a list with one tensor for each device: [x, y]")
+        raise TypeError(
+            f"collective: {quote(tensors, 160)} is no sequence; give a list with one tensor for each device: [x, y]"
+        )
     if not tensors:
         raise ValueError("collective: no tensors; give a list with one for each device")
     return [_on_device(i, each) for i, each in enumerate(tensors)]
@@ -79,8 +81,8 @@ def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
     for tensor in given if isinstance(given, list | tuple) and given else (given,):
         if not isinstance(tensor, DeviceTensor) or (found and tensor.device != found[0].device):
             raise TypeError(
-                f"collective: tensor {i} is {tensor!r}; expected one on a device (and, of several, all on the same): "
-                '.to("ahbm:0")'
+                f"collective: tensor {i} is {quote(tensor, 160)}; expected one on a device (and, of several, all on "
+                'the same): .to("ahbm:0")'
             )
         if not tensor.shards:
             raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")

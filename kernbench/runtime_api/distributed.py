@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernbench.errors import CollectiveMismatchError
+from kernbench.errors import CollectiveMismatchError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.exchange import Route, rows_between
 from kernbench.runtime_api.lists import Lists
@@ -192,8 +192,8 @@ class Distributed(DistributedNames, Lists):
         given = scatter_object_input_list if found.rank() == root else None
         if found.rank() == root and (given is None or len(given) != found.size()):
             raise ValueError(
-                f"scatter_object_list: scatter_object_input_list = {given!r}; expected {found.size()} objects on rank "
-                f"{found.ranks[root]}, one for each rank"
+                f"scatter_object_list: scatter_object_input_list = {quote(given)}; expected {found.size()} objects on "
+                f"rank {found.ranks[root]}, one for each rank"
             )
         objects = self._objects(found, "scatter_object_list", given, root)
         if objects is not None:
@@ -278,8 +278,8 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
         return [n // size] * size
     if len(sizes) != size or sum(sizes) != n or min(sizes) < 0:
         raise ValueError(
-            f"all_to_all_single: {what}_split_sizes = {list(sizes)}: expected {size} sizes whose sum is {n}, dim 0 of "
-            f"{tuple(tensor.shape)}"
+            f"all_to_all_single: {what}_split_sizes = {quote(list(sizes))}: expected {size} sizes whose sum is {n}, "
+            f"dim 0 of {tuple(tensor.shape)}"
         )
     return list(sizes)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernbench.ccl.install import AlgorithmLike
+from kernbench.errors import quote
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, ProcessGroup
 from kernbench.runtime_api.transport import Transport
@@ -184,7 +185,7 @@ class Groups:
         strangers = [rank for rank in members if rank not in world.ranks]
         if strangers or len(set(members)) < len(members) or not members:
             raise ValueError(
-                f"new_group: ranks = {ranks}: expected different ranks of the world, 0 to {world.size() - 1}"
+                f"new_group: ranks = {quote(ranks)}: expected different ranks of the world, 0 to {world.size() - 1}"
             )
         if self._speaks_for_all:
             made = self._new(members, [world.devices[r] for r in members], algorithms)
@@ -234,14 +235,14 @@ class Groups:
         """Return the global rank of a group's member."""
         found = self._group(group)
         if not 0 <= group_rank < found.size():
-            raise ValueError(f"group rank {group_rank} is not part of group {found.ranks}")
+            raise ValueError(f"group rank {quote(group_rank)} is not part of group {found.ranks}")
         return found.ranks[group_rank]
 
     def get_group_rank(self, group: ProcessGroup | None, global_rank: int) -> int:
         """Return the number of a global rank in a group."""
         found = self._group(group)
         if global_rank not in found.ranks:
-            raise ValueError(f"global rank {global_rank} is not part of group {found.ranks}")
+            raise ValueError(f"global rank {quote(global_rank)} is not part of group {found.ranks}")
         return found.index(global_rank)
 
     @property
@@ -266,7 +267,7 @@ class Groups:
             )
         found = scope.world[me] if group is None else group
         if not isinstance(found, ProcessGroup):
-            raise TypeError(f"group = {group!r} is no process group that rank {me} is in")
+            raise TypeError(f"group = {quote(group)} is no process group that rank {me} is in")
         if me in found.left or (found is not scope.world[me] and found not in scope.world[me].children):
             raise ValueError(f"{found!r} has been destroyed")
         return found
@@ -311,11 +312,12 @@ class Groups:
 def _algorithms(pg_options: Algorithms | None) -> dict[str, AlgorithmLike]:
     if not isinstance(pg_options, Mapping | None):
         raise TypeError(
-            f'pg_options = {pg_options!r}: expected an algorithm for each of some collectives: {{"all_reduce": ...}}'
+            f"pg_options = {quote(pg_options)}: expected an algorithm for each of some collectives: "
+            '{"all_reduce": ...}'
         )
     return dict(pg_options or {})
 
 
 def _check_backend(backend: str | None) -> None:
     if backend not in (None, BACKEND):
-        raise ValueError(f"backend = {backend!r} is unknown; the only one here is {BACKEND!r}")
+        raise ValueError(f"backend = {quote(backend)} is unknown; the only one here is {BACKEND!r}")

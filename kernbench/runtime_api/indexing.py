@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
+from kernbench.errors import quote
+
 
 def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
     """Return what `key` selects of an array: a slice for every dim, the result's shape, and the dims it drops.
@@ -50,6 +52,6 @@ def _integer(key: Any) -> int:
     except TypeError:
         pass
     raise IndexError(
-        f"index {key!r} of type {type(key).__name__}: a device tensor takes integers, slices, None and ...; "
+        f"index {quote(key)} of type {type(key).__name__}: a device tensor takes integers, slices, None and ...; "
         "read it first: .cpu()[...]"
     )

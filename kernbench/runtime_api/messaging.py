@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from kernbench.errors import StateError
+from kernbench.errors import StateError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.exchange import Route, between
 from kernbench.runtime_api.groups import Groups
@@ -64,7 +64,9 @@ class Messaging(Groups):
     def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
         """Begin sends and receives, all before any is waited for; return a handle of each."""
         if not p2p_op_list or not all(isinstance(op, P2POp) for op in p2p_op_list):
-            raise ValueError(f"p2p_op_list = {p2p_op_list!r}: expected a list of torch.distributed.P2POp, not empty")
+            raise ValueError(
+                f"p2p_op_list = {quote(p2p_op_list)}: expected a list of torch.distributed.P2POp, not empty"
+            )
         works = [op.op(op.tensor, op.peer, group=op.group, tag=op.tag, **self._peer(op)) for op in p2p_op_list]
         return [work for work in works if work is not None]
 
@@ -116,7 +118,7 @@ class Messaging(Groups):
         """Return a tensor of the calling rank's device that a collective can work on."""
         rank, device = self._host.rank_index, group.devices[group.rank()]
         if not isinstance(tensor, DeviceTensor):
-            raise TypeError(f'{name}: {what} is {tensor!r}; expected one on ahbm:{device}: .to("ahbm")')
+            raise TypeError(f'{name}: {what} is {quote(tensor, 160)}; expected one on ahbm:{device}: .to("ahbm")')
         if tensor.sip != device:
             raise RuntimeError(
                 f"{name}: {what} {tensor.name!r} is on {tensor.device}, but rank {rank} drives ahbm:{device}; create "

@@ -7,9 +7,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernbench.errors import DeadlockError
+from kernbench.errors import DeadlockError, LimitError
 from kernbench.runtime_api.host import Host
 from kernbench.runtime_api.ranks import Ranks
+from kernbench.triton_emu.runner import check_plain, check_ran
 
 
 class ProcessException(Exception):  # noqa: N818  torch's name
@@ -66,13 +67,19 @@ class SpawnContext:
 
         Raises
         ------
+        LimitError
+            If the run is over a limit of its session.
         ProcessRaisedException
             If a rank raised. The others have been ended where they stood.
         """
         self.is_joined = True
         self._ranks.join()
-        if self._ranks.errors:
-            raise _failure(self._ranks.errors)
+        errors = self._ranks.errors
+        if errors:
+            first = next(iter(errors.values()))
+            if isinstance(first, LimitError):  # of the session, not of a rank
+                raise first from None
+            raise _failure(errors)
         return True
 
 
@@ -116,12 +123,17 @@ class Multiprocessing:
 
         Raises
         ------
+        TypeError
+            If `fn` is a generator or a coroutine.
         ValueError
             If `nprocs` is not a number of ranks that the machine, or the world made before, has.
+        LimitError
+            If the run is over a limit of its session.
         ProcessRaisedException
             If a rank raised: the first failure ends the others.
         """
         self._host.check_open()
+        check_plain(fn, "rank")
         running = self._host.ranks
         if running is not None and not running.is_over:
             what = "ranks cannot spawn ranks" if running.current else "ranks still run: join them first"
@@ -143,10 +155,10 @@ class Multiprocessing:
         if self._last is not None and not self._last.is_joined:
             self._last.join()
 
-    def _program(self, fn: Callable[..., object], rank: int, args: tuple[Any, ...]) -> Callable[[], object]:
-        def program() -> object:
+    def _program(self, fn: Callable[..., object], rank: int, args: tuple[Any, ...]) -> Callable[[], None]:
+        def program() -> None:
             self._host.set_current(rank)
-            return fn(rank, *args)
+            check_ran(fn(rank, *args))
 
         return program
 

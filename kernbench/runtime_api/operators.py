@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.dtypes import DType, as_dtype, bool_, float16, float32, float64, int64
-from kernbench.errors import ArgumentError
+from kernbench.errors import ArgumentError, quote
 from kernbench.kernels import tensor_ops
 from kernbench.kernels.tensor_ops import Block, Part, Pe, Rows
 from kernbench.policy.placement.dp import DPPolicy
@@ -37,6 +37,27 @@ class MaxResult(NamedTuple):
 
 def binary(name: str, x: TensorLike, y: TensorLike) -> Tensor:
     """Return `x` op `y`, broadcast, in torch's common type; `name` is "add", "sub", "mul" or "div"."""
+    return _elementwise(name, (x, y), _type_of(name, x, y))
+
+
+def in_place(name: str, x: Tensor, y: TensorLike) -> Tensor:
+    """Set `x` to `x` op `y`, computed in torch's common type, and return it."""
+    out, *others = _checked(name, (x, y))
+    dtype = _type_of(name, x, y)
+    if dtype.is_floating_point and not out.dtype.is_floating_point:
+        raise RuntimeError(f"result type {dtype} can't be cast to the desired output type {out.dtype}")
+    shape = _broadcast(name, [tuple(t.shape) for t in (out, *others)])
+    if shape != tuple(out.shape):
+        raise RuntimeError(f"output with shape {tuple(out.shape)} doesn't match the broadcast shape {shape}")
+    for other in others:
+        own, read = _where(out), _where(other)
+        if other._handle is out._handle and not np.array_equal(own, read) and np.intersect1d(own, read).size:
+            raise RuntimeError(f"{name}: both sides hold some elements of {out.name!r}; copy one first: .clone()")
+    return _elementwise(name, (x, y), dtype, out)
+
+
+def _type_of(name: str, x: TensorLike, y: TensorLike) -> DType:
+    """Return torch's type of `x` op `y`."""
     dtype = _common(x, y)
     if name == "div" and not dtype.is_floating_point:
         dtype = float32
@@ -44,7 +65,7 @@ def binary(name: str, x: TensorLike, y: TensorLike) -> Tensor:
         raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported; convert it first")
     if dtype is bool_:
         raise ArgumentError(f"{name}: two bool tensors; convert one first: x.to(torch.int32)")
-    return _elementwise(name, (x, y), dtype)
+    return dtype
 
 
 def unary(name: str, x: Tensor) -> Tensor:
@@ -302,7 +323,7 @@ def _checked(name: str, operands: Sequence[object]) -> list[DeviceTensor]:
                 '.to("ahbm"), or take its array, .numpy()'
             )
         elif not isinstance(x, Real):
-            raise TypeError(f"{name}: expected tensors and numbers, got {x!r}")
+            raise TypeError(f"{name}: expected tensors and numbers, got {quote(x)}")
     devices = {str(t.device) for t in found}
     if len(devices) > 1:
         raise RuntimeError(
@@ -325,6 +346,11 @@ def _places(x: DeviceTensor) -> np.ndarray:
         first = shard.offset // x.dtype.itemsize
         part[...] = np.arange(first, first + part.size).reshape(part.shape)
     return x._seen(base)
+
+
+def _where(x: DeviceTensor) -> np.ndarray:
+    """Return where each element is, in elements from the beginning of the memory that views share."""
+    return _places(x) + x._offset // x.dtype.itemsize
 
 
 def _order(x: DeviceTensor) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernbench.errors import quote
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.work import Call, Meeting, Start, Work
 
@@ -44,7 +45,7 @@ class P2POp:
 
     def __post_init__(self) -> None:
         if getattr(self.op, "__name__", "") not in ("isend", "irecv"):
-            raise ValueError(f"op = {self.op!r}: expected torch.distributed.isend or torch.distributed.irecv")
+            raise ValueError(f"op = {quote(self.op)}: expected torch.distributed.isend or torch.distributed.irecv")
 
 
 @dataclass(eq=False, slots=True)

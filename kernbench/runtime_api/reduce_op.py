@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from kernbench.errors import quote
 from kernbench.registry import hint
 
 
@@ -38,4 +39,4 @@ class ReduceOp(Enum):
             return cls(str(op).lower())
         except ValueError:
             known = [each.value for each in cls]
-            raise ValueError(f"op = {op!r} is no reduction; {hint(str(op).lower(), known)}") from None
+            raise ValueError(f"op = {quote(op)} is no reduction; {hint(str(op).lower(), known)}") from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.dtypes import DType, as_dtype, float16, float32
+from kernbench.errors import quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.layout import TensorShard
 from kernbench.runtime_api.memory import TensorHandle
@@ -109,8 +110,8 @@ class Tensor(ABC):
         sizes = self._sizes(shape)
         if not self.is_contiguous():
             raise RuntimeError(
-                f"view: shape {tuple(self.shape)} with stride {self._stride} cannot be seen as {sizes} without a "
-                "copy; use .reshape(...) instead"
+                f"view: shape {tuple(self.shape)} with stride {self._stride} cannot be seen as {quote(sizes)} without "
+                "a copy; use .reshape(...) instead"
             )
         return self._restrided(sizes, row_major(sizes))
 
@@ -140,7 +141,7 @@ class Tensor(ABC):
         """Return a view with the dims in another order."""
         order = [self._dim(d) for d in as_shape(dims)]
         if sorted(order) != list(range(self.dim())):
-            raise RuntimeError(f"permute: dims = {dims} is not an order of the {self.dim()} dims")
+            raise RuntimeError(f"permute: dims = {quote(dims)} is not an order of the {self.dim()} dims")
         return self._permuted(order)
 
     def unsqueeze(self, dim: int) -> Tensor:
@@ -177,6 +178,26 @@ class Tensor(ABC):
 
     def __rtruediv__(self, other: Any) -> Any:
         return _binary("div", other, self)
+
+    def __iadd__(self, other: Any) -> Any:
+        return _binary("add", self, other, in_place=True)
+
+    def __isub__(self, other: Any) -> Any:
+        return _binary("sub", self, other, in_place=True)
+
+    def __imul__(self, other: Any) -> Any:
+        return _binary("mul", self, other, in_place=True)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return _binary("div", self, other, in_place=True)
+
+    def __eq__(self, other: object) -> bool:
+        # torch compares element by element; Python would compare the objects.
+        if isinstance(other, (Tensor, Real, np.ndarray)):
+            raise TypeError("tensors have no comparison here: compare their values, x.numpy() == ...")
+        return NotImplemented
+
+    __hash__ = object.__hash__
 
     def __matmul__(self, other: Any) -> Any:
         return self.matmul(other) if isinstance(other, Tensor) else NotImplemented
@@ -350,7 +371,7 @@ class Tensor(ABC):
         if sizes.count(-1) == 1 and known and self.numel() % known == 0:
             sizes[sizes.index(-1)] = self.numel() // known
         if prod(sizes) != self.numel() or min(sizes, default=0) < 0:
-            raise RuntimeError(f"shape {sizes} is invalid for input of size {self.numel()}")
+            raise RuntimeError(f"shape {quote(sizes)} is invalid for input of size {self.numel()}")
         return tuple(sizes)
 
 
@@ -383,13 +404,13 @@ def deploy_tensor(
     return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
 
 
-def _binary(name: str, x: Any, y: Any) -> Any:
+def _binary(name: str, x: Any, y: Any, in_place: bool = False) -> Any:
     x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
     if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
         return NotImplemented
-    from kernbench.runtime_api.operators import binary  # it is built on this module
+    from kernbench.runtime_api import operators  # it is built on this module
 
-    return binary(name, x, y)
+    return operators.in_place(name, x, y) if in_place else operators.binary(name, x, y)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -415,4 +436,4 @@ def as_shape(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
     try:
         return tuple(int(n.__index__()) for n in size)  # type: ignore[union-attr]
     except AttributeError:
-        raise TypeError(f"shape = {size!r} must be integers, or one tuple of integers") from None
+        raise TypeError(f"shape = {quote(size)} must be integers, or one tuple of integers") from None

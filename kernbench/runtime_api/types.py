@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from kernbench.errors import quote
+
 TYPES = ("ahbm", "cpu")
 
 
@@ -39,14 +41,14 @@ class Device:
         elif isinstance(type, str):
             name, number = _parsed(type, index)
         else:
-            raise TypeError(f"device = {type!r} must be a string, an index or a torch.device")
+            raise TypeError(f"device = {quote(type)} must be a string, an index or a torch.device")
         if number is not None and number < 0:
             raise RuntimeError(f"device index = {number} must be >= 0")
         object.__setattr__(self, "type", name)
         object.__setattr__(self, "index", number)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a device cannot be changed: {name} = {value!r}")
+        raise AttributeError(f"a device cannot be changed: {name} = {quote(value)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
@@ -65,7 +67,7 @@ class Device:
 def _parsed(text: str, index: int | None) -> tuple[str, int | None]:
     match = re.fullmatch(rf"({'|'.join(TYPES)})(?::(\d+))?", text)
     if match is None or (match[2] and index is not None):
-        raise RuntimeError(f"device = {text!r} is no device; expected one of: ahbm, ahbm:<index>, cpu")
+        raise RuntimeError(f"device = {quote(text)} is no device; expected one of: ahbm, ahbm:<index>, cpu")
     return match[1], int(match[2]) if match[2] else index
 
 

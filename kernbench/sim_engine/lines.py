@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 Line = tuple[CodeType, int]
@@ -11,6 +13,9 @@ Line = tuple[CodeType, int]
 _MACHINERY = tuple(
     f"kernbench.{name}." for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton_emu")
 )
+
+_PYTHON = ("<frozen ", str(Path(os.__file__).parent) + os.sep)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # Whether the code of a file is machinery, by its name.
 _ours: dict[str, bool] = {}
@@ -25,6 +30,14 @@ def is_ours(frame: FrameType) -> bool:
         if not file.startswith("<"):  # the name of a file, not of any text that was executed
             _ours[file] = found
     return found
+
+
+def is_library(frame: FrameType) -> bool:
+    """Return whether a frame belongs to Python or an installed package other than this one: not a line to mend."""
+    file = frame.f_code.co_filename
+    if not file.startswith(_PYTHON) and not any(part in file for part in _INSTALLED):
+        return False
+    return not str(frame.f_globals.get("__name__", "")).startswith("kernbench.")
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -59,7 +72,7 @@ def place_of(trace: TracebackType | None) -> str:
     """Return file, line and function of the user's code that a traceback comes from; empty if there is none."""
     place = ""
     while trace is not None:
-        if not is_ours(trace.tb_frame):
+        if not is_ours(trace.tb_frame) and not (place and is_library(trace.tb_frame)):
             place = _place(trace.tb_frame, trace.tb_lineno)
         trace = trace.tb_next
     return place

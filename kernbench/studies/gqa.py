@@ -26,6 +26,7 @@ from kernbench.analysis.result import Result
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.ccl.plan import plan
 from kernbench.config import MachineConfig
+from kernbench.config.safe import write_text
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.runtime_api.context import RuntimeContext
@@ -224,7 +225,8 @@ class GqaStudy(Study):
         ),
         "chunks": Parameter([8, 32], "query tokens that see the whole context, by a ring and by a merge"),
         "halvings": Parameter([["decode", 512], ["prefill", 64]], "runs whose limits are found by halving them"),
-        "linear": Parameter([], "sequences of a decode step whose linear layers are simulated: minutes for each"),
+        "linear": Parameter([1], "sequences of a decode step whose linear layers are simulated"),
+        "products": Parameter(["o"], "which linear layers: tokens per second with them need all"),
         "context": Parameter(512, "context of what does not vary it", "tokens"),
         "batch": Parameter(1, "sequences of what does not vary them"),
         "cubes": Parameter(2, "cubes of a SIP"),
@@ -388,6 +390,7 @@ def _series(
     prompts: Sequence[Sequence[Any]],
     chunks: Sequence[int],
     linear: Sequence[int],
+    products: Sequence[str],
     context: int,
     batch: int,
     cubes: int,
@@ -405,7 +408,7 @@ def _series(
     for n in chunks:
         found += [("chunk", replace(lane, queries=n)), ("chunk", replace(lane, phase="decode", queries=n))]
     layer = Point(LINEAR, dtype=dtype)
-    return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in PRODUCTS]
+    return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in products]
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
@@ -512,9 +515,7 @@ def write_panels(rows: Sequence[Row], folder: Path) -> Path:
         "config": PANEL_CONFIG, "rows": found,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PANEL_FILE
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
-    return path
+    return write_text(folder / PANEL_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def _merges() -> list[str]:

@@ -1,26 +1,31 @@
 """Layers of networks over a whole SIP: where the operands are, and what that costs.
 
 A (inputs) is cut by rows over all PEs, B (weights) by columns, so that each weight exists once; C (outputs) is placed
-as the placement says. All reads of other PEs' memory are inside the makespan, which runs from the launch leaving the
-host to the last completion coming back. K is never split.
+as the placement says. Split-K cuts both by K instead; a second launch adds the partial sums. All reads of other PEs'
+memory are inside the makespan, which runs from the launch leaving the host to the last completion coming back.
 
 | placement | C | a PE reads from other PEs |
 |---|---|---|
 | rows | by rows over PEs | all of B |
 | columns | by columns over PEs | all of A |
 | 2-D | by columns over cubes, by rows over the PEs of each | its rows of A, and B of its cube |
+| split-K | by elements over PEs | the partial sums of its elements of C |
+
+An operand may be stored transposed, A as [k, m], B as [n, k]: each PE holds the same elements of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from kernbench.analysis.blame import blame
 from kernbench.analysis.ideal import macs_per_ns
+from kernbench.analysis.launches import span
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
@@ -28,15 +33,35 @@ from kernbench.analysis.utilization import pe_window
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ConfigError, VerificationError
 from kernbench.kernels.partition import chunk
-from kernbench.kernels.sharded_gemm import columns_gemm, grid_gemm, rows_gemm
-from kernbench.policy.address.allocator import AddressConfig
+from kernbench.kernels.sharded_gemm import (
+    columns_gemm,
+    grid_gemm,
+    rows_gemm,
+    split_k_gemm,
+    sum_in_cubes,
+    sum_over_cubes,
+)
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import operand
 from kernbench.sim_engine.report import link_table
 from kernbench.studies import layers_report as report
 from kernbench.studies.explore import SESSION_US
 from kernbench.studies.layers_lists import Layer, select
-from kernbench.studies.layers_work import LINK_KINDS, PLACEMENTS, VISIBLE, Shape, Work, parts, spans, work
+from kernbench.studies.layers_work import (
+    LINK_KINDS,
+    PLACEMENTS,
+    SPLIT_K,
+    VISIBLE,
+    Shape,
+    Work,
+    operands,
+    partial_sums,
+    parts,
+    room,
+    spans,
+    stored_result,
+    work,
+)
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.keys import Row
@@ -47,13 +72,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.runtime_api.tensor import Tensor
 
-_FLIT_US = {"rows": 60, "columns": 25, "2-D": 8}  # host time of a flit read from another PE, measured
+_FLIT_US = {"rows": 60, "columns": 25, "2-D": 8, "split-K": 20}  # host time of a flit read from another PE, measured
 _TILE_US = 5
 _KIND = {name: kind for kind, name in LINK_KINDS.items()}
+_KERNELS: dict[str, Callable[..., None]] = {
+    "rows": rows_gemm,
+    "columns": columns_gemm,
+    "2-D": grid_gemm,
+    SPLIT_K: split_k_gemm,
+}
 
-Placement = Annotated[Literal["rows", "columns", "2-D"], "of C, and with it what PEs read from each other"]
+Placement = Annotated[Literal["rows", "columns", "2-D", "split-K"], "of C, and with it what PEs read from each other"]
 Dtype = Annotated[Literal["f16", "bf16"], "type of A, B and C"]
 
 
@@ -64,7 +94,7 @@ class LayersStudy(Study):
     method = report.METHOD
     parameters: ClassVar = {
         "layers": Parameter(["vit-s", "gpt2"], "lists of layers, or some of a list: `gpt2 QKT`, `llama3-70b tp8 m128`"),
-        "placements": Parameter(list(PLACEMENTS), "placements of C"),
+        "placements": Parameter(["rows", "columns", "2-D"], "placements of C; there is split-K, too"),
         "dtype": Parameter("f16", "type of A, B and C"),
     }
     columns: ClassVar = report.COLUMNS
@@ -89,9 +119,11 @@ class LayersStudy(Study):
             for placement in placements
         ]
 
-    def work(self, machine: Machine, *, placement: str, m: int, n: int, k: int, dtype: str, **_: Any) -> float:
+    def work(
+        self, machine: Machine, *, placement: str, m: int, n: int, k: int, dtype: str, trans_b: bool = False, **_: Any
+    ) -> float:
         """Return the host time of a point, roughly."""
-        return _host_us(placement, work(machine.config, placement, (m, n, k), dtype))
+        return _host_us(placement, work(machine.config, placement, (m, n, k), dtype, trans_b=trans_b))
 
     def simulate(
         self,
@@ -102,6 +134,8 @@ class LayersStudy(Study):
         k: Annotated[int, "columns of A, rows of B"] = 512,
         placement: Placement = "2-D",
         dtype: Dtype = "f16",
+        trans_a: Annotated[bool, "A is stored as [k, m]"] = False,
+        trans_b: Annotated[bool, "B is stored as [n, k]"] = False,
         list: Annotated[str, "list that the layer is from"] = "",
         name: Annotated[str, "name in that list"] = "",
         tp: Annotated[int, "SIPs that share the layer"] = 1,
@@ -109,14 +143,14 @@ class LayersStudy(Study):
     ) -> Row:
         """Run one layer in one placement; one that does not fit in HBM has its lower bound and says so."""
         layer = Layer(list, name or f"{m}x{k}x{n}", m, n, k, tp)
-        asked = work(machine.config, placement, (m, n, k), dtype)
+        asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         out: Row = {
             **asdict(layer), "layer": layer.label, "shape": f"{m}x{k}x{n}", "placement": placement, "dtype": dtype,
-            **asdict(asked), "left_out": _obstacle(machine, asked),
+            "trans_a": trans_a, "trans_b": trans_b, **asdict(asked), "left_out": obstacle(machine, asked),
         }  # fmt: skip
         if out["left_out"]:
             return out
-        result, traffic = run(machine, (m, n, k), placement, dtype=dtype)
+        result, traffic = run(machine, (m, n, k), placement, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
         return out | _measured(machine, result, traffic, (m, n, k), dtype, links)
 
     def program(
@@ -128,18 +162,32 @@ class LayersStudy(Study):
         k: Annotated[int, "columns of A, rows of B"] = 512,
         placement: Placement = "2-D",
         dtype: Dtype = "f16",
+        trans_a: Annotated[bool, "A is stored as [k, m]"] = False,
+        trans_b: Annotated[bool, "B is stored as [n, k]"] = False,
     ) -> str:
         """C = A @ B over all PEs of a SIP."""
-        product(torch, (m, n, k), placement, dtype)
-        asked = work(torch.engine.machine.config, placement, (m, n, k), dtype)
+        product(torch, (m, n, k), placement, dtype, trans_a, trans_b)
+        asked = work(torch.engine.machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         return f"no run is faster than {asked.bound_ns:,.0f} ns ({asked.limiter})"
 
-    def cost(self, machine: Machine, data: bool, *, m: int, n: int, k: int, placement: str, dtype: str) -> float:
+    def cost(
+        self,
+        machine: Machine,
+        data: bool,
+        *,
+        m: int,
+        n: int,
+        k: int,
+        placement: str,
+        dtype: str,
+        trans_a: bool = False,
+        trans_b: bool = False,
+    ) -> float:
         """Return the host time of `program` [us]."""
-        asked = work(machine.config, placement, (m, n, k), dtype)
-        obstacle = _obstacle(machine, asked)
-        if obstacle:
-            raise ConfigError([f"k = {k}: {obstacle}"])
+        asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
+        fault = obstacle(machine, asked)
+        if fault:
+            raise ConfigError([f"k = {k}: {fault}"])
         return SESSION_US + _host_us(placement, asked) + (5e-5 * m * n * k if data else 0.0)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
@@ -160,7 +208,7 @@ def _largest(machine: Machine, layers: Sequence[Layer], placements: Sequence[str
 
     def simulated(layer: Layer) -> bool:
         shape = layer.m, layer.n, layer.k
-        return not any(_obstacle(machine, work(machine.config, p, shape, dtype)) for p in placements)
+        return not any(obstacle(machine, work(machine.config, p, shape, dtype)) for p in placements)
 
     return max(filter(simulated, layers), key=lambda layer: layer.m * layer.n * layer.k, default=None)
 
@@ -171,11 +219,13 @@ def run(
     placement: str,
     *,
     dtype: str = "f16",
+    trans_a: bool = False,
+    trans_b: bool = False,
     data: bool = False,
     log: str = "operation",
     tie_seed: int | None = None,
 ) -> tuple[Result, LinkTable]:
-    """Run C[m, n] = A[m, k] B[k, n] over SIP 0, `shape` being (m, n, k); the rest as for `run_program`.
+    """Run C[m, n] = A[m, k] B[k, n] over SIP 0, `shape` being (m, n, k); the rest as for `product` and `run_program`.
 
     Returns
     -------
@@ -187,14 +237,25 @@ def run(
     traffic: list[LinkTable] = []
 
     def program(torch: RuntimeContext) -> None:
-        traffic.append(product(torch, shape, placement, dtype))
+        traffic.append(product(torch, shape, placement, dtype, trans_a, trans_b))
 
     result = run_program(machine, program, data=data, log=log, tie_seed=tie_seed)
     return result, traffic[0]
 
 
-def product(torch: RuntimeContext, shape: Shape, placement: str, dtype: str) -> LinkTable:
-    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of the launch.
+def product(
+    torch: RuntimeContext, shape: Shape, placement: str, dtype: str, trans_a: bool = False, trans_b: bool = False
+) -> LinkTable:
+    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of its launches.
+
+    Parameters
+    ----------
+    torch : RuntimeContext
+    shape : tuple of int
+        m, n, k.
+    placement, dtype : str
+    trans_a, trans_b : bool
+        Whether A is stored as [k, m], and B as [n, k].
 
     Raises
     ------
@@ -202,46 +263,60 @@ def product(torch: RuntimeContext, shape: Shape, placement: str, dtype: str) -> 
         With data, if C is not numpy's product.
     """
     m, n, k = shape
-    machine = torch.engine.machine
-    room = AddressConfig.of(machine.config).heap_bytes // 3  # for A, and two shards of B
-    at_a, at_b, at_c = PLACEMENTS[placement]
-    a, a_values = operand(torch, "a", (m, k), as_dtype(dtype), at_a)
-    b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), at_b)
-    c = torch.empty(m, n, dtype=dtype, dp=at_c, device="ahbm", name="c")
+    machine, kind = torch.engine.machine, as_dtype(dtype)
+    stored = operands(placement, shape, trans_a, trans_b)
+    (a, a_values), (b, b_values) = (
+        operand(torch, name, size, kind, at) for name, (size, at) in zip("ab", stored, strict=True)
+    )
+    c_size, at_c = stored_result(placement, shape)
+    c = torch.empty(c_size, dtype=kind, dp=at_c, device="ahbm", name="c")
+    of_pes, of_cubes = (
+        torch.empty(size, dtype="f32", dp=at, device="ahbm", name=name)
+        for name, (size, at) in zip(("sums", "sums of cubes"), partial_sums(machine.config, m * n), strict=True)
+    ) if placement == SPLIT_K else (c, c)  # fmt: skip
     torch.ahbm.synchronize()
     before = link_table(torch.engine)
     name = f"{placement} {m}x{k}x{n}"
+    kernel, *more = _KERNELS[placement], m, k, n
     if placement == "columns":
-        torch.launch(name, columns_gemm, a, b, c, m, k, n, machine.config.cube.pe.pe_gemm.tile.m, room)
-    else:
-        torch.launch(name, rows_gemm if placement == "rows" else grid_gemm, a, b, c, m, k, n, room)
+        more.append(machine.config.cube.pe.pe_gemm.tile.m)
+    # Which operand is transposed is known when a kernel is compiled: it is no argument of the launch.
+    torch.launch(name, partial(kernel, trans_a=trans_a, trans_b=trans_b), a, b, of_pes, *more, room(machine.config))
+    if placement == SPLIT_K:
+        holders = [i for i, (_, size) in enumerate(spans(k, machine.config)) if size]
+        cubes = sorted({i // machine.config.pes_per_cube for i in holders})
+        torch.launch(name, partial(sum_in_cubes, holders=holders), of_pes, of_cubes, m * n)
+        torch.launch(name, partial(sum_over_cubes, cubes=cubes), of_cubes, c, m * n)
     torch.ahbm.synchronize()
     traffic = _difference(before, link_table(torch.engine))
     if a_values is not None and b_values is not None:
-        _check(machine, name, placement, c, a_values @ b_values)
+        left, right = a_values.T if trans_a else a_values, b_values.T if trans_b else b_values
+        got = in_order(machine, placement, c.numpy().reshape(m, n), k, trans_b)
+        _check(name, got.astype(np.float64), left @ right)
     return traffic
 
 
-def _check(machine: Machine, name: str, placement: str, c: Tensor, expected: np.ndarray) -> None:
-    got = in_order(machine, placement, c.numpy()).astype(np.float64)
+def _check(name: str, got: np.ndarray, expected: np.ndarray) -> None:
     error = float(np.abs(got - expected).max())
     if error > 0.01 * float(np.abs(expected).max()):
         raise VerificationError(f"{name}: C differs from numpy's product by up to {error:g}")
 
 
-def in_order(machine: Machine, placement: str, c: np.ndarray) -> np.ndarray:
+def in_order(machine: Machine, placement: str, c: np.ndarray, k: int, trans_b: bool = False) -> np.ndarray:
     """Return C as a matrix, from what its PEs hold: each its part, block of columns after block of columns."""
-    if placement == "columns":
+    if placement == SPLIT_K:
         return c
     m, n = c.shape
     config, out = machine.config, np.empty_like(c)
-    computed = parts(placement, m, n, config)
-    for i, (start, rows) in enumerate(spans(m, config)):
-        widths, column = computed[i][1], 0
+    computed = parts(placement, m, n, k, config, c.itemsize, trans_b)
+    rows_of, columns_of = spans(m, config), spans(n, config)
+    for i, (rows, widths) in enumerate(computed):
+        start, column = rows_of[i][0], 0
+        if placement == "columns":
+            start, column = 0, columns_of[i][0]
         if placement == "2-D":
             cube, pe = divmod(i, config.pes_per_cube)
-            start, rows = chunk(m, config.pes_per_cube, pe)
-            column = chunk(n, config.cubes_per_sip, cube)[0]
+            start, column = chunk(m, config.pes_per_cube, pe)[0], chunk(n, config.cubes_per_sip, cube)[0]
         flat, taken = c[start : start + rows, column : column + sum(widths)].reshape(-1), 0
         for width in widths:
             block = flat[taken : taken + rows * width].reshape(rows, width)
@@ -250,7 +325,7 @@ def in_order(machine: Machine, placement: str, c: np.ndarray) -> np.ndarray:
     return out
 
 
-def _obstacle(machine: Machine, asked: Work) -> str:
+def obstacle(machine: Machine, asked: Work) -> str:
     """Return why a point is not simulated, or nothing."""
     config = machine.config
     room = config.cube.hbm.slice_bytes(config.pes_per_cube)
@@ -261,13 +336,13 @@ def _obstacle(machine: Machine, asked: Work) -> str:
 
 def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape, dtype: str, keep: bool) -> Row:
     m, n, k = shape
-    launch = result.launches[-1]
-    makespan = (launch.end_ps - launch.start_ps) / 1000
+    begin, done = span(result.launches)
+    makespan = (done - begin) / 1000
     start, end = pe_window(result.records)
     flops = 2 * m * n * k
     peak = 2 * macs_per_ns(machine.config, dtype) * machine.config.pes_per_sip
     counts = activity(machine.config, traffic, result.records.busy_by_component(), dtype)
-    share = shares(traffic, launch.end_ps - launch.start_ps)
+    share = shares(traffic, done - begin)
     first = hottest(share)
     return {
         "makespan_ns": makespan,

@@ -18,6 +18,7 @@ import yaml
 
 from kernbench import build
 from kernbench.config import load_yaml
+from kernbench.config.safe import write_text
 from kernbench.errors import ConfigError, InterruptedRun
 from kernbench.studies.points import FINISHED, progress
 from kernbench.studies.stamp import foreign, is_made, made_of, read_cells, stamp
@@ -152,7 +153,7 @@ def run(
         shutil.copytree(out, work, dirs_exist_ok=True)
     if isinstance(topology, Machine):
         work.mkdir(parents=True, exist_ok=True)
-        (work / MACHINE).write_text(yaml.safe_dump(dict(topology.spec), sort_keys=False), encoding="utf-8")
+        write_text(work / MACHINE, yaml.safe_dump(dict(topology.spec), sort_keys=False))
     with _without_cache() if again else contextlib.nullcontext():
         _execute(notebook, work, values)
     if again and output is None and not (given or overrides or topology):
@@ -207,11 +208,11 @@ def _without_cache() -> Iterator[None]:
 def _keep(finished: Path, kept: Path) -> None:
     """Keep the rows that took long to simulate."""
     slow = {entry["key"]: entry for entry in entries(finished) if entry.get("seconds", -1) >= KEPT_S}
-    kept.unlink(missing_ok=True)
     if slow:
         kept.parent.mkdir(exist_ok=True)
-        text = "".join(f"{json.dumps(entry)}\n" for _, entry in sorted(slow.items()))
-        kept.write_text(text, encoding="utf-8", newline="\n")
+        write_text(kept, "".join(f"{json.dumps(entry)}\n" for _, entry in sorted(slow.items())))
+    else:
+        kept.unlink(missing_ok=True)
 
 
 def _full(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The probe: transfers over every kind of route, alone and many at once, compared with the closed form."""
+"""The probe: transfers over every kind of route, alone and many at once, and messages, loads and stores PE to PE."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
 from kernbench.studies.explore import Choices
-from kernbench.studies.probe_cases import cases, select
-from kernbench.studies.probe_run import Probe, hops, probe, start
+from kernbench.studies.probe_cases import PAIR_KINDS, cases, select
+from kernbench.studies.probe_run import Probe, hops, pair_ns, probe, start
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api.context import RuntimeContext
 
+MESSAGES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
 VISIBLE = 0.0005  # share of the time from which a link is kept for pictures
 _COLOURS = {
@@ -36,7 +37,20 @@ _COLOURS = {
 
 
 def _single(row: Mapping[str, Any]) -> bool:
-    return bool(row["transfers"] == 1)
+    return row.get("transfers") == 1
+
+
+def _pattern(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("transfers", 1) > 1)
+
+
+def _between_pes(row: Mapping[str, Any]) -> bool:
+    return row["kind"] in PAIR_KINDS
+
+
+def _transfers(machine: Machine) -> list[str]:
+    """Return the cases that are transactions: those from PE to PE bring programs of their own."""
+    return [case.name for case in cases(machine).values() if not case.pair]
 
 
 def _map(case: str) -> Chart:
@@ -76,21 +90,25 @@ def size_name(nbytes: int) -> str:
 
 
 class ProbeStudy(Study):
-    """Transfers over every kind of route, alone and many at once, compared with the closed form."""
+    """Transfers over every kind of route, alone and many at once, and messages, loads and stores from PE to PE."""
 
     name, title = "probe", "The machine's links and memories"
     method = (
         "Each transfer is one transaction of the network, as a DMA engine sends it; all transfers of a case start at "
         "the same instant on an idle machine. Commands of a PE and its limit of outstanding requests are left out, so "
         "that only links and memory show. The closed form is that of an idle machine. Fair streams are the same bytes "
-        "as streams that share every link by max-min fairness and have no latency."
+        "as streams that share every link by max-min fairness and have no latency. Messages, loads and stores from PE "
+        "to PE are commands of programs on an otherwise idle machine, timed from the start of the command on."
     )
     parameters: ClassVar = {
         "cases": Parameter([], "names of cases; all that the machine has the components for by default"),
         "sizes": Parameter(SIZES, "bytes of each transfer", "B"),
+        "messages": Parameter(MESSAGES, "bytes of each message, load and store from PE to PE", "B"),
     }
     columns: ClassVar = {
         "case": Column("case"),
+        "route": Column("route"),
+        "time_ns": Column("time", "ns"),
         "transfers": Column("transfers"),
         "nbytes": Column("bytes of each transfer", "B"),
         "last_end_ns": Column("last end", "ns"),
@@ -121,20 +139,41 @@ class ProbeStudy(Study):
             "probe_pattern_bandwidth",
             kinds.lines("nbytes", "fair_utilization", "route", panel="kind", rule=1.0),
             "Bandwidth where many transfers meet, as a share of fair streams",
-            where=lambda row: not _single(row),
+            where=_pattern,
             caption="1 is the time of the same bytes as streams that share every link fairly and have no latency.",
+        ),
+        Chart(
+            "probe_pe_to_pe",
+            kinds.lines("nbytes", "time_ns", "kind", panel="route"),
+            "PE to PE: a queue message against a load and a store",
+            where=_between_pes,
+            caption="From PE 0 of cube 0 to the next PE, and to the next cube, of its row and column. A message ends "
+            "in TCM, where the receiver waits for it. A load, which reads HBM, and a store, which ends in HBM, do not "
+            "notify the other PE.",
         ),
         *map(_map, ("all-one-read", "eastbound-read", "to-other-sip-write", "all-pe0-read")),
     )  # fmt: skip
 
-    def check(self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    def check(
+        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
+    ) -> list[str]:
         """Refuse sizes that are none; unknown cases are refused by `select`."""
         select(machine, cases)
-        return [] if sizes and min(sizes) >= 1 else [f"sizes = {list(sizes)} must be bytes >= 1, at least one"]
+        return [
+            f"{name} = {list(given)} must be bytes >= 1, at least one"
+            for name, given in (("sizes", sizes), ("messages", messages))
+            if not given or min(given) < 1
+        ]
 
-    def points(self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int]) -> list[Row]:
+    def points(
+        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
+    ) -> list[Row]:
         """Return one point for each case and size."""
-        return [{"case": case.name, "nbytes": size} for case in select(machine, cases) for size in sorted(sizes)]
+        return [
+            {"case": case.name, "nbytes": size}
+            for case in select(machine, cases)
+            for size in sorted(messages if case.pair else sizes)
+        ]
 
     def work(self, machine: Machine, *, case: str, nbytes: int) -> float:
         """Return the bytes of a case."""
@@ -143,6 +182,10 @@ class ProbeStudy(Study):
     def simulate(self, machine: Machine, *, case: str = "h2d-write", nbytes: int = 64 * KIB) -> Row:
         """Run one case at one size and return its row."""
         [chosen] = select(machine, [case])
+        if chosen.pair:
+            route = case.removesuffix(f"-{chosen.kind}")
+            time_ns = pair_ns(machine, chosen, nbytes)
+            return {"case": case, "route": route, "kind": chosen.kind, "nbytes": nbytes, "time_ns": time_ns}
         found = row(probe(machine, chosen, nbytes))
         return found if chosen.pattern else found | {"hops": hops(machine, chosen, nbytes)}
 
@@ -150,7 +193,7 @@ class ProbeStudy(Study):
         self,
         torch: RuntimeContext,
         *,
-        case: Annotated[str, Choices(lambda machine: list(cases(machine))), "who asks which memory"] = "h2d-write",
+        case: Annotated[str, Choices(_transfers), "who asks which memory"] = "h2d-write",
         nbytes: Annotated[int, "bytes of each transfer"] = 64 * KIB,
     ) -> str:
         """Transfers over the machine's routes, all starting at once."""
@@ -177,16 +220,49 @@ class ProbeStudy(Study):
             "case", "transfers", "nbytes", "last_end_ns", "mean_ns", "alone_ns", "queueing_ns", "bandwidth_gbs",
             "fair_utilization", "hottest_link", "hottest_share",
         ]  # fmt: skip
-        chosen = {"Single transfers": (single, True), "Patterns": (pattern, False)}
-        return {
-            heading: pd.DataFrame([r for r in rows if _single(r) is alone], columns=names)
-            for heading, (names, alone) in chosen.items()
+        chosen = {"Single transfers": (single, _single), "Patterns": (pattern, _pattern)}
+        found = {
+            heading: pd.DataFrame([r for r in rows if where(r)], columns=names)
+            for heading, (names, where) in chosen.items()
         }
+        pairs = pd.DataFrame(side_by_side(rows), columns=["route", "nbytes", *PAIR_KINDS])
+        return found | {"PE to PE, times in ns": pairs}
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Return what single transfers and patterns say."""
-        alone, together = ([r for r in rows if _single(r) is kind] for kind in (True, False))
-        return [*_latency(alone), *_congestion(together), *_directions(together)]
+        alone, together = ([r for r in rows if where(r)] for where in (_single, _pattern))
+        return [*_latency(alone), *_congestion(together), *_directions(together), *_messages(side_by_side(rows))]
+
+
+def side_by_side(rows: Sequence[Row]) -> list[Row]:
+    """Return the times from PE to PE, of a message, a load and a store in one row."""
+    found: dict[tuple[str, int], Row] = {}
+    for r in filter(_between_pes, rows):
+        at = r["route"], r["nbytes"]
+        found.setdefault(at, {"route": at[0], "nbytes": at[1]})[r["kind"]] = r["time_ns"]
+    return list(found.values())
+
+
+def _messages(pairs: Sequence[Row]) -> list[Finding]:
+    """Compare the smallest and the largest message with a load, where a message gains most and where least."""
+    whole = [pair for pair in pairs if {"message", "load"} <= pair.keys()]
+    if not whole:
+        return []
+
+    def ratio(pair: Row) -> float:
+        return float(pair["message"] / pair["load"])
+
+    best, worst = min(whole, key=ratio), max(whole, key=ratio)
+    text = (
+        f"{size_name(best['nbytes'])} over {best['route']} take {best['message']:,.1f} ns as a message and "
+        f"{best['load']:,.1f} ns as a load: a message crosses the path once, a load crosses it twice and reads HBM"
+    )
+    if ratio(worst) > 1:
+        text += (
+            f"; {size_name(worst['nbytes'])} over {worst['route']} take {worst['message']:,.1f} against "
+            f"{worst['load']:,.1f} ns: a message is written to a slot in TCM and read again"
+        )
+    return [Finding(f"{text}.", "probe_pe_to_pe", 2.7)]
 
 
 def _latency(single: Sequence[Row]) -> list[Finding]:

@@ -1,16 +1,18 @@
-"""What the probe asks a machine: single transfers over ever longer ways, and patterns of many at once."""
+"""What the probe asks a machine: single transfers over ever longer ways, patterns of many at once, and PE to PE."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kernbench.config.rules import pe_places
 from kernbench.errors import ArgumentError
 from kernbench.registry import hint
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
 Pe = tuple[int, int, int]  # (sip, cube, pe)
+PAIR_KINDS = ("message", "load", "store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +22,20 @@ class Case:
     Attributes
     ----------
     kind : str
-        "read" or "write".
+        "read" or "write"; from PE to PE "message", "load" or "store".
     ends : tuple of (str, str)
-        Asking node and memory of each transfer.
+        Asking node and memory of each transfer; none from PE to PE.
     says : str
         What it is, in words.
+    pair : (Pe, Pe) or None
+        From PE to PE: where the data are, and where they are needed.
     """
 
     name: str
     kind: str
     ends: tuple[tuple[str, str], ...]
     says: str
+    pair: tuple[Pe, Pe] | None = None
 
     @property
     def pattern(self) -> bool:
@@ -45,6 +50,7 @@ def cases(machine: Machine) -> dict[str, Case]:
         Case("d2h-read", "read", ((naming.HOST, naming.hbm(0, 0, 0)),), "the same slice to the host"),
         *_single(machine),
         *_patterns(machine),
+        *_pairs(machine),
     ]
     return {case.name: case for case in found}
 
@@ -119,6 +125,32 @@ def _patterns(machine: Machine) -> Iterable[Case]:
 def _pattern(name: str, kind: str, pairs: Sequence[tuple[Pe, Pe]], says: str) -> Case:
     ends = tuple((naming.pe_dma(*pe), naming.hbm(*slice_of)) for pe, slice_of in pairs)
     return Case(f"{name}-{kind}", kind, ends, f"{kind}s: {says}")
+
+
+def _pairs(machine: Machine) -> Iterable[Case]:
+    """Yield what PE 0 of cube 0 has and another PE needs, for the next PE and the next cube of its row and column."""
+    mesh, places = machine.config.sip.cube_mesh, pe_places(machine.config)
+    (row, column), others = places[0], list(enumerate(places))[1:]
+    east = [pe for pe, (r, c) in sorted(others, key=lambda at: at[1][1]) if r == row and c > column]
+    south = [pe for pe, (r, c) in sorted(others, key=lambda at: at[1][0]) if c == column and r > row]
+    peers: dict[str, Pe] = {}
+    if east:
+        peers["pe-east"] = (0, 0, east[0])
+    if south:
+        peers["pe-south"] = (0, 0, south[0])
+    if mesh.w > 1:
+        peers["cube-east"] = (0, 1, 0)
+    if mesh.h > 1:
+        peers["cube-south"] = (0, mesh.w, 0)
+    for name, peer in peers.items():
+        there = f"PE {peer[2]} of cube {peer[1]}"
+        says = {
+            "message": f"PE 0 of cube 0 sends {there} a message",
+            "load": f"{there} loads from the slice of PE 0, cube 0",
+            "store": f"PE 0 of cube 0 stores to the slice of {there}",
+        }
+        for kind in PAIR_KINDS:
+            yield Case(f"{name}-{kind}", kind, (), says[kind], ((0, 0, 0), peer))
 
 
 def _middle_cube(machine: Machine) -> int:

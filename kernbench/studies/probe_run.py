@@ -1,4 +1,4 @@
-"""One probe: the transfers of a case on an idle machine, each with its closed form."""
+"""One probe: the transfers of a case on an idle machine, each with its closed form; or one command from PE to PE."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from itertools import groupby
 from kernbench.analysis import transfer
 from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import Channels, Leg, Parts
+from kernbench.dtypes import int8
+from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.install import QueueSpec
 from kernbench.sim_engine.network import Hop
 from kernbench.sim_engine.route import Route
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.studies.points import Row
 from kernbench.studies.probe_cases import Case
+from kernbench.topology import naming
 from kernbench.topology.builder import Machine
-from kernbench.units import ns_to_ps, serialization_ps
+from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu.tl_context import TLContext
+from kernbench.units import FLIT_BYTES, ns_to_ps, serialization_ps
+
+_OWN, _PEER = 1 << 40, 1 << 41  # where programs of a pair see their own slice, and the other's
+_ASKED = {"message": "send", "load": "load", "store": "store"}  # the command whose start is the start
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,52 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
         for link in (*there.links, *engine.fabric.back(there).links):
             place.setdefault(link.name, len(place))
     return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], place[row["link"]]))
+
+
+def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
+    """Return how long a message, load or store between two PEs takes, from the start of its command on.
+
+    Data begin in TCM for a message and a store, in HBM for a load. A message ends when its receiver, which waits for
+    it, has it in TCM; a load when the tile is in TCM; a store with its acknowledgement.
+    """
+    assert case.pair is not None
+    engine, (src, dst) = GraphEngine(machine), case.pair
+    queue = machine.config.cube.pe.pe_ipcq
+    rings = {pe: engine.allocators.pe(*pe).reserve_ipcq_tcm(queue.n_slots * queue.slot_bytes) for pe in case.pair}
+    sizes = queue.n_slots, queue.slot_bytes, queue.credit_bytes, FLIT_BYTES
+    ranks = {pe[1:]: rank for rank, pe in enumerate(case.pair)}
+    wiring: dict[tuple[int, int], list[QueueSpec]] = {}
+    for pe, peer in ((src, dst), (dst, src)):
+        wiring[pe[1:]] = [QueueSpec("peer", peer, rings[pe], rings[peer], "tcm", *sizes)]
+        mmu = engine.part(naming.pe_cpu(*pe)).pe.mmu
+        for at, owner in ((_OWN, pe), (_PEER, peer)):
+            first = PhysAddr.pe_hbm_addr(*owner, 0, slice_bytes=engine.addresses.slice_bytes)
+            mmu.map(at, nbytes, first.encode(), naming.hbm(*owner))
+    engine.wait(engine.install(src[0], wiring, case.name))
+    programs = {pe[1:]: (case.kind, nbytes) for pe in case.pair}
+    engine.launch(src[0], list(programs), _pair_program, programs, case.name, case.name, ranks, len(ranks))
+    engine.run()
+    records = engine.records()
+    asked = records.of_pe(*(dst if case.kind == "load" else src)).of_kind(_ASKED[case.kind])
+    ended = records.of_kind("recv") if case.kind == "message" else asked
+    return int(ended.end_ps.max() - asked.start_ps.min()) / 1000
+
+
+def _pair_program(kind: str, nbytes: int, *, tl: TLContext) -> None:
+    """Do one end's part of a message, load or store: rank 0 has the data, rank 1 needs them."""
+    own, peer, first = Pointer(_OWN, int8), Pointer(_PEER, int8), tl.program_id(2) == 0
+    if kind == "load":
+        if not first:
+            tl.load(peer, shape=nbytes)
+    elif first:
+        x = tl.load(own, shape=nbytes)
+        tl.wait(x)
+        if kind == "message":
+            tl.send("peer", x)
+        else:
+            tl.store(peer, x)
+    elif kind == "message":
+        tl.recv("peer", shape=nbytes, dtype=int8)
 
 
 def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import damaged, read_json, replacing
+from kernbench.config.safe import damaged, read_json, write_text
 from kernbench.errors import ConfigError, MissingFileError
 from kernbench.studies.points import Row
 
@@ -26,9 +26,7 @@ def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
         "rows": list(rows),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
-    return path
+    return write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def read_results(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import damaged, read_json
+from kernbench.config.safe import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 from kernbench.sweeps.keys import code_version, only_ours
 from kernbench.topology.builder import Machine
@@ -68,7 +68,7 @@ def foreign(folder: Path) -> list[Path]:
 def stamp(folder: Path, key: str | None) -> None:
     """Say of the report in `folder` that it is that of `key`."""
     text = json.dumps({"key": key, "files": _files(folder)}, indent=1)
-    (folder / STAMP).write_text(text + "\n", encoding="utf-8", newline="\n")
+    write_text(folder / STAMP, text + "\n")
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.config.safe import damaged
+from kernbench.config.safe import damaged, write_text
 from kernbench.errors import ArgumentError, ConfigError, PointError, StateError
 from kernbench.registry import hint
 from kernbench.runtime_api.program import run_program
@@ -388,17 +388,15 @@ class Report:
             name: flat,
             **{f"{name}_{column}": rows for column, rows in nested(self.rows).items()},
         }.items():
-            written.append(folder / f"{stem}.csv")
-            pd.DataFrame(rows).to_csv(written[-1], index=False, lineterminator="\n")
+            table = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+            written.append(write_text(folder / f"{stem}.csv", table))
         drawn: dict[str, Chart] = {}
         for chart in study.charts:
             paths = chart.save(self.rows, study.columns, self.machine, folder)
             if paths:
                 drawn[chart.name] = chart
                 written += paths
-        page = folder / study.page
-        page.write_text("\n".join(self._page(drawn)) + "\n", encoding="utf-8", newline="\n")
-        return [page, *written]
+        return [write_text(folder / study.page, "\n".join(self._page(drawn)) + "\n"), *written]
 
     @property
     def _note(self) -> str:

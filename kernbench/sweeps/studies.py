@@ -13,6 +13,7 @@ from kernbench.registry import STUDIES
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.keys import Row, Study, study_name
 from kernbench.topology.builder import Machine
+from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -41,6 +42,7 @@ def resolve_study(study: Callable[..., Any] | str) -> Study:
         simulate: Study = (found() if isinstance(found, type) else found).simulate
         return simulate
     fn: Callable[..., Any] = found
+    check_plain(fn, "study")
     names = list(inspect.signature(fn).parameters)
     if names[:1] != [PROGRAM]:
         return fn

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.config.safe import replacing
+from kernbench.config.safe import replacing, write_text
 from kernbench.sweeps.cost import energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, study_name, study_version
 from kernbench.sweeps.outcome import OK, Outcome
@@ -97,7 +97,7 @@ class Sweep:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.to_csv(folder / CSV)
-        _replace(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": self._reasons()}, indent=1))
+        write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": self._reasons()}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
         with replacing(folder / PARQUET) as part:
@@ -106,7 +106,7 @@ class Sweep:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the table as CSV; return its path."""
-        return _replace(Path(path), self.table.to_csv(index=False, lineterminator="\n"))
+        return write_text(Path(path), self.table.to_csv(index=False, lineterminator="\n"))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -158,9 +158,3 @@ class Sweep:
 def _plain(values: Mapping[str, Any]) -> Row:
     """Return values that a cell can hold: a list or mapping as its text."""
     return {k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in values.items()}
-
-
-def _replace(path: Path, text: str) -> Path:
-    with replacing(path, "make room, then run the same again: points are kept") as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
-    return path

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any
 
 from kernbench.components.command import Backend, Stopped
-from kernbench.errors import KernbenchError, KernelError
+from kernbench.errors import KernbenchError, KernelError, quote
 from kernbench.sim_engine.limits import Expired
+from kernbench.sim_engine.lines import is_library
 from kernbench.triton_emu.tl_context import TLContext
 
-PLAIN = "a kernel is a plain function, which tl.load, tl.wait and tl.recv suspend by themselves"
+PLAIN = "use a plain function: calls that wait, such as tl.load or x.numpy(), suspend it by themselves"
 
 
 def run_program(
@@ -48,11 +49,7 @@ def run_program(
     """
     tl = TLContext(backend, program_id, num_programs, participant)
     try:
-        result = kernel(*args, tl=tl)
-        if isinstance(result, (Generator, Coroutine, AsyncGenerator)):
-            if isinstance(result, (Generator, Coroutine)):
-                result.close()
-            raise KernelError(f"it returned a {_kind(result)} and did nothing: {PLAIN}")
+        check_ran(kernel(*args, tl=tl))
     except KernelError as error:
         raise type(error)(f"{_where(kernel, error.__traceback__, program_id, participant)}: {error}") from error
     except (KernbenchError, KeyboardInterrupt, Stopped):
@@ -67,15 +64,22 @@ def run_program(
         tl._end()
 
 
-def check_plain(kernel: Callable[..., Any]) -> None:
-    """Refuse a kernel that is a generator or a coroutine: calling it would do nothing.
+def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
+    """Refuse a function that is a generator or a coroutine: calling it would do nothing.
+
+    Parameters
+    ----------
+    function : callable
+    what : str
+        What it is, for the message.
 
     Raises
     ------
     TypeError
-        With the kernel's file and line.
+        With the function's file and line.
     """
-    function = kernel
+    if not callable(function):
+        raise TypeError(f"{what} {quote(function)} cannot be called; {PLAIN}")
     while isinstance(function, partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -84,7 +88,27 @@ def check_plain(kernel: Callable[..., Any]) -> None:
     if is_generator or inspect.iscoroutinefunction(function):
         code = inspect.unwrap(function).__code__
         kind = "generator: it contains yield" if is_generator else "coroutine: it is defined with async def"
-        raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: kernel {code.co_name} is a {kind}; {PLAIN}")
+        raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: {what} {code.co_name} is a {kind}; {PLAIN}")
+
+
+def check_ran(result: object) -> None:
+    """Refuse what a generator or coroutine returns when a wrapper has hidden it from `check_plain`.
+
+    Raises
+    ------
+    TypeError
+        With the file and line of the code that has not run.
+    """
+    if isinstance(result, AsyncGeneratorType):
+        kind, code = "generator", result.ag_code
+    elif isinstance(result, GeneratorType):
+        kind, code = "generator", result.gi_code
+    elif isinstance(result, CoroutineType):
+        kind, code = "coroutine", result.cr_code
+        result.close()  # or Python warns that it was never awaited
+    else:
+        return
+    raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: it returned a {kind} and did nothing; {PLAIN}")
 
 
 def _text_of(error: BaseException) -> str:
@@ -93,10 +117,6 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001
         return "(its text cannot be read)"
-
-
-def _kind(result: object) -> str:
-    return "coroutine" if isinstance(result, Coroutine) else "generator"
 
 
 def _where(
@@ -110,7 +130,8 @@ def _where(
     place = ""
     frame = traceback.tb_next if traceback is not None else None
     while frame is not None and not frame.tb_frame.f_globals.get("__name__", "").startswith("kernbench.triton_emu."):
-        place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}: "
+        if not place or not is_library(frame.tb_frame):
+            place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}: "
         frame = frame.tb_next
     number, count = participant
     among = f", participant {number} of {count}" if count > 1 else ""

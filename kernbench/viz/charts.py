@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from kernbench.config.safe import replacing, write_text
 from kernbench.errors import ArgumentError
 from kernbench.viz import palette
 
@@ -131,10 +132,10 @@ class Chart:
 
             return [save(finished, path) for path in paths]
         for path in paths:
-            finished.save(str(path), **({"scale_factor": 2} if path.suffix == ".png" else {}))
-        spec = folder / f"{self.name}.vl.json"
-        spec.write_text(finished.to_json(indent=None) + "\n", encoding="utf-8", newline="\n")
-        return [*paths, spec]
+            with replacing(path) as part:
+                kind = path.suffix.removeprefix(".")
+                finished.save(str(part), format=kind, **({"scale_factor": 2} if kind == "png" else {}))
+        return [*paths, write_text(folder / f"{self.name}.vl.json", finished.to_json(indent=None) + "\n")]
 
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
@@ -176,8 +177,9 @@ def lines(
         alt = altair()
 
         data = _frame([row for row in rows if row.get(y) is not None])
-        names = _ranked(data, by, y, panel, rank)
-        data = _with_labels(data[data[by].isin(names)].reset_index(drop=True), x, y, by, panel, log_y)
+        data = _best_lines(data, by, y, panel, rank)
+        names = list(dict.fromkeys(data[by]))
+        data = _with_labels(data, x, y, by, panel, log_y)
         colour = alt.Color(by, scale=alt.Scale(domain=names, range=list(palette.SERIES)), legend=None)
         dash = alt.StrokeDash(by, scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None)
         shown = [alt.Tooltip(name, title=_title(columns, name)) for name in dict.fromkeys([by, x, y])]
@@ -394,13 +396,18 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame([{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in rows])
 
 
-def _ranked(data: pd.DataFrame, by: str, y: str, panel: str, rank: Callable[[Sequence[float]], float]) -> list[Any]:
-    """Return the series to draw in the order of their first row: at most five for each panel."""
-    kept: set[Any] = set()
+def _best_lines(
+    data: pd.DataFrame, by: str, y: str, panel: str, rank: Callable[[Sequence[float]], float]
+) -> pd.DataFrame:
+    """Return the rows of at most five series of each panel, in their order."""
+    import pandas as pd
+
+    kept = []
     for _, group in data.groupby(panel) if panel else [("", data)]:
         scores = {name: rank(list(part[y])) for name, part in group.groupby(by, sort=False)}
-        kept |= set(sorted(scores, key=lambda name: (scores[name], str(name)))[:MOST_LINES])
-    return [name for name in dict.fromkeys(data[by]) if name in kept]
+        best = sorted(scores, key=lambda name: (scores[name], str(name)))[:MOST_LINES]
+        kept.append(group[group[by].isin(best)])
+    return pd.concat(kept).sort_index().reset_index(drop=True)
 
 
 def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:

@@ -11,6 +11,8 @@ import matplotlib as mpl
 import matplotlib.figure
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from kernbench.config.safe import replacing
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -70,6 +72,6 @@ def save(figure: matplotlib.figure.Figure, path: str | Path) -> Path:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laying out again would start from this layout and move it a little
     undated = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
-    with mpl.rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "path"}):
-        figure.savefig(path, metadata=undated)
+    with mpl.rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "path"}), replacing(path) as part:
+        figure.savefig(part, format=path.suffix.removeprefix("."), metadata=undated)
     return path

@@ -60,7 +60,14 @@ def errors(done) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("error: ")]
 
 
-@pytest.mark.parametrize("args", [[*RUN, "--save", "run.npz"], [*RUN, "--trace", "run.json"]], ids=["save", "trace"])
+SHOW = ["show", "preset:small", "--out"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [[*RUN, "--save", "run.npz"], [*RUN, "--trace", "run.json"], [*SHOW, "machine.svg"], [*SHOW, "machine.png"]],
+    ids=["save", "trace", "svg", "png"],
+)
 def test_a_result_on_a_full_disk(disk, args):
     whole = command(args, disk)
     assert whole.returncode == 0, whole.stderr
@@ -74,6 +81,17 @@ def test_a_result_on_a_full_disk(disk, args):
     assert "No space left" in line
     assert path.read_bytes() == before
     assert sorted(p.name for p in disk.iterdir()) == sorted([args[-1], "filler"])
+
+
+def test_a_new_folder_on_a_full_disk_can_be_made_when_there_is_room(disk):
+    fill(disk)
+    done = command(["new", "lab"], disk)
+    assert done.returncode == 1
+    (line,) = errors(done)
+    assert "No space left" in line
+    assert not list((disk / "lab").iterdir())
+    (disk / "filler").unlink()
+    assert command(["new", "lab"], disk).returncode == 0
 
 
 def test_a_sweep_on_a_full_disk_goes_on_when_there_is_room(disk):

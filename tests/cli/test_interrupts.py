@@ -75,7 +75,9 @@ def test_an_interrupt_while_modules_are_imported(tmp_path, name):
 
 
 @pytest.mark.parametrize("command", [["-m", "kernbench"], ["kernbench"]], ids=["module", "script"])
-@pytest.mark.parametrize("name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench.interrupts"])
+@pytest.mark.parametrize(
+    "name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench.interrupts"]
+)
 def test_an_interrupt_before_the_command_has_a_handler_ends_it_silently(tmp_path, command, name):
     (tmp_path / "sitecustomize.py").write_text(SITE.format(name=name))
     (tmp_path / "kernbench").write_text(SCRIPT)  # as pip writes it

@@ -30,7 +30,17 @@ def test_all_cases_in_one_table(capsys):
     assert main(["probe", "--topology", "preset:small"]) == 0
     said = capsys.readouterr().out
     assert "all-one-write" in said
+    assert "PE to PE, ns" in said
+    assert "from PE 0 of cube 0" in said
     assert "link by link" not in said
+
+
+def test_a_case_from_pe_to_pe_has_its_time_at_all_sizes(capsys):
+    assert main(["probe", "--case", "cube-east-load", "--topology", "preset:default"]) == 0
+    said = capsys.readouterr().out
+    assert "cube-east-load: PE 0 of cube 1 loads from the slice of PE 0, cube 0" in said
+    assert " 4 KiB              101.42" in said
+    assert "10 KiB" in said
 
 
 def test_json_has_the_same_numbers(capsys):

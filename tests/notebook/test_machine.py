@@ -7,7 +7,7 @@ import yaml
 
 import kernbench as kb
 from kernbench import config
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, HostError
 from kernbench.notebook.machine import MachineForm, fields, groups
 
 
@@ -110,7 +110,7 @@ def test_saves_a_file_that_is_the_machine_and_keeps_what_is_there(form, tmp_path
     assert yaml.safe_load(form.yaml())["cube"]["ucie"]["port_ns"] == 4
     with pytest.raises(ConfigError, match="is there already"):
         form.save(path)
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(HostError, match="cannot be written"):
         form.save(tmp_path / "none" / "topology.yaml")
 
 

@@ -343,3 +343,31 @@ def test_a_work_that_nobody_waits_for_is_warned_about(begin, end):
     lines = {warning.lineno for warning in caught}
     assert lines == {begin.__code__.co_firstlineno + 1}
     assert all("was never waited for" in str(warning.message) for warning in caught)
+
+
+LONG = "x" * 20_000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda torch, dist, x: torch.zeros(4, device=LONG),
+        lambda torch, dist, x: torch.zeros(4, dtype=LONG),
+        lambda torch, dist, x: torch.zeros(LONG),
+        lambda torch, dist, x: x.view(LONG),
+        lambda torch, dist, x: x[LONG],
+        lambda torch, dist, x: torch.launch("k", LONG, x),
+        lambda torch, dist, x: getattr(torch, LONG),
+        lambda torch, dist, x: dist.all_reduce(LONG),
+        lambda torch, dist, x: dist.all_reduce(x, op=LONG),
+        lambda torch, dist, x: dist.all_reduce(x, group=LONG),
+        lambda torch, dist, x: dist.send(x, LONG),
+        lambda torch, dist, x: dist.new_group(LONG),
+        lambda torch, dist, x: dist.new_group(backend=LONG),
+        lambda torch, dist, x: dist.new_group(pg_options=LONG),
+    ],
+)
+def test_messages_quote_values_up_to_a_line(call):
+    found = failure(lambda torch, rank: call(torch, torch.distributed, torch.zeros(4, device="ahbm")))
+    assert "xxxxxxxx..." in str(found)
+    assert max(map(len, str(found).splitlines())) < 1000

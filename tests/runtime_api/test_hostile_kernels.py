@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import re
 import sys
 
@@ -49,7 +50,46 @@ def test_a_generator_or_coroutine_is_refused_at_the_launch(torch, kernel):
 def test_one_that_a_wrapper_hides_is_refused_when_it_runs(torch, kernel):
     x = torch.zeros(4, dtype=torch.float32, device="ahbm")
     torch.launch("lazy", lambda x, *, tl: kernel(x, tl=tl), x)
-    with pytest.raises(KernelError, match=r"it returned a (generator|coroutine) and did nothing"):
+    line = kernel.__code__.co_firstlineno
+    with pytest.raises(KernelError, match=rf"{HERE}:{line}: it returned a (generator|coroutine) and did nothing"):
+        torch.ahbm.synchronize()
+
+
+def lazy_rank(rank, torch):
+    yield
+
+
+async def waiting_rank(rank, torch):
+    pass
+
+
+@pytest.mark.parametrize("rank", [lazy_rank, waiting_rank, functools.partial(lazy_rank)])
+def test_a_rank_is_refused_too(torch, rank):
+    with pytest.raises(TypeError, match=rf"{HERE}:\d+: rank \w+ is a (generator|coroutine): .*plain function"):
+        torch.multiprocessing.spawn(rank, (torch,))
+
+
+@pytest.mark.parametrize("rank", [lazy_rank, waiting_rank])
+def test_a_rank_that_a_wrapper_hides_is_refused_when_it_runs(torch, rank):
+    with pytest.raises(
+        ProcessRaisedException, match=rf"{HERE}:\d+: it returned a (generator|coroutine) and did nothing"
+    ):
+        torch.multiprocessing.spawn(lambda i: rank(i, torch))
+
+
+def parses(x, *, tl):
+    json.loads("{")
+
+
+def leaves(x, *, tl):
+    exit()
+
+
+@pytest.mark.parametrize("kernel", [parses, leaves])
+def test_a_failure_within_a_library_names_the_kernel_s_line(torch, kernel):
+    torch.launch("k", kernel, torch.zeros(4, dtype=torch.float32, device="ahbm"))
+    line = kernel.__code__.co_firstlineno + 1
+    with pytest.raises(KernelError, match=rf"{HERE}:{line}: kernel {kernel.__name__}"):
         torch.ahbm.synchronize()
 
 

@@ -51,6 +51,61 @@ def test_two_tensors(torch, name, place, other):
     close(OPERATORS[name](placed(torch, a, place), placed(torch, b, other)), OPERATORS[name](a, b))
 
 
+IN_PLACE = {"+": operator.iadd, "-": operator.isub, "*": operator.imul, "/": operator.itruediv}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_every_other_name_of_the_tensor_has_the_values(torch, name, place):
+    a, b = normal(4, 6), normal(6) + 3
+    x, other = placed(torch, a, place), placed(torch, b)
+    same, turned = x, x.t()
+    x = IN_PLACE[name](x, other)
+    assert x is same
+    close(turned, OPERATORS[name](a, b).T)
+    x = IN_PLACE[name](x, x)
+    close(same, OPERATORS[name](OPERATORS[name](a, b), OPERATORS[name](a, b)))
+
+
+def test_in_place_keeps_the_type_and_changes_no_other_element(torch):
+    a = np.arange(12, dtype=np.float16).reshape(4, 3)
+    x = placed(torch, a)
+    row = x[1:3]
+    row *= placed(torch, np.float32([0.5, 2, 3]))
+    expected = a.copy()
+    expected[1:3] *= np.float16([0.5, 2, 3])
+    close(x, expected, np.float16)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda x: operator.iadd(x, 1.5),
+            "result type torch.float32 can't be cast to the desired output type torch.int32",
+        ),
+        (lambda x: operator.itruediv(x, 2), "result type torch.float32 can't be cast"),
+        (lambda x: operator.iadd(x[0], x), r"output with shape \(2,\) doesn't match the broadcast shape \(2, 2\)"),
+        (lambda x: operator.iadd(x, x[0]), "both sides hold some elements"),
+        (lambda x: operator.iadd(x, x.t()), "both sides hold some elements"),
+    ],
+)
+def test_in_place_refuses_what_torch_refuses(torch, change, told):
+    x = placed(torch, np.arange(4, dtype=np.int32).reshape(2, 2))
+    with pytest.raises(RuntimeError, match=told):
+        change(x)
+
+
+def test_a_comparison_is_no_silent_false(torch):
+    x = placed(torch, normal(3))
+    for compare in (lambda: x == x.clone(), lambda: x != 1, lambda: np.float32(1) == x, lambda: 1.0 in x):
+        with pytest.raises(TypeError, match=r"x\.numpy\(\)"):
+            compare()
+    assert x is not None
+    assert x != None  # noqa: E711
+    assert {x: 1}[x] == 1
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_number_on_either_side(torch, name):
     a = normal(4, 6) + 5

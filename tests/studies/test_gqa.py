@@ -25,7 +25,7 @@ SMALL = {
     "contexts": [64, 128], "batches": [[64, 4], [131072, 64]], "scaling": [[1, 1, 0], [2, 2, 1], [2, 2, 0]],
     "merges": ["ring_allreduce_tcm", "tree_allreduce"], "query_heads": [[1, 4], [1, 8]],
     "prompts": [[32, "contiguous", True], [32, "zigzag", True], [32, "zigzag", False]], "chunks": [4, 8],
-    "halvings": [["decode", 128], ["prefill", 32]], "context": 64, "cubes": 2,
+    "halvings": [["decode", 128], ["prefill", 32]], "context": 64, "cubes": 2, "linear": [],
 }  # fmt: skip
 PATHS = [f"path_{name}_ns" for name in (*gqa.PATH, "control")]
 
@@ -247,6 +247,7 @@ def test_bounds_know_groups_and_masks():
         ({"scaling": [[3, 2, 0]], "context": 48}, "expected whole numbers for each"),
         ({"merges": ["ring_allreduce_tmc"]}, "did you mean ring_allreduce_tcm"),
         ({"linear": [0]}, "at least 1 sequence"),
+        ({"linear": [1], "products": ["qkt"]}, "'qkt' of 1 sequences: expected a known product"),
         ({"halvings": [["decode", 7]]}, "no point of decode with 7 tokens"),
     ],
 )

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
+from kernbench.analysis.launches import span
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies import layers as study
 from kernbench.studies.layers_lists import LISTS, layers, select, source
-from kernbench.studies.layers_work import PLACEMENTS, parts, work
+from kernbench.studies.layers_work import PLACEMENTS, SPLIT_K, parts, work
 from kernbench.topology.builder import resolve_topology
 
 SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 STUDY = study.LayersStudy()
+TRANS = [(True, False), (False, True), (True, True)]
 SHAPES = [(70, 90, 130), (3, 5, 64), (129, 257, 64), (1, 200, 64), (200, 1, 64)]
 
 every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
 
 
 @every_placement
-@pytest.mark.parametrize("shape", SHAPES)
-def test_values_are_those_of_numpy(placement, shape):
-    study.run(SIP, shape, placement, data=True)
+@pytest.mark.parametrize(
+    ("shape", "trans"), [*((shape, (False, False)) for shape in SHAPES), *product(SHAPES[:2], TRANS)]
+)
+def test_values_are_those_of_numpy(placement, shape, trans):
+    study.run(SIP, shape, placement, data=True, trans_a=trans[0], trans_b=trans[1])
 
 
 @every_placement
-def test_values_are_those_of_numpy_where_operands_are_streamed(placement):
+@pytest.mark.parametrize(("shape", "trans"), [((70, 90, 7000), False), ((9, 40, 7000), True)])
+def test_values_are_those_of_numpy_where_operands_do_not_fit_into_tcm(placement, shape, trans):
     small = SIP.with_({"cube.pe.pe_tcm.size_mb": 5.2})
-    study.run(small, (70, 90, 7000), placement, data=True)
+    study.run(small, shape, placement, data=True, trans_a=trans, trans_b=trans)
 
 
 def test_a_wrong_value_is_found(monkeypatch):
-    monkeypatch.setattr(study, "in_order", lambda machine, placement, c: c * np.float16(1.1))
+    monkeypatch.setattr(study, "in_order", lambda machine, placement, c, *_: c * np.float16(1.1))
     with pytest.raises(KernbenchError, match="differs from numpy"):
         study.run(SIP, (70, 90, 130), "rows", data=True)
 
@@ -42,7 +49,9 @@ def test_a_wrong_value_is_found(monkeypatch):
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(PLACEMENTS)), st.integers(1, 300), st.integers(1, 300))
 def test_every_element_is_computed_once(placement, m, n):
-    assert sum(rows * sum(widths) for rows, widths in parts(placement, m, n, SIP.config)) == m * n
+    computed = parts(placement, m, n, 64, SIP.config)
+    copies = sum(1 for rows, _ in computed if rows) if placement == SPLIT_K else 1
+    assert sum(rows * sum(widths) for rows, widths in computed) == copies * m * n
 
 
 @every_placement
@@ -53,10 +62,13 @@ def test_the_slices_serve_what_was_counted(placement):
     moved = zip(traffic.names, traffic.nbytes, strict=True)
     served = sum(nbytes for name, nbytes in moved if ".hbm_ctrl" in name.split("->")[0])
     written = [
-        -(-rows // 32) * sum(-(-width // 32) for width in widths) for rows, widths in parts(placement, m, n, SIP.config)
+        -(-rows // 32) * sum(-(-width // 32) for width in widths)
+        for rows, widths in parts(placement, m, n, k, SIP.config)
     ]
-    acknowledged = 16 * sum(written)
+    acknowledged = 16 * (sum(written) + (2 * 16 if placement == SPLIT_K else 0))
     own = {
+        # and its own partial sums: an eighth of its own, of those of cubes the first and the last PE
+        SPLIT_K: (m + n) * k + (2 * m * n + 2 * (m * n // 16)) * 4 // 2,
         "rows": (m + n) * k,
         "columns": m * k + (m // 32) * n * k,  # B is read again for each block of rows
         "2-D": n * k + _own_rows(m, k),
@@ -80,8 +92,8 @@ def _own_rows(m, k):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_run_beats_its_bound(placement, shape):
     result, _ = study.run(SIP, shape, placement)
-    launch = result.launches[-1]
-    assert work(SIP.config, placement, shape, "f16").bound_ns < (launch.end_ps - launch.start_ps) / 1000
+    start, end = span(result.launches)
+    assert work(SIP.config, placement, shape, "f16").bound_ns < (end - start) / 1000
 
 
 def test_the_bound_is_near_where_nothing_is_remote():
@@ -96,7 +108,7 @@ def test_the_bound_is_near_where_nothing_is_remote():
 
 def test_weights_exist_once():
     m, n, k = 128, 1024, 8192
-    for placement in PLACEMENTS:
+    for placement in ("rows", "columns", "2-D"):
         assert work(SIP.config, placement, (m, n, k), "f16").slice_bytes == 2 * (m * k + k * n + m * n) / 16
 
 
@@ -117,7 +129,7 @@ def test_a_row_counts_what_the_launch_did():
 
 
 def test_unknown_placements_and_layers_are_refused(tmp_path):
-    with pytest.raises(KernbenchError, match="placements: 'diagonal' is unknown; known: rows, columns, 2-D"):
+    with pytest.raises(KernbenchError, match="placements: 'diagonal' is unknown; known: rows, columns, 2-D, split-K"):
         STUDY.run(SIP, placements=["diagonal"], folder=tmp_path / "out")
     with pytest.raises(KernbenchError, match="layer list 'resnet' is unknown"):
         STUDY.run(SIP, layers=["resnet"], folder=tmp_path / "out")
@@ -204,3 +216,29 @@ def test_a_sweep_takes_the_study():
                      workers=1, progress=False).table  # fmt: skip
     assert (table["status"] == "ok").all()
     assert table["energy_uj"].min() > 0
+
+
+def test_narrow_shards_are_read_together():
+    """64 columns on 16 PEs: 4 columns of each; all of them are one block, of two tiles instead of 16."""
+    shape = (64, 64, 512)
+    assert parts("rows", *shape, SIP.config)[0] == (4, [64])
+    result, _ = study.run(SIP, shape, "rows")
+    assert len(result.records.of_kind("composite")) == 16
+    assert work(SIP.config, "rows", shape, "f16").busiest_tiles == 2 * 512 // 64
+
+
+def test_split_k_is_for_long_sums():
+    times = {}
+    for placement in PLACEMENTS:
+        start, end = span(study.run(SIP, (32, 32, 8192), placement)[0].launches)
+        times[placement] = end - start
+    assert 2 * times[SPLIT_K] < min(ps for placement, ps in times.items() if placement != SPLIT_K)
+
+
+@pytest.mark.parametrize("placement", ["rows", "2-D"])
+def test_a_transposed_operand_takes_no_longer(placement):
+    plain, transposed = (
+        study.run(SIP, (64, 2048, 256), placement, trans_a=trans, trans_b=trans)[0].launches[-1]
+        for trans in (False, True)
+    )
+    assert transposed.end_ps - transposed.start_ps == plain.end_ps - plain.start_ps

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from kernbench.analysis.transfer import PARTS
 from kernbench.errors import KernbenchError
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.probe_cases import cases, select
-from kernbench.studies.probe_run import hops, probe
+from kernbench.studies.probe_run import hops, pair_ns, probe
 from kernbench.topology.builder import resolve_topology
+from tests.components.queues_under_test import way_ps
 from tests.reference.traffic import random_machine
 
 DEFAULT = resolve_topology("preset:default")
@@ -43,14 +45,14 @@ def test_check_values(case, ns):
 @given(st.integers(0, 30), st.integers(1, 30_000), st.data())
 def test_alone_the_simulation_takes_the_closed_form(seed, nbytes, data):
     machine = random_machine(seed)
-    case = data.draw(st.sampled_from([case for case in cases(machine).values() if not case.pattern]))
+    case = data.draw(st.sampled_from([case for case in cases(machine).values() if not (case.pattern or case.pair)]))
     [parts] = probe(machine, case, nbytes).parts
     assert parts.queueing == 0
 
 
 @pytest.mark.parametrize("nbytes", [100, 4096, 5000, 100_000])
 def test_a_slow_memory_is_in_the_closed_form(nbytes):
-    single = [case for case in cases(CONSERVATIVE).values() if not case.pattern]
+    single = [case for case in cases(CONSERVATIVE).values() if not (case.pattern or case.pair)]
     slow = [probe(CONSERVATIVE, case, nbytes).parts[0] for case in single]
     fast = [probe(DEFAULT, case, nbytes).parts[0] for case in single]
     assert all(parts.queueing == 0 for parts in slow)
@@ -66,10 +68,10 @@ def test_transfers_that_meet_queue_and_parts_still_sum(name):
 
 
 def test_no_pattern_beats_its_fullest_resource(rows):
-    patterns = [row for row in rows if row["transfers"] > 1]
+    patterns = [row for row in rows if row.get("transfers", 1) > 1]
     assert len({row["case"] for row in patterns}) == 10
     assert all(row["bandwidth_gbs"] < row["fair_gbs"] for row in patterns)
-    assert all(row["hottest_share"] <= 1 for row in rows)
+    assert all(row["hottest_share"] <= 1 for row in patterns)
 
 
 def test_pes_at_their_own_slices_do_not_meet(rows):
@@ -79,8 +81,43 @@ def test_pes_at_their_own_slices_do_not_meet(rows):
 
 
 def test_parts_sum_to_the_mean(rows):
-    for row in rows:
+    for row in (row for row in rows if "mean_ns" in row):
         assert sum(row[f"{part}_ns"] for part in PARTS) == pytest.approx(row["mean_ns"], rel=1e-12)
+
+
+@pytest.mark.parametrize("nbytes", [100, 4096, 10240])
+@pytest.mark.parametrize(("pair", "slice_of"), [("pe-east", "same-half"), ("cube-east", "next-cube")])
+def test_loads_and_stores_from_pe_to_pe_take_the_closed_form(pair, slice_of, nbytes):
+    found = cases(DEFAULT)
+    for command, kind in (("load", "read"), ("store", "write")):
+        [alone] = probe(DEFAULT, found[f"{slice_of}-{kind}"], nbytes).alone
+        assert pair_ns(DEFAULT, found[f"{pair}-{command}"], nbytes) == alone.total / 1000
+
+
+@pytest.mark.parametrize("nbytes", [128, 4096])
+@pytest.mark.parametrize(("pair", "peer"), [("pe-south", (0, 0, 4)), ("cube-south", (0, 4, 0))])
+def test_a_message_of_one_slot_takes_its_way_and_both_ports_of_tcm(pair, peer, nbytes):
+    """Ports of 512 GB/s: one to write what arrives, one to read what is received."""
+    way_ns = way_ps(GraphEngine(DEFAULT), (0, 0, 0), peer, nbytes) / 1000
+    assert pair_ns(DEFAULT, cases(DEFAULT)[f"{pair}-message"], nbytes) == pytest.approx(way_ns + 2 * nbytes / 512)
+
+
+def test_pairs_are_the_next_pe_and_the_next_cube_of_a_row_and_a_column():
+    found = {case.name.removesuffix("-load"): case.pair[1] for case in cases(DEFAULT).values() if case.kind == "load"}
+    assert found == {"pe-east": (0, 0, 1), "pe-south": (0, 0, 4), "cube-east": (0, 1, 0), "cube-south": (0, 4, 0)}
+    places = {"cube.noc.rows": 4, "cube.noc.cols": 6, "cube.noc.removed": [], "sip.cube_mesh.w": 1}
+    turned = DEFAULT.with_({**places, "cube.pe_layout.pe_routers": [[1, 1], [0, 1], [1, 0], [3, 1], [1, 5], [1, 4]]})
+    found = {case.name.removesuffix("-load"): case.pair[1] for case in cases(turned).values() if case.kind == "load"}
+    assert found == {"pe-east": (0, 0, 5), "pe-south": (0, 0, 3), "cube-south": (0, 1, 0)}
+
+
+def test_the_finding_from_pe_to_pe_compares_messages_with_loads(rows):
+    said = [finding for finding in ProbeStudy().findings(rows) if finding.chart == "probe_pe_to_pe"]
+    [text] = [finding.text for finding in said]
+    assert text.startswith("128 B over pe-east take 4.0 ns as a message and 13.6 ns as a load: ")
+    assert "; 4 KiB over pe-east take 36.0 against 30.1 ns: " in text
+    without = [row for row in rows if row["kind"] != "load"]
+    assert not [finding for finding in ProbeStudy().findings(without) if finding.chart == "probe_pe_to_pe"]
 
 
 def test_hops_tell_when_each_link_was_crossed():
@@ -106,14 +143,15 @@ def test_a_machine_has_the_cases_that_it_has_parts_for():
 def test_every_case_runs_on_odd_machines():
     for seed in range(6):
         machine = random_machine(seed)
-        assert len(ProbeStudy().run(machine, sizes=[300])) == len(cases(machine))
+        assert len(ProbeStudy().run(machine, sizes=[300], messages=[300])) == len(cases(machine))
 
 
 def test_bad_parameters_are_refused_before_anything_runs(tmp_path):
     with pytest.raises(KernbenchError, match="did you mean next-cube-read"):
         ProbeStudy().run(DEFAULT, cases=["next-cube"], folder=tmp_path)
-    with pytest.raises(KernbenchError, match="sizes"):
-        ProbeStudy().run(DEFAULT, sizes=[0], folder=tmp_path)
+    for wrong in ({"sizes": [0]}, {"messages": []}):
+        with pytest.raises(KernbenchError, match=f"{next(iter(wrong))} = .* must be bytes >= 1"):
+            ProbeStudy().run(DEFAULT, **wrong, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

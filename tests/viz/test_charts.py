@@ -31,6 +31,19 @@ def test_at_most_the_five_best_lines_of_a_panel_are_drawn():
     assert drawn == {f"w{k}" for k in range(5)}
 
 
+def test_each_panel_draws_its_own_five_best_lines():
+    rows = [
+        {"n": n, "t": float(n * (k if side == "west" else 9 - k)), "who": f"w{k}", "side": side}
+        for k in range(9)
+        for side in ("west", "east")
+        for n in (1, 2)
+    ]
+    spec = json.loads(lines("n", "t", "who", panel="side")(rows, COLUMNS, MACHINE).to_json())
+    drawn = next(iter(spec["datasets"].values()))
+    for side, best in (("west", range(5)), ("east", range(4, 9))):
+        assert {row["who"] for row in drawn if row["side"] == side} == {f"w{k}" for k in best}
+
+
 def test_a_line_is_labelled_once_at_its_last_point():
     chart = Chart("c", lines("n", "t", "who"), "title", where=lambda row: row["sips"] == "2 SIPs")
     labels = [(row["_label"], row["n"]) for row in data_of(chart) if row["_label"]]
