@@ -26,23 +26,27 @@ from typing import TYPE_CHECKING, Any
 from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
 
 if TYPE_CHECKING:
+    from kernbench import ccl
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.run import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine.limits import Limits
+    from kernbench.studies.best_product import gemm
     from kernbench.sweeps.sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
     read = Result.load
 
-__all__ = ["DPPolicy", "Limits", "compare", "load", "read", "run", "session", "sweep"]
+__all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "read", "run", "session", "sweep"]
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
     "Limits": "kernbench.sim_engine.limits:Limits",
+    "ccl": "kernbench.ccl",
     "compare": "kernbench.analysis.compare:compare",
+    "gemm": "kernbench.studies.best_product:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
     "read": "kernbench.analysis.result:Result.load",
     "run": "kernbench.benches.run:run",
@@ -58,7 +62,8 @@ def __getattr__(name: str) -> Any:
     from operator import attrgetter
 
     module, _, attribute = _WHERE[name].partition(":")
-    globals()[name] = value = attrgetter(attribute)(import_module(module))
+    found = import_module(module)
+    globals()[name] = value = attrgetter(attribute)(found) if attribute else found
     return value
 
 

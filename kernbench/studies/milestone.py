@@ -169,13 +169,16 @@ def run(
 def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
     """Move a finished report to its place, at once: whenever this is interrupted, a whole report is there.
 
-    Files to `keep` in `out` stay there. Finished points do not: the shared cache has them.
+    Files to `keep` in `out` stay there, unless the new report has one of their name. Finished points do not stay: the
+    shared cache has them.
     """
     former = out.with_name(f".{out.name}.former")
     _recover(out)
     if out.exists():
         for path in keep:
             target = work / path.relative_to(out)
+            if target.exists():
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
         out.rename(former)

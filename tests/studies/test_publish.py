@@ -53,6 +53,13 @@ def test_files_that_no_report_wrote_stay(tmp_path):
     assert content(out) == {"README.md": b"new", "rows.json": b"new", "notes.txt": b"mine"}
 
 
+def test_a_report_without_a_stamp_is_replaced_too(tmp_path):
+    """A committed report has no stamp in a fresh clone."""
+    out = made(tmp_path / "out", "former")
+    milestone.publish(made(tmp_path / "work", "new"), out, foreign(out))
+    assert content(out) == {"README.md": b"new", "rows.json": b"new"}
+
+
 @pytest.mark.parametrize("former", [True, False])
 def test_a_move_interrupted_half_way_is_undone(tmp_path, former):
     out = tmp_path / "out"

@@ -1,0 +1,354 @@
+"""`kb.ccl.choose`: which algorithm is fastest for a collective on a system of SIPs, why, and what to change first.
+
+Times are those of the device: from the first program's start to the last one's end, without the launch by the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from itertools import product
+from math import isqrt
+from typing import TYPE_CHECKING, Any
+
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.tuner import Decision, Tuner
+from kernbench.config import COLLECTIVES
+from kernbench.errors import ArgumentError
+from kernbench.registry import hint
+from kernbench.runtime_api.collective import run, simulator
+from kernbench.studies.ccl import CclStudy
+from kernbench.sweeps.sensitivity import ranked, sensitivity
+from kernbench.topology.builder import Machine, resolve_topology
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kernbench.analysis.why import Why
+    from kernbench.ccl.lane import Target
+
+Cells = tuple[str, ...]
+
+_SIMULATED = 3  # of the candidates by closed form
+_ITEMSIZE = 2
+_GRIDS = ("torus_2d", "mesh_2d_no_wrap")
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+# What is halved and doubled, one resource at a time.
+_RESOURCES = {
+    "bandwidth between SIPs": "system.sip_link.bw_gbs",
+    "latency between SIPs": "system.sip_link.latency_ns",
+    "UCIe bandwidth": "cube.ucie.bw_gbs",
+    "latency of UCIe ports": "cube.ucie.port_ns",
+    "mesh bandwidth": "cube.noc.link_bw_gbs",
+    "HBM bandwidth": "cube.hbm.channel_bw_gbs",
+    "vector engine": "cube.pe.pe_math.clock_ghz",
+    "issue of commands": "cube.pe.pe_cpu.command_ns",
+    "slots": "n_slots",
+    "bytes of a slot": "slot_size",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A collective with a SIP's tensor on some of its PEs, and the fastest algorithm there.
+
+    Attributes
+    ----------
+    where : str
+        Which PEs hold it.
+    pes, nbytes : int
+        How many, and bytes of the shard of each.
+    algorithm : str
+    n_slots : int
+    simulated_ns : float
+    """
+
+    where: str
+    pes: int
+    nbytes: int
+    algorithm: str
+    n_slots: int
+    simulated_ns: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CollectiveChoice:
+    """The fastest algorithm for a collective; it prints itself and shows itself in a notebook.
+
+    Attributes
+    ----------
+    decision : Decision
+        Lower bound, and candidates, of which the best three by closed form are simulated.
+    spreads : tuple of Spread
+        The same bytes on other PEs, fastest first.
+    changes : DataFrame or None
+        Each resource halved and doubled, as `kernbench.sweeps.sensitivity.ranked` has it; None if not asked for.
+    launched_ns : float
+        Time of the winner with its launch by the host.
+    why : Why
+        The critical path of the winner, from its launch on.
+    """
+
+    system: str
+    decision: Decision
+    spreads: tuple[Spread, ...]
+    changes: pd.DataFrame | None
+    launched_ns: float
+    why: Why
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the fastest algorithm."""
+        return self.decision.algorithm
+
+    @property
+    def simulated_ns(self) -> float:
+        """Its time on the device."""
+        return self.decision.best.ns
+
+    @property
+    def title(self) -> str:
+        """What was asked and the answer."""
+        d = self.decision
+        over = f"{d.best.ns / d.bound_ns:.2f}x the lower bound of {d.bound_ns:,.0f} ns ({d.bound_by})"
+        return (
+            f"{d.collective} of {d.nbytes:,} B over {self.system}: {d.algorithm} with {d.n_slots} slots, "
+            f"{d.best.ns:,.0f} ns, {over if d.bound_ns else 'no lower bound'}"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What placement and machine would change, a sentence each."""
+        best, own = self.spreads[0], self.simulated_ns
+        said = [f"with its launch by the host: {self.launched_ns:,.0f} ns"]
+        if best.simulated_ns < own:
+            said.append(f"on {best.where} it takes {best.simulated_ns:,.0f} ns, by {best.algorithm}")
+        if self.changes is not None:
+            first = self.changes.iloc[0]
+            how = "halve" if first["first"] == "down" else "double"
+            said.append(
+                f"change first: {how} {first['factor']}, {-first['gain_pct']:+.1f} % time"
+                if first["gain_pct"] > 0
+                else "no resource that is halved or doubled makes it faster"
+            )
+        return said
+
+    def tables(self) -> dict[str, tuple[Cells, list[Cells]]]:
+        """Return the tables of the page by heading: column heads, and rows of text."""
+        d = self.decision
+        found: dict[str, tuple[Cells, list[Cells]]] = {
+            "Algorithms": (
+                ("algorithm", "slots", "closed form [ns]", "simulated [ns]"),
+                [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in d.candidates],
+            ),
+            f"{d.nbytes:,} B of a SIP on other PEs": (
+                ("held by", "bytes each", "fastest", "slots", "simulated [ns]"),
+                [(x.where, f"{x.nbytes:,}", x.algorithm, str(x.n_slots), _ns(x.simulated_ns)) for x in self.spreads],
+            ),
+        }
+        if self.changes is not None:
+            found["Each resource halved and doubled, same algorithm"] = (
+                ("resource", "halved", "doubled"),
+                [
+                    (str(row["factor"]), _change(row["down_pct"]), _change(row["up_pct"]))
+                    for row in self.changes.to_dict("records")
+                ],
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain values."""
+        changes = [] if self.changes is None else self.changes.to_dict("records")
+        return {
+            "system": self.system, **asdict(self.decision), "algorithm": self.algorithm,
+            "simulated_ns": self.simulated_ns, "launched_ns": self.launched_ns,
+            "spreads": [asdict(x) for x in self.spreads], "changes": changes, "notes": self.notes,
+            "why": self.why.to_dict(),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        lines = [f"{self.title} (machine {self.decision.machine[:12]})", *(f"  {note}" for note in self.notes)]
+        for heading, (head, rows) in self.tables().items():
+            cells = [head, *rows]
+            widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+            lines += ["", heading]
+            for row in cells:
+                aligned = (
+                    f"{x:<{w}}" if not i else f"{x:>{w}}" for i, (x, w) in enumerate(zip(row, widths, strict=True))
+                )
+                lines.append("  " + "  ".join(aligned).rstrip())
+        lines += [f"  {name}: does not run here: {why}" for name, why in self.decision.refused.items()]
+        return "\n".join([*lines, "", repr(self.why)])
+
+    def _repr_html_(self) -> str:
+        parts = [f"<div><b>{escape(self.title)}</b></div>", *(f"<div>{escape(note)}</div>" for note in self.notes)]
+        for heading, (head, rows) in self.tables().items():
+            heads = "".join(f"<th>{escape(x)}</th>" for x in head)
+            body = "".join(f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in rows)
+            parts.append(
+                f"<div style='margin-top:8px'><b>{escape(heading)}</b></div>"
+                f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+            )
+        return "".join([*parts, self.why._repr_html_()])
+
+
+def _ns(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _change(percent: float | None) -> str:
+    return "-" if percent is None or percent != percent else f"{percent:+.1f} %"  # noqa: PLR0124 - NaN
+
+
+def choose(
+    nbytes: int | str,
+    *,
+    sips: int | str | None = None,
+    topology: str | None = None,
+    collective: str = "all_reduce",
+    machine: Machine | str | Mapping[str, Any] | None = None,
+    changes: bool = True,
+) -> CollectiveChoice:
+    """Return the fastest algorithm for a collective, why it takes as long, and what to change first.
+
+    Parameters
+    ----------
+    nbytes : int or str
+        Of the tensor of each SIP, held by its first PE: 65536 or "64KiB".
+    sips : int, str or None
+        How many, or a grid as "4x2" (columns x rows); a count takes the squarest grid. Default: those of the machine.
+    topology : str or None
+        Of the links between SIPs: ring_1d, torus_2d, mesh_2d_no_wrap or fully_connected. Default: the machine's.
+    collective : str
+        all_reduce, broadcast, ...
+    machine : Machine, str, mapping or None
+        As for `kb.load`.
+    changes : bool
+        Whether to simulate the winner with each resource halved and doubled.
+
+    Returns
+    -------
+    CollectiveChoice
+
+    Raises
+    ------
+    ArgumentError
+        If a size, a grid or a collective is not one.
+    ConfigError
+        If the machine cannot have these SIPs, or no algorithm runs there.
+
+    Examples
+    --------
+    >>> choose("1KiB", sips=2, machine="preset:small", changes=False).algorithm
+    'recursive_doubling_allreduce'
+    """
+    size = bytes_of(nbytes)
+    if collective not in COLLECTIVES:
+        raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
+    where = system_of(resolve_topology(machine), sips, topology)
+    tuner = _tuner(where, collective)
+    decision = _decided(tuner, collective, size, [(0, 0)])
+    spreads = [_spread(tuner, collective, size, *spread) for spread in _spreads(where)]
+    found = tuple(sorted((x for x in spreads if x is not None), key=lambda x: x.simulated_ns))
+    ran = run(where, tuner.plan(decision, range(where.config.n_sips)), size)
+    launch = ran.result.launches
+    start, end = min(x.start_ps for x in launch), max(x.end_ps for x in launch)
+    ranking = _changes(where, decision, size) if changes else None
+    return CollectiveChoice(_named(where), decision, found, ranking, (end - start) / 1000, ran.result.why(launch[0]))
+
+
+def bytes_of(text: int | str) -> int:
+    """Return a number of bytes: 65536, "65536", "64KiB".
+
+    >>> bytes_of("64KiB"), bytes_of("1 MiB"), bytes_of(100)
+    (65536, 1048576, 100)
+    """
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(text).strip())
+    if match is None or match.group(2).upper() not in _UNITS or isinstance(text, bool):
+        raise ArgumentError(f"bytes = {text!r} must be a whole number, with KiB, MiB or GiB or without a unit")
+    found = int(match.group(1)) * _UNITS[match.group(2).upper()]
+    if found < _ITEMSIZE or found % _ITEMSIZE:
+        raise ArgumentError(f"bytes = {text!r} must be a multiple of {_ITEMSIZE}, an element of f16, and not 0")
+    return found
+
+
+def system_of(machine: Machine, sips: int | str | None, topology: str | None) -> Machine:
+    """Return the machine with other SIPs: a count, or a grid as "4x2", and their topology."""
+    given = machine.config.system.sips
+    name = topology or given.topology
+    if sips is None and topology is None:
+        return machine
+    match = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", str(given.count if sips is None else sips).strip())
+    if match is None or isinstance(sips, bool):
+        raise ArgumentError(f"sips = {sips!r} must be a number of SIPs, or a grid as 4x2: columns x rows")
+    w, h = int(match.group(1)), match.group(2)
+    count = w * int(h) if h else w
+    values: dict[str, Any] = {"count": count, "topology": name, "w": None, "h": None}
+    if name in _GRIDS and count:
+        rows = int(h) if h else next(r for r in range(isqrt(count), 0, -1) if count % r == 0)
+        values |= {"w": count // rows, "h": rows}
+    return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
+
+
+def _named(machine: Machine) -> str:
+    sips = machine.config.system.sips
+    grid = f" {sips.w}x{sips.h}" if sips.w and sips.h else ""
+    return f"{sips.count} SIPs, {sips.topology}{grid}"
+
+
+def _tuner(machine: Machine, collective: str) -> Tuner:
+    config = load_ccl_config(machine=machine.config)
+    known = [resolve_algorithm_config(name, config) for name in names(config, collective, "rank")]
+    return Tuner(machine, known, simulate=simulator(machine), refine=_SIMULATED)
+
+
+def _decided(tuner: Tuner, collective: str, nbytes: int, places: Sequence[Target]) -> Decision:
+    return tuner.choose(collective, nbytes, places=places, itemsize=_ITEMSIZE)
+
+
+def _spreads(machine: Machine) -> list[tuple[str, list[Target]]]:
+    cubes, pes = machine.config.cubes_per_sip, machine.config.pes_per_cube
+    found = [
+        ("one PE", 1, 1), (f"the {pes} PEs of a cube", 1, pes), (f"a PE of each of {cubes} cubes", cubes, 1),
+        (f"all {cubes * pes} PEs", cubes, pes),
+    ]  # fmt: skip
+    shapes = {(c, p): name for name, c, p in reversed(found)}  # a machine of one cube has two of them
+    return [(name, list(product(range(c), range(p)))) for (c, p), name in reversed(shapes.items())]
+
+
+def _spread(tuner: Tuner, collective: str, nbytes: int, where: str, places: list[Target]) -> Spread | None:
+    """Return the fastest algorithm with a SIP's bytes over some PEs; None if an element is more than a PE's share."""
+    each = nbytes // len(places) // _ITEMSIZE * _ITEMSIZE
+    if each * len(places) != nbytes:
+        return None
+    decision = _decided(tuner, collective, each, places)
+    return Spread(where, len(places), each, decision.algorithm, decision.n_slots, decision.best.ns)
+
+
+def _changes(machine: Machine, decision: Decision, nbytes: int) -> pd.DataFrame:
+    """Return how the time of the winner answers to each resource, halved and doubled."""
+    own = machine.spec
+    slots: dict[str, Any] = {"n_slots": decision.n_slots, "slot_size": machine.config.cube.pe.pe_ipcq.slot_bytes}
+
+    def value(field: str) -> Any:
+        if field in slots:
+            return slots[field]
+        found: Any = own
+        for part in field.split("."):
+            found = found[part]
+        return found
+
+    def scaled(field: str, factor: float) -> Any:
+        now = value(field)
+        return max(1, int(now * factor)) if isinstance(now, int) and field in slots else now * factor
+
+    factors = {
+        name: {"down": {field: scaled(field, 0.5)}, "up": {field: scaled(field, 2)}}
+        for name, field in _RESOURCES.items()
+        if value(field)
+    }
+    parameters = {"algorithm": decision.algorithm, "nbytes": nbytes, **slots}
+    answers = sensitivity(machine, CclStudy().simulate, factors, parameters=parameters, workers=1, progress=False)
+    return ranked(answers.sweep.ok, "latency_ns")

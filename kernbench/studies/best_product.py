@@ -1,0 +1,393 @@
+"""`kb.gemm`: which placement of a product over a SIP is fastest, how fast, and why.
+
+Each placement has a closed form: the time of the busiest link, memory or matrix engine, and of empty launches. Those
+near the best are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from html import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.analysis.blame import blame
+from kernbench.analysis.ideal import macs_per_ns
+from kernbench.analysis.launches import span
+from kernbench.dtypes import as_dtype
+from kernbench.errors import ArgumentError, ConfigError
+from kernbench.kernels.partition import chunk
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.policy.routing import reverse, router_of
+from kernbench.runtime_api.program import run_program
+from kernbench.studies.layers import obstacle, run
+from kernbench.studies.layers_work import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, spans, work
+from kernbench.topology import naming
+from kernbench.topology.builder import Machine, resolve_topology
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.analysis.why import Why
+    from kernbench.runtime_api.context import RuntimeContext
+
+_TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
+_NEAR = 1.3  # placements whose closed form is within this factor of the best are simulated
+_IDLE = 0.5  # a placement that leaves more of the PEs idle is warned about
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A placement of a product.
+
+    Attributes
+    ----------
+    placement : str
+    estimate_ns : float or None
+        By closed form; None where it does not fit.
+    limiter : str
+        What takes that long, or why it does not fit.
+    pes : int
+        PEs that compute.
+    remote_bytes : int
+        What PEs read from other PEs' memory.
+    simulated_ns : float or None
+        From the launch leaving the host to the last completion coming back; None if it was not simulated.
+    """
+
+    placement: str
+    estimate_ns: float | None
+    limiter: str
+    pes: int
+    remote_bytes: int
+    simulated_ns: float | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProductChoice:
+    """The placements of C[m, n] = A[m, k] B[k, n], the best simulated; it prints itself and shows itself in a notebook.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        Those that were simulated first, fastest first; then by closed form.
+    utilization : float
+        Useful share of the SIP's matrix rate in the time of the best.
+    why : Why
+        The critical path of the best one's longest launch.
+    """
+
+    shape: Shape
+    dtype: str
+    trans_a: bool
+    trans_b: bool
+    machine: str
+    all_pes: int
+    candidates: tuple[Candidate, ...]
+    utilization: float
+    why: Why
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest placement."""
+        return self.candidates[0]
+
+    @property
+    def simulated_ns(self) -> float:
+        """Its time."""
+        assert self.best.simulated_ns is not None
+        return self.best.simulated_ns
+
+    @property
+    def warnings(self) -> list[str]:
+        """Placements that leave most PEs idle, a sentence for each."""
+        return [
+            f"{x.placement} leaves {self.all_pes - x.pes} of {self.all_pes} PEs idle"
+            for x in self.candidates
+            if x.estimate_ns is not None and x.pes < (1 - _IDLE) * self.all_pes
+        ]
+
+    @property
+    def title(self) -> str:
+        """What was asked and the answer."""
+        m, n, k = self.shape
+        a, b = "A'" if self.trans_a else "A", "B'" if self.trans_b else "B"
+        return (
+            f"C[{m}, {n}] = {a} {b}, k = {k}, {self.dtype}, over {self.all_pes} PEs: {self.best.placement}, "
+            f"{self.simulated_ns:,.0f} ns, {self.utilization:.1%} of the matrix rate"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain values."""
+        m, n, k = self.shape
+        return {
+            "m": m, "n": n, "k": k, "dtype": self.dtype, "trans_a": self.trans_a, "trans_b": self.trans_b,
+            "machine": self.machine, "placement": self.best.placement, "simulated_ns": self.simulated_ns,
+            "utilization": self.utilization, "candidates": [asdict(x) for x in self.candidates],
+            "warnings": self.warnings, "why": self.why.to_dict(),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        cells = [_HEAD, *self._cells()]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(_HEAD))]
+        table = ["  ".join(_aligned(i, cell, w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+                 for row in cells]  # fmt: skip
+        warned = [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join([f"{self.title} (machine {self.machine[:12]})", "", *table, *warned, "", repr(self.why)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr>{''.join(f'<td style={_STYLE[i in _NUMBERS]}>{escape(x)}</td>' for i, x in enumerate(row))}</tr>"
+            for row in self._cells()
+        )
+        head = "".join(f"<th style={_STYLE[i in _NUMBERS]}>{escape(x)}</th>" for i, x in enumerate(_HEAD))
+        warned = "".join(f"<div>warning: {escape(warning)}</div>" for warning in self.warnings)
+        return (
+            f"<div><b>{escape(self.title)}</b> <span style='opacity:.7'>machine {self.machine[:12]}</span></div>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{warned}{self.why._repr_html_()}"
+        )
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                x.placement,
+                "-" if x.estimate_ns is None else f"{x.estimate_ns:,.0f}",
+                "-" if x.simulated_ns is None else f"{x.simulated_ns:,.0f}",
+                str(x.pes),
+                f"{x.remote_bytes / 1e6:,.3f}",
+                x.limiter,
+            )
+            for x in self.candidates
+        ]
+
+
+_HEAD = ("placement", "closed form [ns]", "simulated [ns]", "PEs", "remote [MB]", "limited by")
+_NUMBERS = (1, 2, 3, 4)
+_STYLE = {True: '"text-align:right"', False: '"text-align:left"'}
+
+
+def _aligned(i: int, cell: str, width: int) -> str:
+    return f"{cell:>{width}}" if i in _NUMBERS else f"{cell:<{width}}"
+
+
+def gemm(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    machine: Machine | str | Mapping[str, Any] | None = None,
+    dtype: str = "f16",
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> ProductChoice:
+    """Return the best placement of C[m, n] = A[m, k] B[k, n] over a SIP, and why it takes as long.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Rows of A and C, columns of B and C, columns of A and rows of B.
+    machine : Machine, str, mapping or None
+        As for `kb.load`.
+    dtype : str
+        Type of A, B and C: "f16" or "bf16".
+    trans_a, trans_b : bool
+        Whether A is stored as [k, m], and B as [n, k].
+
+    Returns
+    -------
+    ProductChoice
+        The placements by closed form, those near the best one simulated, and the critical path of the fastest.
+
+    Raises
+    ------
+    ArgumentError
+        If a size is less than 1, or the type is another.
+    ConfigError
+        If no placement fits in HBM.
+
+    Examples
+    --------
+    >>> gemm(32, 32, 4096, machine="preset:small").best.placement
+    'split-K'
+    """
+    sizes = {"m": m, "n": n, "k": k}
+    wrong = [f"{name} = {size!r} must be a whole number >= 1" for name, size in sizes.items() if not _is_size(size)]
+    if dtype not in _DTYPES:
+        wrong.append(f"dtype = {dtype!r} is unknown; known: {', '.join(_DTYPES)}")
+    if wrong:
+        raise ArgumentError("\n".join(wrong))
+    where, shape = resolve_topology(machine), (m, n, k)
+    found = ranked(where, shape, dtype, trans_a, trans_b)
+    least = found[0].estimate_ns
+    if least is None:
+        raise ConfigError([f"{m} x {n} x {k}: no placement fits: {found[0].limiter}"])
+    near = [x for x in found if x.estimate_ns is not None and x.estimate_ns <= _NEAR * least]
+    results = {x.placement: _simulated(where, x.placement, shape, dtype, trans_a, trans_b) for x in near}
+    times = {placement: _ns(result) for placement, result in results.items()}
+    timed = sorted((replace(x, simulated_ns=times[x.placement]) for x in near), key=lambda x: times[x.placement])
+    result, ns = results[timed[0].placement], times[timed[0].placement]
+    peak = macs_per_ns(where.config, dtype) * where.config.pes_per_sip
+    longest = max(result.launches, key=lambda launch: launch.end_ps - launch.start_ps)
+    return ProductChoice(
+        shape, dtype, trans_a, trans_b, where.hash, where.config.pes_per_sip, (*timed, *found[len(near) :]),
+        m * n * k / (peak * ns), result.why(longest),
+    )  # fmt: skip
+
+
+def _simulated(machine: Machine, placement: str, shape: Shape, dtype: str, trans_a: bool, trans_b: bool) -> Result:
+    tiles = work(machine.config, placement, shape, dtype, trans_a, trans_b).tiles
+    log = "tile" if tiles <= _TILES else "operation"
+    return run(machine, shape, placement, dtype=dtype, trans_a=trans_a, trans_b=trans_b, log=log)[0]
+
+
+def _ns(result: Result) -> float:
+    start, end = span(result.launches)
+    return (end - start) / 1000
+
+
+_DTYPES = ("f16", "bf16")
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def ranked(machine: Machine, shape: Shape, dtype: str, trans_a: bool, trans_b: bool) -> list[Candidate]:
+    """Return all placements by closed form, best first; those that do not fit last."""
+    found = []
+    for placement in PLACEMENTS:
+        asked = work(machine.config, placement, shape, dtype, trans_a, trans_b)
+        fault = obstacle(machine, asked)
+        ns, limiter = (None, fault) if fault else _form(machine, placement, shape, dtype, asked)
+        found.append(Candidate(placement, ns, limiter, asked.pes, asked.remote_bytes))
+    return sorted(found, key=lambda x: (x.estimate_ns is None, x.estimate_ns or 0.0))
+
+
+def _form(machine: Machine, placement: str, shape: Shape, dtype: str, asked: Work) -> tuple[float, str]:
+    """Return the closed form of a placement and what limits it.
+
+    Notes
+    -----
+    The sum over its launches of: the time of an empty one; the longest of the tiles of the busiest PE at the matrix
+    rate, and for each link and memory its bytes over its bandwidth; and the latency of a read from each PE whose memory
+    is read, as many at a time as may be outstanding. Nothing waits for anything else.
+    """
+    tile = machine.config.cube.pe.pe_gemm.tile
+    matrix_ns = asked.busiest_tiles * tile.m * tile.k * tile.n / macs_per_ns(machine.config, dtype)
+    total, longest = 0.0, (0.0, "")
+    for i, reads in enumerate(_reads(machine, placement, shape, as_dtype(dtype).itemsize)):
+        ns, resource = _routes(machine).busiest(reads)
+        if not i and matrix_ns >= ns:
+            ns, resource = matrix_ns, "matrix engine"
+        total += ns + _routes(machine).latency_ns(reads) + _launch_ns(machine)
+        longest = max(longest, (ns, resource))
+    return total, longest[1]
+
+
+def _reads(machine: Machine, placement: str, shape: Shape, item: int) -> list[np.ndarray]:
+    """Return for each launch the bytes that every PE (row) reads from and writes to every PE's memory (column)."""
+    (m, n, k), config = shape, machine.config
+    pes, each = config.pes_per_sip, config.pes_per_cube
+    rows, columns, depths = (np.array(spans(size, config)) for size in (m, n, k))
+    own = np.eye(pes)
+    cube = np.arange(pes) // each
+    same_cube = cube[:, None] == cube[None, :]
+    if placement == SPLIT_K:
+        holds = depths[:, 1] > 0
+        cubes = np.array([holds[cube == c].any() for c in range(config.cubes_per_sip)])
+        in_cube = np.array([chunk(m * n, each, i % each) for i in range(pes)])
+        shares = np.array(spans(m * n, config))
+        partial = own * (m * n * PART_BYTES * holds)[:, None]
+        return [
+            own * ((m + n) * depths[:, 1] * item)[:, None] + partial,
+            (same_cube & holds[None, :]) * in_cube[:, 1:] * PART_BYTES + own * in_cube[:, 1:] * PART_BYTES,
+            _overlaps(shares, in_cube) * cubes[cube][None, :] * PART_BYTES + own * shares[:, 1:] * item,
+        ]
+    if placement == "columns":
+        active = columns[:, 1] > 0
+        again = -(-m // config.cube.pe.pe_gemm.tile.m)
+        read = np.broadcast_to(rows[:, 1] * k * item, (pes, pes)) + own * (again * columns[:, 1] * k * item)[:, None]
+        written = m * columns[:, 1]
+    elif placement == "rows":
+        active = rows[:, 1] > 0
+        read = np.broadcast_to(columns[:, 1] * k * item, (pes, pes)) + own * (rows[:, 1] * k * item)[:, None]
+        written = rows[:, 1] * n
+    else:
+        wanted = np.array([chunk(m, each, i % each) for i in range(pes)])
+        widths = np.array([chunk(n, config.cubes_per_sip, i // each)[1] for i in range(pes)])
+        active = (wanted[:, 1] > 0) & (widths > 0)
+        read = _overlaps(wanted, rows) * k * item + same_cube * columns[:, 1] * k * item
+        written = wanted[:, 1] * widths
+    return [active[:, None] * (read + own * (written * item)[:, None])]
+
+
+def _overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return how much each span (start, size) of `a` has in common with each of `b`."""
+    low = np.maximum(a[:, None, 0], b[None, :, 0])
+    high = np.minimum(a.sum(axis=1)[:, None], b.sum(axis=1)[None, :])
+    common: np.ndarray = np.maximum(0, high - low)
+    return common
+
+
+class _Routes:
+    """The links and memories that reads between the PEs of a SIP use."""
+
+    def __init__(self, machine: Machine) -> None:
+        config, graph, router = machine.config, machine.graph, router_of(machine.graph)
+        each = config.pes_per_cube
+        places = [divmod(i, each) for i in range(config.pes_per_sip)]
+        number: dict[tuple[str, str], int] = {}
+        pairs, links, ways = [], [], []
+        for i, reader in enumerate(places):
+            for j, holder in enumerate(places):
+                path = router.path(naming.pe_dma(0, *reader), naming.hbm(0, *holder))
+                ways.append(sum(graph.edge(*link).latency_ps for link in pairwise(path)))
+                for link in pairwise(reverse(path)):
+                    pairs.append(i * len(places) + j)
+                    links.append(number.setdefault(link, len(number)))
+        self._pairs, self._links = np.array(pairs), np.array(links)
+        self._names = [f"{src}->{dst}" for src, dst in number]
+        self._bw_gbs = np.array([graph.edge(*link).bw_gbs for link in number])
+        hbm = config.cube.hbm
+        there_and_back = 2 * np.array(ways).reshape(len(places), -1) / 1000
+        self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
+        self._slice_gbs = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+
+    def busiest(self, nbytes: np.ndarray) -> tuple[float, str]:
+        """Return the time of the busiest link or memory [ns], and its kind."""
+        carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
+        ns = carried / self._bw_gbs
+        link, served = int(ns.argmax()), float(nbytes.sum(axis=0).max() / self._slice_gbs)
+        if served >= ns[link]:
+            return served, "HBM slice"
+        return float(ns[link]), blame("serialization", self._names[link]).group
+
+    def latency_ns(self, nbytes: np.ndarray) -> float:
+        """Return the latency of one read for each pair of PEs [ns], of the PE that waits longest."""
+        return float(((nbytes > 0) * self._latency_ns).sum(axis=1).max())
+
+
+@lru_cache(maxsize=4)
+def _routes(machine: Machine) -> _Routes:
+    return _Routes(machine)
+
+
+@lru_cache(maxsize=4)
+def _launch_ns(machine: Machine) -> float:
+    """Return the time of a launch on all PEs that does nothing, simulated."""
+
+    def program(torch: RuntimeContext) -> None:
+        everywhere = DPPolicy(cube="row_wise", pe="row_wise")
+        x = torch.empty((machine.config.pes_per_sip, 1), dtype="f16", device="ahbm", dp=everywhere)
+        torch.ahbm.synchronize()
+        torch.launch("nothing", _nothing, x)
+
+    start, end = span(run_program(machine, program).launches)
+    return (end - start) / 1000
+
+
+def _nothing(x_ptr: object, *, tl: object) -> None:
+    pass
