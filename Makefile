@@ -3,7 +3,7 @@
 #   make lab          JupyterLab on copies of the notebooks, in lab/, which git ignores
 #   make docs         notebooks and reports as pages that need no net, into build/docs
 #   make test         every test that needs nothing but the package, notebooks included
-#   make test-all     those, and the browser's, the definition's, the oracle's and a short campaign
+#   make test-all     those, and the browser's, the definition's, the oracle's, the build's and a short campaign
 #   make check        format, lint, types, spelling, layers, docs, pairs
 #   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make fuzz         the campaign that tries to break the package (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
@@ -54,7 +54,7 @@ docs: core
 	$(PY) -m kernbench.notebook.site build/docs
 
 # One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
-APART := tests/notebook/test_browser.py tests/oracle tests/fuzz
+APART := tests/notebook/test_browser.py tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
 test: core
 	$(PYTEST) -n logical --dist loadfile tests kernbench $(APART:%=--ignore=%) \
 	  --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks milestones

@@ -134,6 +134,31 @@ class DTensor:
 
     __rmul__ = __mul__
 
+    def __iadd__(self, other: DTensor | float) -> Self:
+        """Add to every element; the placements stay."""
+        return self._become(self + other)
+
+    def __imul__(self, other: DTensor | float) -> Self:
+        """Multiply every element; the placements stay."""
+        return self._become(self * other)
+
+    def _become(self, result: DTensor) -> Self:
+        if result.placements != self.placements:
+            raise PlacementError(
+                f"an operator in place would change the placements from {self.placements} to {result.placements}; "
+                "redistribute an operand, or bind the result to a name: x = x + y"
+            )
+        self._local.copy_(result.to_local())
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        # torch compares element by element; Python would compare the objects.
+        if isinstance(other, (DTensor, Tensor, *_NUMBERS)):
+            raise TypeError("tensors have no comparison here: compare their values, x.full_tensor().numpy() == ...")
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
     def relu(self) -> DTensor:
         """Return max(x, 0)."""
         return ops.unary("relu", self)

@@ -129,13 +129,10 @@ def _chart(
 ) -> Chart:
     """Return a chart of the rows of a slice that ran, with derived columns."""
 
-    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-        return draw(derive(seen(rows)), columns, machine)
-
     def taken(row: Mapping[str, Any]) -> bool:
         return bool(row["slice"] == slice_name and row.get("latency_ns") and where(row))
 
-    return Chart(f"ccl_{name}", drawn, title, where=taken, caption=caption)
+    return Chart(f"ccl_{name}", draw, title, taken, caption, lambda rows: derive(seen(rows)))
 
 
 def _few(rows: list[Row]) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.ideal import macs_per_ns
@@ -29,7 +29,7 @@ METHOD = (
     "norms, rotary embedding and activation are not among them, nor is anything overlapped."
 )
 
-RUN, WAY, TIME_US, PES, LINE = "run", "way", "time_us", "all_pes", "line"
+RUN, TIME_US, PES, LINE = "run", "time_us", "all_pes", "line"
 WITH_LINEAR = "with_linear_tokens_per_s_per_sip"
 RING, MERGED = "K/V round a ring", "parts merged"
 COLUMNS = {
@@ -115,25 +115,18 @@ def _us(row: Row) -> str:
     return f"{row['makespan_ns'] / 1000:,.2f} us"
 
 
-def _timed(row: Row, line: str) -> list[Row]:
-    """Return the points of a row in a chart of time: the simulated one, and its lower bound."""
-    bound = "lower bound" if line in ("", "bound") else f"{line}, bound"
-    return [
-        {**row, LINE: line, TIME_US: row["makespan_ns"] / 1000},
-        {**row, LINE: bound, TIME_US: row["bound_ns"] / 1000},
-    ]
+def _named(rows: Iterable[Row]) -> list[Row]:
+    return [{**row, RUN: _name(row)} for row in rows]
 
 
-def _halving(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw how much longer runs take at half the speed of each part."""
-    shown = [{**row, RUN: _name(row)} for row in slowdowns(rows)]
-    draw = kinds.bars("longer_pct", "part", panel=RUN, label=".0f")
-    return draw(shown, columns, machine)
+def _timed(row: Row, line: str, column: str = "makespan_ns") -> Row:
+    """Return the point of a row on a line of a chart of time."""
+    return {**row, LINE: line, TIME_US: row[column] / 1000}
 
 
 def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw shares of the critical path, and how busy the engines of a PE are on average."""
-    named = [{**row, RUN: _name(row)} for row in rows]
+    named = _named(rows)
     path = kinds.parts(RUN, list(_PATH), colours=_PATH)(named, columns, machine)
     busy = [
         {RUN: row[RUN], "engine": engine, "busy": 100 * row[column] / row["makespan_ns"]}
@@ -144,10 +137,9 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
     return path.properties(title="Share of the critical path") | table.properties(title="Busy, mean of all PEs [%]")
 
 
-def _overlapped(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw what part of the time of all PEs messages are hidden or exposed."""
-    named = {_name(row): {**row, RUN: _name(row)} for row in rows if row["ranks"] > 1}
-    return kinds.parts(RUN, list(_OVERLAP), colours=_OVERLAP)(list(named.values()), columns, machine)
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """Return the runs of several ranks, each once."""
+    return list({row[RUN]: row for row in _named(rows) if row["ranks"] > 1}.values())
 
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -171,53 +163,36 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
     return found + line.encode(x="intensity:Q", y="gflops:Q")
 
 
-def _by_context(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw time by context."""
+def _by_context(rows: Sequence[Row]) -> list[Row]:
+    """Return decode, and prefill in zigzag order round a ring, each with its bound."""
     lines = {("decode", "contiguous"): "decode of one token", ("prefill", "zigzag"): "prefill"}
-    shown = [
-        point
+    return [
+        _timed(row, *point)
         for row in rows
         if (line := lines.get((row["phase"], row["order"]))) and row["ring"]
-        for point in _timed(row, line)
+        for point in ((line,), (f"{line}, bound", "bound_ns"))
     ]
-    return kinds.lines("context", TIME_US, LINE, log_y=True)(shown, columns, machine)
 
 
-def _ring_against_merge(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    shown = [_timed(row, _way(row))[0] for row in rows]
-    return kinds.lines("queries", TIME_US, LINE)(shown, columns, machine)
-
-
-def _scaling(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the time of one decode step by PEs."""
-    pes = machine.config.pes_per_cube
-    shown: list[Row] = []
+def _by_pes(rows: Sequence[Row]) -> list[Row]:
+    """Return the decode steps by PEs of all SIPs; those whose lanes span SIPs have the same bound."""
+    shown = []
     for row in rows:
-        point, bound = _timed({**row, PES: row["sips"] * row["cubes"] * pes}, _span(row))
-        shown += [point] if row["span"] else [point, {**bound, LINE: "lower bound"}]
-    return kinds.lines(PES, TIME_US, LINE, log_y=True)(shown, columns, machine)
+        placed = {**row, PES: row["pes"] * (1 if row["span"] else row["sips"])}
+        if row["span"]:
+            shown.append(_timed(placed, "tokens over SIPs"))
+        else:
+            shown += [_timed(placed, "kv heads over SIPs"), _timed(placed, "lower bound", "bound_ns")]
+    return shown
 
 
-def _span(row: Row) -> str:
-    return "tokens over SIPs" if row["span"] else "kv heads over SIPs"
-
-
-def _bars(name: Callable[[Row], str]) -> kinds.Draw:
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        shown = [{**row, RUN: name(row), TIME_US: row["makespan_ns"] / 1000} for row in _ascending(rows)]
-        return kinds.bars(TIME_US, RUN, label=",.2f")(shown, columns, machine)
-
-    return draw
+def _bars(name: Callable[[Row], str]) -> Callable[[Sequence[Row]], list[Row]]:
+    """Return what names the bars of a chart of time, the shortest first."""
+    return lambda rows: [{**row, RUN: name(row), TIME_US: row["makespan_ns"] / 1000} for row in _ascending(rows)]
 
 
 def _ascending(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: float(row["makespan_ns"]))
-
-
-def _products(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw how many times as long as reading its weights a linear layer takes."""
-    shown = [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))]
-    return kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0)(shown, columns, machine)
 
 
 def _sequences(row: Row) -> str:
@@ -237,10 +212,11 @@ def _at(rows: Sequence[Row]) -> str:
 CHARTS = (
     Chart(
         "gqa_halving",
-        _halving,
+        kinds.bars("longer_pct", "part", panel=RUN, label=".0f"),
         "How much longer a run takes when one part of the machine is half as fast",
         where=_of("halving"),
         caption="100 %: this part alone sets the time. 0: it does not matter.",
+        derive=lambda rows: _named(slowdowns(rows)),
     ),
     Chart(
         "gqa_stage_breakdown",
@@ -252,10 +228,11 @@ CHARTS = (
     ),
     Chart(
         "gqa_overlap",
-        _overlapped,
+        kinds.parts(RUN, list(_OVERLAP), colours=_OVERLAP),
         "Communication hidden behind work, and exposed",
         where=_of("decode ranks", "prefill", has="work_ns"),
         caption="Mean over PEs. Neither: the launch, dependences, and waiting for slower ranks at the end.",
+        derive=_once,
     ),
     Chart(
         "gqa_roofline",
@@ -267,44 +244,51 @@ CHARTS = (
     ),
     Chart(
         "gqa_latency_by_context",
-        _by_context,
+        kinds.lines("context", TIME_US, LINE, log_y=True),
         "Time by context",
         where=_of("decode context", "prefill"),
         caption="Prefill: the whole context, zigzag order, round a ring. Bound: HBM, matrix or vector engine, "
         "whichever needs longest.",
+        derive=_by_context,
     ),
     Chart(
         "gqa_linear",
-        _products,
+        kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0),
         "Linear layers of one decode step, over the time of their weights from HBM",
         where=_of("linear"),
         caption="1: HBM alone sets the time. Placed by columns over all PEs of a SIP.",
+        derive=lambda rows: [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))],
     ),
     Chart(
         "gqa_ring_against_merge",
-        _ring_against_merge,
+        kinds.lines("queries", TIME_US, LINE),
         lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
         where=_of("chunk"),
         caption="Round a ring each rank keeps its queries; merged, every rank has all queries of the chunk.",
+        derive=lambda rows: [_timed(row, _way(row)) for row in rows],
     ),
     Chart(
         "gqa_scaling",
-        _scaling,
+        kinds.lines(PES, TIME_US, LINE, log_y=True),
         lambda rows: f"One decode step at {_at(rows)}, by PEs",
         where=_of("decode ranks"),
         caption="The lower bound is inversely proportional to the PEs.",
+        derive=_by_pes,
     ),
     Chart(
         "gqa_merges",
-        _bars(lambda row: row["merge"]),
+        kinds.bars(TIME_US, RUN, label=",.2f"),
         lambda rows: f"One decode step at {_at(rows)}, by the all-reduce that merges {rows[0]['ranks']} parts",
         where=_of("decode merge"),
+        caption="Recursive doubling exchanges whole parts, from TCM to TCM. The others take pieces of them from HBM.",
+        derive=_bars(lambda row: row["merge"]),
     ),
     Chart(
         "gqa_query_heads",
-        _bars(_heads),
+        kinds.bars(TIME_US, RUN, label=",.2f"),
         lambda rows: f"One decode step at {_at(rows)}: few ranks with copies of K/V, or many ranks without",
         where=_of("query heads"),
+        derive=_bars(_heads),
     ),
 )  # fmt: skip
 

@@ -66,11 +66,9 @@ def _map(case: str) -> Chart:
     return Chart(name, draw, f"Busy links of {case}", where=lambda row: row["case"] == case and bool(row.get("links")))
 
 
-def _parts_of_the_smallest(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw what the time of single transfers is made of, at the smallest size."""
+def _smallest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     least = min(row["nbytes"] for row in rows)
-    draw = kinds.parts("case", list(_COLOURS), title="time [ns]", colours=_COLOURS)
-    return draw([row for row in rows if row["nbytes"] == least], columns, machine)
+    return [row for row in rows if row["nbytes"] == least]
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -129,11 +127,12 @@ class ProbeStudy(Study):
         ),
         Chart(
             "probe_single_parts",
-            _parts_of_the_smallest,
+            kinds.parts("case", list(_COLOURS), title="time [ns]", colours=_COLOURS),
             lambda rows: f"Where the time of a single transfer of {size_name(min(r['nbytes'] for r in rows))} goes",
             where=_single,
             caption="Parts sum to the time exactly: wires, nodes, one flit's time on the faster links (fill), bytes on "
             "the slowest link (serialization), and what the memory adds.",
+            derive=_smallest,
         ),
         Chart(
             "probe_pattern_bandwidth",

@@ -30,6 +30,7 @@ _APART = {
     "cli",
     "notebook",
 }  # subpackages that rows depend on only where a study imports them
+_NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 
 @cache
@@ -54,7 +55,9 @@ def code_version(study: str = "") -> str:
 
 def _decides_rows(path: Path) -> bool:
     """Return whether a file of the package, outside of studies, can change a row."""
-    return path.parts[0] not in _APART and (path.parts[0] != "studies" or path.suffix != ".py")
+    if path in _NAMES or path.parts[0] in _APART:
+        return False
+    return path.parts[0] != "studies" or path.suffix != ".py"
 
 
 def _simulating(root: Path, study: str) -> set[Path]:

@@ -76,6 +76,8 @@ class Chart:
         Which rows it takes; by default all.
     caption
         How to read it, in words.
+    derive
+        Returns what is drawn from the rows that it takes; by default these rows.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Chart:
     title: str | Callable[[Sequence[Row]], str]
     where: Callable[[Row], bool] = field(default=lambda row: True)
     caption: str = ""
+    derive: Callable[[Sequence[Row]], Sequence[Row]] = field(default=lambda rows: rows)
 
     def heading(self, rows: Sequence[Row]) -> str:
         """Return the title for `rows`."""
@@ -98,7 +101,7 @@ class Chart:
         taken = self.taken(rows)
         if not taken:
             raise ArgumentError(f"{self.name}: no row to draw")
-        picture = self.draw(taken, columns, machine)
+        picture = self.draw(self.derive(taken), columns, machine)
         if hasattr(picture, "savefig"):
             return picture
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"

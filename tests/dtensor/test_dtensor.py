@@ -333,3 +333,35 @@ def test_what_does_not_fit_is_refused():
             dt.DeviceMesh("cuda", [0, 1], torch=torch)
 
     spawned(program, 2)
+
+
+def test_in_place_every_name_of_the_tensor_has_the_values():
+    def program(torch, mesh):
+        x = spread(torch, mesh, [Shard(0)])
+        same = x
+        x += spread(torch, mesh, [Shard(0)])
+        x *= 3
+        assert x is same
+        return same.full_tensor().numpy()
+
+    for found in spawned(program, 2)[0]:
+        np.testing.assert_array_equal(found, 6 * WHOLE)
+
+
+def test_in_place_keeps_the_placements_or_is_refused():
+    def program(torch, mesh):
+        x = spread(torch, mesh, [Partial()])
+        with pytest.raises(PlacementError, match="would change the placements"):
+            x += 1
+
+    spawned(program, 2)
+
+
+def test_a_comparison_is_no_silent_false():
+    def program(torch, mesh):
+        x = spread(torch, mesh, [Shard(0)])
+        for other in (spread(torch, mesh, [Shard(0)]), 1, x.to_local()):
+            with pytest.raises(TypeError, match="compare their values"):
+                bool(x == other)
+
+    spawned(program, 2)

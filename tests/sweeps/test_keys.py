@@ -57,6 +57,8 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
         "studies/cases.py": "", "sweeps/cost.py": "",
     }  # fmt: skip
     others = (
+        "__init__.py",
+        "ccl/__init__.py",
         "viz/charts.py",
         "cli/main.py",
         "sweeps/table.py",
