@@ -41,6 +41,9 @@ class Bench:
     is_milestone: bool = False
     takes_algorithm: bool = False
 
+    def __post_init__(self) -> None:
+        check_plain(self.run, "bench")
+
     def __call__(self, torch: RuntimeContext) -> object:
         """Run the bench."""
         return self.run(torch)
@@ -89,7 +92,6 @@ def bench(
         raise ConfigError(f"@bench: bench {name!r} has no description; give one line, which `kernbench list` shows")
 
     def register(run: Run) -> Run:
-        check_plain(run, "bench")
         known = _benches.get(name)
         if known is not None and _where(known.run) != _where(run):
             raise ConfigError(f"bench {name!r} is taken by {_where(known.run)}; give {_where(run)} another name")

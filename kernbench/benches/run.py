@@ -12,6 +12,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.limits import Limits
 from kernbench.topology.builder import Machine
+from kernbench.triton_emu.runner import check_plain
 
 
 def run(
@@ -39,10 +40,17 @@ def run(
         "all" or "sip:N": the device that is current at first.
     limits : Limits or mapping, optional
         How much the run may take, as for `kb.session`.
+
+    Raises
+    ------
+    TypeError
+        If the bench is a generator or a coroutine.
     """
+    found = resolve(bench) if isinstance(bench, str) else bench
+    check_plain(found, "bench")
     return run_bench(
         topology=machine,
-        bench_fn=resolve(bench) if isinstance(bench, str) else bench,
+        bench_fn=found,
         device=device,
         data=data,
         log=log,

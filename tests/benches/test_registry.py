@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import kernbench as kb
 from kernbench.benches import registry
 from kernbench.benches.registry import Bench, bench, benches, resolve
 from kernbench.errors import ConfigError
@@ -98,3 +99,17 @@ def test_benches_have_numbers_from_1():
 def test_milestones_are_marked():
     bench("report", "Writes one", milestone=True)(some_bench)
     assert resolve("report").is_milestone
+
+
+def lazy(torch):
+    yield
+
+
+def test_a_generator_is_no_bench():
+    refused = pytest.raises(TypeError, match=r"test_registry.py:\d+: bench lazy is a generator")
+    with refused:
+        bench("lazy-bench", "does nothing")(lazy)
+    with refused:
+        kb.run(lazy, "preset:small")
+    with refused:
+        kb.run(f"{__name__}:lazy", "preset:small")

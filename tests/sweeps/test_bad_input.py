@@ -76,3 +76,17 @@ def test_a_plan_file_is_held_to_the_same(tmp_path):
 def test_a_range_with_a_step_gives_multiples_of_it_within(span, values):
     axis = Axis.of("x", span)
     assert {axis.pick(share / 100)[0] for share in range(101)} == values
+
+
+def lazy(machine, x):
+    yield {"y": x}
+
+
+async def waiting(torch, x):
+    pass
+
+
+@pytest.mark.parametrize("study", [lazy, waiting])
+def test_a_generator_or_coroutine_is_no_study(study):
+    with pytest.raises(TypeError, match=rf"test_bad_input.py:\d+: study {study.__name__} is a (generator|coroutine)"):
+        kb.sweep("preset:small", study, {"x": [1]})
