@@ -22,7 +22,7 @@ from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import run, simulator
-from kernbench.studies.best_product import read_list
+from kernbench.studies.best_product import Cells, html_table, read_list, text_table
 from kernbench.studies.ccl import CclStudy
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from kernbench.analysis.why import Why
     from kernbench.ccl.lane import Target
-
-Cells = tuple[str, ...]
 
 _SIMULATED = 3  # of the candidates by closed form
 _ITEMSIZE = 2
@@ -160,14 +158,14 @@ class CollectiveChoice:
                 ("resource", "halved", "doubled"),
                 [
                     (str(row["factor"]), _change(row["down_pct"]), _change(row["up_pct"]))
-                    for row in self.changes.to_dict("records")
+                    for row in _records(self.changes)
                 ],
             )
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values."""
-        changes = [] if self.changes is None else self.changes.to_dict("records")
+        changes = [] if self.changes is None else _records(self.changes)
         return {
             "system": self.system, **asdict(self.decision), "algorithm": self.algorithm,
             "simulated_ns": self.simulated_ns, "launched_ns": self.launched_ns,
@@ -178,26 +176,14 @@ class CollectiveChoice:
     def __repr__(self) -> str:
         lines = [f"{self.title} (machine {self.decision.machine[:12]})", *(f"  {note}" for note in self.notes)]
         for heading, (head, rows) in self.tables().items():
-            cells = [head, *rows]
-            widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-            lines += ["", heading]
-            for row in cells:
-                aligned = (
-                    f"{x:<{w}}" if not i else f"{x:>{w}}" for i, (x, w) in enumerate(zip(row, widths, strict=True))
-                )
-                lines.append("  " + "  ".join(aligned).rstrip())
+            lines += ["", heading, *(f"  {line}" for line in text_table(head, rows))]
         lines += [f"  {name}: does not run here: {why}" for name, why in self.decision.refused.items()]
         return "\n".join([*lines, "", repr(self.why)])
 
     def _repr_html_(self) -> str:
         parts = [f"<div><b>{escape(self.title)}</b></div>", *(f"<div>{escape(note)}</div>" for note in self.notes)]
         for heading, (head, rows) in self.tables().items():
-            heads = "".join(f"<th>{escape(x)}</th>" for x in head)
-            body = "".join(f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in rows)
-            parts.append(
-                f"<div style='margin-top:8px'><b>{escape(heading)}</b></div>"
-                f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-            )
+            parts.append(f"<div style='margin-top:8px'><b>{escape(heading)}</b></div>{html_table(head, rows)}")
         return "".join([*parts, self.why._repr_html_()])
 
 
@@ -206,7 +192,13 @@ def _ns(value: float | None) -> str:
 
 
 def _change(percent: float | None) -> str:
-    return "-" if percent is None or percent != percent else f"{percent:+.1f} %"  # noqa: PLR0124 - NaN
+    return "-" if percent is None else f"{percent:+.1f} %"
+
+
+def _records(table: pd.DataFrame) -> list[Row]:
+    """Return the rows of a table, None where it has no value."""
+    found: list[Row] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return found
 
 
 def choose(

@@ -7,6 +7,7 @@ near the best are simulated.
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
     from kernbench.runtime_api.context import RuntimeContext
+
+Cells = tuple[str, ...]
 
 _MOST_LIST = 16 << 20  # bytes of a list
 _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
@@ -140,26 +143,18 @@ class ProductChoice:
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        cells = [_HEAD, *self._cells()]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(_HEAD))]
-        table = ["  ".join(_aligned(i, cell, w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-                 for row in cells]  # fmt: skip
         warned = [f"warning: {warning}" for warning in self.warnings]
-        return "\n".join([f"{self.title} (machine {self.machine[:12]})", "", *table, *warned, "", repr(self.why)])
+        head = f"{self.title} (machine {self.machine[:12]})"
+        return "\n".join([head, "", *text_table(_HEAD, self._cells()), *warned, "", repr(self.why)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr>{''.join(f'<td style={_STYLE[i in _NUMBERS]}>{escape(x)}</td>' for i, x in enumerate(row))}</tr>"
-            for row in self._cells()
-        )
-        head = "".join(f"<th style={_STYLE[i in _NUMBERS]}>{escape(x)}</th>" for i, x in enumerate(_HEAD))
         warned = "".join(f"<div>warning: {escape(warning)}</div>" for warning in self.warnings)
         return (
             f"<div><b>{escape(self.title)}</b> <span style='opacity:.7'>machine {self.machine[:12]}</span></div>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{warned}{self.why._repr_html_()}"
+            f"{html_table(_HEAD, self._cells())}{warned}{self.why._repr_html_()}"
         )
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    def _cells(self) -> list[Cells]:
         return [
             (
                 x.placement,
@@ -174,12 +169,36 @@ class ProductChoice:
 
 
 _HEAD = ("placement", "closed form [ns]", "simulated [ns]", "PEs", "remote [MB]", "limited by")
-_NUMBERS = (1, 2, 3, 4)
-_STYLE = {True: '"text-align:right"', False: '"text-align:left"'}
+_NUMBER = re.compile(r"-|[-+]?[\d.,]+( %)?")
 
 
-def _aligned(i: int, cell: str, width: int) -> str:
-    return f"{cell:>{width}}" if i in _NUMBERS else f"{cell:<{width}}"
+def text_table(head: Cells, rows: Sequence[Cells]) -> list[str]:
+    """Return the lines of a table, columns of numbers to the right.
+
+    >>> text_table(("name", "bytes"), [("a", "64"), ("b", "1,024")])
+    ['name  bytes', 'a        64', 'b     1,024']
+    """
+    cells, right = [head, *rows], _numbers(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(f"{x:>{w}}" if r else f"{x:<{w}}" for x, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def html_table(head: Cells, rows: Sequence[Cells]) -> str:
+    """Return a table for a notebook, columns of numbers to the right."""
+    styles = [f"style='text-align:{'right' if right else 'left'}'" for right in _numbers(rows)]
+
+    def line(tag: str, row: Cells) -> str:
+        return "".join(f"<{tag} {style}>{escape(x)}</{tag}>" for x, style in zip(row, styles, strict=True))
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{line('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _numbers(rows: Sequence[Cells]) -> list[bool]:
+    return [all(map(_NUMBER.fullmatch, column)) for column in zip(*rows, strict=True)]
 
 
 def gemm(

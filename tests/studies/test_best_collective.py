@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import kernbench as kb
@@ -83,3 +85,5 @@ def test_the_first_change_makes_it_faster():
     for said in (chosen.title, "change first: halve latency between SIPs", "Algorithms", "on the critical path"):
         assert said in text
         assert said in page
+    assert json.dumps(chosen.to_dict(), allow_nan=False)
+    assert None in [change["up_pct"] for change in chosen.to_dict()["changes"]]  # HBM may not outrun its link
