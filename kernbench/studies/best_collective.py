@@ -197,8 +197,8 @@ def _change(percent: float | None) -> str:
 
 def _records(table: pd.DataFrame) -> list[Row]:
     """Return the rows of a table, None where it has no value."""
-    found: list[Row] = table.astype(object).where(table.notna(), None).to_dict("records")
-    return found
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def choose(
