@@ -59,7 +59,7 @@ _RESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A collective with a SIP's tensor on some of its PEs, by the best algorithm there by closed form.
+    """A collective with a SIP's tensor on some of its PEs, and the fastest algorithm there.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class CollectiveChoice:
                 [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in d.candidates],
             ),
             f"{d.nbytes:,} B of a SIP on other PEs": (
-                ("held by", "bytes each", "algorithm", "slots", "simulated [ns]"),
+                ("held by", "bytes each", "fastest", "slots", "simulated [ns]"),
                 [(x.where, f"{x.nbytes:,}", x.algorithm, str(x.n_slots), _ns(x.simulated_ns)) for x in self.spreads],
             ),
         }
@@ -257,13 +257,9 @@ def choose(
     except ValueError as error:
         raise ArgumentError(f"collective {collective!r} {error}") from None
     where = system_of(resolve_topology(machine), sips, topology)
-    tuner = _tuner(where, collective, _SIMULATED)
+    tuner = _tuner(where, collective)
     decision = _decided(tuner, collective, size, [(0, 0)])
-    best = decision.best
-    one, *others = _spreads(where)
-    held = [Spread(one[0], 1, size, best.algorithm, best.n_slots, best.ns)]
-    quick = _tuner(where, collective, 1)
-    held += [x for spread in others if (x := _spread(quick, collective, size, *spread)) is not None]
+    held = [x for spread in _spreads(where) if (x := _spread(tuner, collective, size, *spread)) is not None]
     spreads = tuple(sorted(held, key=lambda x: x.simulated_ns))
     ran = run(where, tuner.plan(decision, range(where.config.n_sips)), size)
     start, end = span(ran.result.launches)
@@ -319,10 +315,10 @@ def _named(machine: Machine) -> str:
     return f"{sips.count} SIPs, {sips.topology}{grid}"
 
 
-def _tuner(machine: Machine, collective: str, simulated: int) -> Tuner:
+def _tuner(machine: Machine, collective: str) -> Tuner:
     config = load_ccl_config(machine=machine.config)
     known = [resolve_algorithm_config(name, config) for name in names(config, collective, "rank")]
-    return Tuner(machine, known, simulate=simulator(machine), refine=simulated)
+    return Tuner(machine, known, simulate=simulator(machine), refine=_SIMULATED)
 
 
 def _decided(tuner: Tuner, collective: str, nbytes: int, places: Sequence[Target]) -> Decision:

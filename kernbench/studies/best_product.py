@@ -7,7 +7,7 @@ near the best are simulated.
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -58,7 +58,7 @@ class Candidate:
     estimate_ns : float or None
         By closed form; None where it does not fit.
     limiter : str
-        What takes that long, or why it does not fit.
+        What takes most of that time, or why the placement does not fit.
     pes : int
         PEs that compute.
     remote_bytes : int
@@ -286,14 +286,13 @@ def _form(machine: Machine, placement: str, shape: Shape, dtype: str, asked: Wor
     """
     tile = machine.config.cube.pe.pe_gemm.tile
     matrix_ns = asked.busiest_tiles * tile.m * tile.k * tile.n / macs_per_ns(machine.config, dtype)
-    total, longest = 0.0, (0.0, "")
+    parts: dict[str, float] = defaultdict(float)
     for i, reads in enumerate(_reads(machine, placement, shape, as_dtype(dtype).itemsize)):
         ns, resource = _routes(machine).busiest(reads)
-        if not i and matrix_ns >= ns:
-            ns, resource = matrix_ns, "matrix engine"
-        total += ns + _routes(machine).latency_ns(reads) + _launch_ns(machine)
-        longest = max(longest, (ns, resource))
-    return total, longest[1]
+        parts["matrix engine" if not i and matrix_ns >= ns else resource] += max(ns, 0.0 if i else matrix_ns)
+        parts["latency of reads"] += _routes(machine).latency_ns(reads)
+        parts["launch"] += _launch_ns(machine)
+    return sum(parts.values()), max(parts, key=lambda part: parts[part])
 
 
 def _reads(machine: Machine, placement: str, shape: Shape, item: int) -> list[np.ndarray]:
