@@ -8,8 +8,6 @@ from pathlib import Path
 
 import click
 
-from kernbench.config.safe import write_text
-
 NOTEBOOK = "first_steps"
 
 
@@ -20,6 +18,8 @@ def new(folder: Path) -> None:
 
     Nothing that exists is overwritten.
     """
+    from kernbench.config.safe import write_text
+
     contents = _contents()
     taken = [name for name in contents if (folder / name).exists()]
     if taken:

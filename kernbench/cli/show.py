@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kernbench.cli.options import NewFile, echo_json, json_option, load_machine, set_option
-from kernbench.config.safe import write_text
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
@@ -41,6 +40,7 @@ def show(source: str | None, view: str | None, out: Path | None, overrides: tupl
 
 
 def _draw(machine: Machine, name: str, out: Path) -> None:
+    from kernbench.config.safe import write_text
     from kernbench.viz.figure import save
     from kernbench.viz.machine import view_figure, view_svg
 
