@@ -66,16 +66,16 @@ def test_a_plan_file_is_held_to_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("span", "values"),
     [
-        (Span(1, 9, step=4), {4, 8}),
-        (Span(1, 9, log=True, step=4), {4, 8}),
-        (Span(4, 8, step=4), {4, 8}),
-        (Span(0.1, 0.3, step=0.1), {0.1, 0.2, 0.3}),
+        (Span(1, 9, step=4), [4, 8]),
+        (Span(1, 9, log=True, step=4), [4, 8]),
+        (Span(4, 8, step=4), [4, 8]),
+        (Span(0.1, 0.3, step=0.1), [0.1, 0.2, 0.3]),
     ],
     ids=str,
 )
 def test_a_range_with_a_step_gives_multiples_of_it_within(span, values):
     axis = Axis.of("x", span)
-    assert {axis.pick(share / 100)[0] for share in range(101)} == values
+    assert {axis.pick(share / 100)[0] for share in range(101)} == set(values)
 
 
 def lazy(machine, x):
