@@ -26,7 +26,8 @@ def changed(recorded, now, changes):
     return [
         row
         for row, digest in recorded["exact"].items()
-        if found.get(row) != digest and not any(fnmatchcase(row, change["rows"]) for change in changes)
+        if found.get(" | ".join(map(times.whole, row.split(" | ")))) != digest
+        and not any(fnmatchcase(row, change["rows"]) for change in changes)
     ]
 
 

@@ -49,11 +49,16 @@ _ALSO = ("share", "worst_expected", "worst_measured", "error_max")  # shares of 
 _NOT = ("cube.ucie.port_ns", "fast_ns")  # a parameter of the machine, an estimate
 
 
+def whole(text: str) -> str:
+    """Return a number of a table as an integer, if it is one: a column that some rows lack holds floats."""
+    return text.removesuffix(".0")
+
+
 def digests(file: str, columns: list[str]) -> dict[str, dict[str, str]]:
     """Return the digest of `columns` of every row of a file of the reports, under "exact" or "estimate"."""
     texts = defaultdict(list)
     for row in _rows(file):
-        name = " | ".join(text for key in KEYS[file] if (text := str(row.get(key, ""))) not in ("", "None"))
+        name = " | ".join(whole(text) for key in KEYS[file] if (text := str(row.get(key, ""))) not in ("", "None"))
         texts["estimate" if _is_estimate(row) else "exact", name].append(_times(row, columns))
     found: dict[str, dict[str, str]] = {"exact": {}, "estimate": {}}
     for (kind, name), lines in texts.items():
