@@ -39,11 +39,11 @@ def test_a_session_may_make_a_thousand_groups(two, what):
             elif i % 20 == 0:
                 dist.all_reduce(x, "max", group=group)
             dist.destroy_process_group(group)
-            if rank and i in (100, 999):
+            if rank and i in (100, 960):  # rank 0 is not over: it waits in the call of 980 at the latest
                 seen[i] = held(two)
 
     two.multiprocessing.spawn(program, nprocs=2)
-    assert seen[999] == seen[100]
+    assert seen[960] == seen[100]
 
 
 @pytest.mark.filterwarnings("ignore:.*was never waited for")
