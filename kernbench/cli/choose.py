@@ -68,7 +68,14 @@ def gemm(
     if file is not None:
         if trans_a or trans_b:
             raise click.UsageError("--trans-a and --trans-b are columns of the list")
-        _list(ProductsStudy(), machine, {"shapes": read_shapes(file), "dtype": dtype}, folder or file, workers, as_json)
+        _list(
+            ProductsStudy(),
+            machine,
+            {"shapes": read_shapes(file), "dtype": dtype},
+            _folder(folder, file),
+            workers,
+            as_json,
+        )
         return
     m, n, k = sizes
     chosen = best(m, n, k, machine=machine, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
@@ -117,13 +124,21 @@ def ccl(
     if file is not None:
         if sips or topology:
             raise click.UsageError("--sips and --topology are columns of the list")
-        _list(CollectivesStudy(), machine, {"cases": read_cases(file)}, folder or file, workers, as_json)
+        _list(CollectivesStudy(), machine, {"cases": read_cases(file)}, _folder(folder, file), workers, as_json)
         return
     assert nbytes is not None
     chosen = choose(
         nbytes, sips=sips, topology=topology, collective=collective, machine=machine, changes=not no_changes
     )
     _echo(chosen, as_json)
+
+
+def _folder(given: Path | None, file: Path) -> Path:
+    """Return where the table of a list goes: a folder named as the list, here, unless one is given."""
+    folder = given or Path(file.stem)
+    if folder.is_file():
+        raise click.UsageError(f"{folder} is a file: give --out FOLDER")
+    return folder
 
 
 def _echo(chosen: Any, as_json: bool) -> None:
@@ -134,13 +149,12 @@ def _echo(chosen: Any, as_json: bool) -> None:
 
 
 def _list(
-    study: Study, machine: Machine, parameters: Mapping[str, Any], out: Path, workers: int | None, as_json: bool
+    study: Study, machine: Machine, parameters: Mapping[str, Any], folder: Path, workers: int | None, as_json: bool
 ) -> None:
-    """Run a study of a list and write its table, into a folder named as the list unless `out` is one."""
+    """Run a study of a list and write its table into a folder."""
     from kernbench.errors import InterruptedRun
     from kernbench.studies.study import Report, plain
 
-    folder = Path(out.stem) if out.suffix else out
     try:
         rows = study.run(
             machine, folder=folder, workers=workers or os.cpu_count() or 1, progress=not as_json, **parameters

@@ -513,9 +513,18 @@ def read_list(
 
     Lines that begin with # are comments. An optional column that is not there, or empty, is left out.
     """
-    lines = read_text(path, _MOST_LIST, "cut it into several lists").splitlines()
-    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    head, *rest = [[cell.strip() for cell in row] for row in csv.reader(line for _, line in numbered)] or [[]]
+    lines: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            (cells,) = csv.reader([line], strict=True)
+        except csv.Error as error:
+            raise ConfigError(
+                [f"{path}: line {number}: {error}; write each case on one line, quotes closed"]
+            ) from error
+        lines.append((number, [cell.strip() for cell in cells]))
+    (_, head), *rest = lines or [(0, [])]
     known = {**needed, **optional}
     faults = [f"column {name!r} is missing; the first line must name {', '.join(needed)}" for name in needed
               if name not in head]  # fmt: skip
@@ -523,7 +532,7 @@ def read_list(
     if not faults and not rest:
         faults = ["has no line after its first; add one for each case"]
     rows: list[Row] = []
-    for (number, _), cells in zip(numbered[1:], rest, strict=True) if not faults else ():
+    for number, cells in rest if not faults else ():
         if len(cells) != len(head):
             faults.append(
                 f"line {number}: has {len(cells)} values, but {len(head)} columns are named; add or remove some"

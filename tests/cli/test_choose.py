@@ -73,6 +73,7 @@ def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
             "line 2: k = 'zero' must be a whole number >= 1", "line 3: n = '0' must be", "line 4: has 2 values, but 4",
         ]),
         ("gemm", "name,m,n,k\n", ["has no line after its first"]),
+        ("gemm", 'name,m,n,k\na,1,2,3\n"b,1,2,3\nc,1,2,3\n', ["list.csv: line 3: ", "quotes closed"]),
         ("ccl", "name,bytes\na,some\n", ["line 2: bytes = 'some' must be a number of bytes"]),
         ("ccl", "name,bytes,sips,topology\na,64,4,moebius\n", ["a: ", "moebius"]),
     ],
@@ -85,6 +86,15 @@ def test_every_fault_of_a_list_is_named_before_anything_is_written(tmp_path, mon
     for fault in said:
         assert fault in error
     assert not (tmp_path / "list").exists()
+
+
+def test_a_list_goes_to_the_folder_that_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes").write_text("name,m,n,k\na,64,64,64\n")
+    assert main(["gemm", "--csv", "shapes", "--workers", "1", *SMALL]) == 2
+    assert "shapes is a file: give --out FOLDER" in capsys.readouterr().err
+    assert main(["gemm", "--csv", "shapes", "--out", "v1.2", "--workers", "1", *SMALL]) == 0
+    assert (tmp_path / "v1.2" / "products.csv").is_file()
 
 
 def test_the_question_is_one_of_two(capsys):

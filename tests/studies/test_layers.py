@@ -67,7 +67,7 @@ def test_the_slices_serve_what_was_counted(placement):
     ]
     acknowledged = 16 * (sum(written) + (2 * 16 if placement == SPLIT_K else 0))
     own = {
-        # and its own partial sums: an eighth of its own, of those of cubes the first and the last PE
+        # Partial sums in its own memory, too: of a cube, one in eight; of all cubes, of the first and the last PE.
         SPLIT_K: (m + n) * k + (2 * m * n + 2 * (m * n // 16)) * 4 // 2,
         "rows": (m + n) * k,
         "columns": m * k + (m // 32) * n * k,  # B is read again for each block of rows

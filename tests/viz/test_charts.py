@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -106,3 +108,13 @@ def test_a_chart_without_rows_writes_nothing_and_refuses_to_show(tmp_path):
     assert chart.save(ROWS, COLUMNS, MACHINE, tmp_path) == []
     with pytest.raises(KernbenchError, match="c: no row to draw"):
         chart.show(ROWS, COLUMNS, MACHINE)
+
+
+def test_altair_comes_without_the_grammar_of_addresses():
+    """The package that has it stays importable."""
+    code = (
+        "import sys; from kernbench.viz import charts; charts.altair(); "
+        "print('jsonschema' in sys.modules, [name for name in sys.modules if name.startswith('rfc3987_syntax')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "True []"
