@@ -392,7 +392,7 @@ def _tuner(machine: Machine, spec: str) -> Tuner:
 def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType) -> Pointer:
     """Return memory in the slice of a PE, which only that PE knows of, by its physical address."""
     pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
-    engine.part(naming.pe_cpu(*place)).pe.mmu.map(pa, nbytes, pa, _ALONE)
+    engine.pe(*place).mmu.map(pa, nbytes, pa, _ALONE)
     return Pointer(pa, kind)
 
 

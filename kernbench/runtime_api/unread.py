@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kernbench.errors import KernelError
@@ -10,8 +11,8 @@ from kernbench.topology import naming
 if TYPE_CHECKING:
     from kernbench.ccl.lane import Place
     from kernbench.ccl.plan import Plan
-    from kernbench.components.queues import Queue
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.host import QueueState
 
 
 class Ends:
@@ -41,9 +42,8 @@ class Ends:
         if not self._left:
             self._check()
 
-    def _queues(self, place: Place) -> dict[str, Queue]:
-        found: dict[str, Queue] = self._engine.part(naming.pe_cpu(*place)).pe.ipcq.sets.get(self._key, {})
-        return found
+    def _queues(self, place: Place) -> Mapping[str, QueueState]:
+        return self._engine.pe(*place).ipcq.sets.get(self._key, {})
 
     def _check(self) -> None:
         ways = [

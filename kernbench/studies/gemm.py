@@ -18,7 +18,7 @@ from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.analysis.timeline import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.components.tile_plan import cuts
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm

@@ -23,7 +23,7 @@ from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mappers import by_shard
 from kernbench.ccl.plan import Plan
-from kernbench.components.tile_plan import cuts
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError, VerificationError
