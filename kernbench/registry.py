@@ -27,6 +27,21 @@ def hint(name: object, known: Iterable[str], likeness: float = 0.6) -> str:
     return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
 
 
+def locate(path: str) -> Any:
+    """Return the module `path`, or what a module holds: `pkg.mod`, `pkg.mod.name`.
+
+    >>> locate("kernbench.registry.locate") is locate
+    True
+    """
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        parent, _, name = path.rpartition(".")
+        if error.name != path or not parent or not hasattr(holder := import_module(parent), name):
+            raise
+        return getattr(holder, name)
+
+
 class Registry:
     """Names of one kind of thing.
 

@@ -14,6 +14,7 @@ from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
+    from kernbench.ccl.cost import Cost
     from kernbench.config import MachineConfig
 
 # For each participant: direction -> (the participant behind it, what that one calls the direction).
@@ -66,6 +67,8 @@ class Algorithm:
         Participants; None: as many as the group has.
     options : mapping
         Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
+    cost : Cost or None
+        What its closed form needs; None if there is none.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Algorithm:
     root_cube: int | str = "corner"
     world_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         for key, known in (("buffer_kind", BUFFER_KINDS), ("contribution", CONTRIBUTIONS)):
@@ -139,8 +143,12 @@ class Algorithm:
                 "the call or in options, or give it a default"
             )
         self._check(options, lane.world_size)
-        facts = {name: getattr(lane, name) for name in FACTS if name in names}
-        return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **facts, **options))
+        return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **self.facts(lane), **options))
+
+    def facts(self, lane: Lane) -> dict[str, Any]:
+        """Return the facts about the participants that `kernel_args` names."""
+        names = signature(self.kernel_args).parameters
+        return {name: getattr(lane, name) for name in FACTS if name in names}
 
     def check_kernel(self, all_args: Iterable[tuple[Any, ...]]) -> None:
         """Refuse arguments that the kernel does not take, such as those of too many tensors.

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
-from kernbench.ccl.algorithms import exchange
-from kernbench.ccl.algorithms.exchange import Copy, Message
+from kernbench.ccl.algorithms import Copy, Message, exchange
 from kernbench.ccl.lane import Lane, Target
 from kernbench.errors import PlacementError
 from kernbench.runtime_api.device_tensor import DeviceTensor
@@ -74,7 +73,7 @@ def no_args(*, n_elem: int, world_size: int) -> tuple[()]:
 def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
     """Return the algorithm by which members send each other parts of their tensors."""
     return algorithm(
-        exchange.kernel, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name
+        exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name
     )
 
 
@@ -164,6 +163,6 @@ def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simp
     args: Mapping[Target, tuple[Any, ...]] = {place: task.args for place, task in own.items()}
 
     def start() -> simpy.Event:
-        return host.engine.launch(routes[0].of.sip, list(own), exchange.kernel, args, name).done
+        return host.engine.launch(routes[0].of.sip, list(own), exchange, args, name).done
 
     return start

@@ -153,7 +153,7 @@ def algorithm_of(setting: Setting) -> Algorithm:
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    named = replace(base, name=f"decode merged by {base.name}", mapper=mapper)
+    named = replace(base, name=f"decode merged by {base.name}", mapper=mapper, cost=None)
     own = replace(named, n_slots=setting.n_slots, slot_size=setting.slot_size)
     if _in_tcm(base):
         return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
