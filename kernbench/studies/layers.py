@@ -43,7 +43,7 @@ from kernbench.kernels.sharded_gemm import (
 )
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import operand
-from kernbench.sim_engine.report import link_table
+from kernbench.sim_engine.op_log import link_table
 from kernbench.studies import layers_report as report
 from kernbench.studies.explore import SESSION_US
 from kernbench.studies.layers_lists import Layer, select
