@@ -133,9 +133,9 @@ _TOPOLOGIES = (
 )  # fmt: skip
 TOPOLOGIES = Registry("topology of participants", {name: f"kernbench.ccl.topologies:{name}" for name in _TOPOLOGIES})
 MAPPERS = Registry(
-    "mapper", {name: f"kernbench.ccl.mappers:{name}" for name in ("leader_only", "by_shard", "by_cube", "all_pes")}
+    "mapper", {name: f"kernbench.ccl.group:{name}" for name in ("leader_only", "by_shard", "by_cube", "all_pes")}
 )
 VALIDATORS = Registry(
     "validator",
-    {name: f"kernbench.ccl.validators:{name}" for name in ("single_shard_per_rank", "multi_pe_sip_local")},
+    {name: f"kernbench.ccl.group:{name}" for name in ("single_shard_per_rank", "multi_pe_sip_local")},
 )

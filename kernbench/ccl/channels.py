@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kernbench.analysis.transfer import Channels, Leg, message, read, write
-from kernbench.ccl.lane import Place, Target
+from kernbench.ccl.group import Place, Target
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.policy.routing import Router, reverse

@@ -22,7 +22,7 @@ from kernbench.ccl.stages import LAG, Pairwise, Ring, Stage, Tree, ends_in_memor
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
-    from kernbench.ccl.lane import Target
+    from kernbench.ccl.group import Target
     from kernbench.ccl.plan import Plan
     from kernbench.topology.builder import Machine
 
@@ -454,7 +454,7 @@ class Estimate:
         self.cost = plan.algorithm.cost
         self.known = self.cost is not None
         self._plan, self._itemsize, self._model = plan, itemsize, channel_model(machine)
-        self._call = {**plan.algorithm.options, **plan.algorithm.facts(plan.lanes[0])}
+        self._call = {**plan.algorithm.options, **plan.algorithm.facts(plan.subgroups[0])}
         self._flows = _PlanFlows(plan)
         self._hbm = self._model.memory(next(iter(plan.programs)), "hbm")
         self._stages: dict[Places, list[StageModel]] = {}
@@ -549,11 +549,11 @@ class Estimate:
         flows = self._flows.of(of.used)
         share = model.shared_gbs(flows, ring)
         channels = slowest = model.counted(flows, ring, itemsize=itemsize)
-        if len(self._plan.lanes) > 1:
+        if len(self._plan.subgroups) > 1:
             # The subgroup with the longest route ends last.
             (src, dst), ends = next(iter(flows.items()))
             routes = [model.channel((src, *a), (dst, *b), ring, itemsize=itemsize) for a, b in ends.pairs]
-            last = max(range(len(self._plan.lanes)), key=lambda i: routes[i].alpha_ns)
+            last = max(range(len(self._plan.subgroups)), key=lambda i: routes[i].alpha_ns)
             slowest = model.counted(self._flows.of(of.used, subgroup=last), ring, itemsize=itemsize)
         if of.pairwise:
             farthest = max(channels, key=lambda channel: channel.alpha_ns)
@@ -579,7 +579,7 @@ class Estimate:
 
 def _channels(plan: Plan, places: Sequence[Places], at: int) -> StageChannels:
     """Return the channels of stage `at` of the streams of all participants; below a tree, only its root goes on."""
-    neighbours = [plan.programs[place].neighbours for place in plan.lanes[0].places]
+    neighbours = [plan.programs[place].neighbours for place in plan.subgroups[0].places]
     active: dict[int, list[Stage | Pairwise]] = {}
     for rank, streams in enumerate(places):
         if not any(isinstance(before, Tree) and before.parent for before in streams[0][:at]):
@@ -608,7 +608,7 @@ def _path(
     plan: Plan, active: Mapping[int, Sequence[Stage | Pairwise]], rank: int, stream: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the edges from a member of a tree to its root."""
-    places = plan.lanes[0].places
+    places = plan.subgroups[0].places
     while isinstance(tree := active[rank][stream], Tree) and tree.parent:
         above = plan.programs[plan.programs[places[rank]].neighbours[tree.parent][0]].rank
         parent = active[above][stream]
@@ -622,7 +622,7 @@ class _PlanFlows:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        members = zip(*(subgroup.places for subgroup in plan.lanes), strict=True)
+        members = zip(*(subgroup.places for subgroup in plan.subgroups), strict=True)
         # For each participant its PE in every subgroup, the same object where it is the same.
         known: dict[tuple[Target, ...], tuple[Target, ...]] = {}
         self._targets = [known.setdefault(t, t) for t in (tuple(place[1:] for place in at) for at in members)]
@@ -630,13 +630,13 @@ class _PlanFlows:
 
     def of(self, channels: Iterable[tuple[int, str]], *, subgroup: int | None = None) -> Flows:
         """Return the flows of channels (from, direction), of all subgroups or one."""
-        places, programs = self._plan.lanes[0].places, self._plan.programs
+        places, programs = self._plan.subgroups[0].places, self._plan.programs
         pairs = ((rank, programs[programs[places[rank]].neighbours[to][0]].rank) for rank, to in channels)
         return self.between(pairs, subgroup)
 
     def between(self, pairs: Iterable[tuple[int, int]], subgroup: int | None = None) -> Flows:
         """Return the flows from one participant to another, of all subgroups or one."""
-        places, found = self._plan.lanes[0].places, defaultdict(list)
+        places, found = self._plan.subgroups[0].places, defaultdict(list)
         for a, b in pairs:
             found[places[a][0], places[b][0]].append((a, b))
         return {sips: self._between(ranks, subgroup) for sips, ranks in found.items()}
