@@ -9,7 +9,7 @@ from kernbench.errors import KernelError
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
-    from kernbench.ccl.lane import Place
+    from kernbench.ccl.group import Place
     from kernbench.ccl.plan import Plan
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.host import QueueState
