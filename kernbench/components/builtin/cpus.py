@@ -25,7 +25,7 @@ class _Relay:
 
     def hand_on(self, message: Any) -> None:
         """Send a copy to each target."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say where it sends copies")
 
 
 class IoCpu(_Relay):
