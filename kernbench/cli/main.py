@@ -9,18 +9,10 @@ from collections.abc import Sequence
 import click
 
 from kernbench import build
-from kernbench.cli.cache import cache
-from kernbench.cli.choose import ccl, gemm
-from kernbench.cli.compare import compare
 from kernbench.cli.lab import lab, web
-from kernbench.cli.listing import list_
-from kernbench.cli.milestone import milestone
-from kernbench.cli.new import new
-from kernbench.cli.probe import probe
-from kernbench.cli.run import run
-from kernbench.cli.show import show
-from kernbench.cli.sweep import sweep
-from kernbench.cli.validate import validate
+from kernbench.cli.machine import compare, list_, new, show, validate
+from kernbench.cli.reports import cache, milestone, sweep
+from kernbench.cli.run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 
 OK, FAILED, BAD_INPUT = 0, 1, 2

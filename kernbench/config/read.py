@@ -15,8 +15,7 @@ from kernbench.config.ccl import CclConfig
 from kernbench.config.ccl_rules import broken as broken_ccl
 from kernbench.config.ccl_rules import misfits
 from kernbench.config.faults import Fault, dotted, found, key, model_at, unknown
-from kernbench.config.files import default_ccl_path, load_yaml, preset_path, presets, read_yaml
-from kernbench.config.parse import parse_yaml, problem
+from kernbench.config.files import default_ccl_path, load_yaml, parse_yaml, preset_path, presets, problem, read_yaml
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
 from kernbench.config.values import Model, keys

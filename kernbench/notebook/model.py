@@ -6,29 +6,182 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median, median_low
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis.compare import Comparison, compare, machine_changes
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook.estimate import HostSpeed, Point
-from kernbench.notebook.frames import Film, Frame
-from kernbench.notebook.job import Job, Options, Outcome
-from kernbench.notebook.kept import shared
+from kernbench.notebook.job import Job, Options, Outcome, shared
+from kernbench.notebook.live import Film, Frame
 from kernbench.notebook.machine import MachineForm
-from kernbench.notebook.parameters import Value
-from kernbench.notebook.state import CANCELLED, DONE, FAILED, OUTDATED, RUNNING, Entry, Finished, State
-from kernbench.notebook.works import works
+from kernbench.notebook.workloads import Value, works
 from kernbench.registry import hint
 from kernbench.sim_engine.limits import NONE, Limits
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
+    from kernbench.notebook.job import Options, Outcome
+    from kernbench.notebook.live import Film, Frame
     from kernbench.notebook.serve import Quota
+    from kernbench.notebook.workloads import Value, Work
     from kernbench.topology.builder import Machine
+
+
+_RECENT = 3
+
+
+class Point(NamedTuple):
+    """What determines how long a run takes: the work and its values, how it is run, and the PEs of the machine."""
+
+    work: str
+    values: tuple[tuple[str, object], ...]
+    options: object
+    n_pes: int
+
+
+class HostSpeed:
+    """Seconds of this host per unit of cost, measured on the runs that it has made."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Point, float] = {}
+        self._ratios: dict[str, list[float]] = {}
+
+    def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
+        """Remember how long a run took; its cost, if that is known."""
+        self._seconds[point] = seconds
+        if cost_us:
+            self._ratios.setdefault(point.work, []).append(seconds * 1e6 / cost_us)
+
+    def seconds(self, point: Point, cost_us: float | None) -> float | None:
+        """Return how long a run will take.
+
+        The same run takes as long as before. Another one of known cost takes that, times how much slower than the
+        reference this host ran the same work, or other works. Of anything else nothing is known.
+        """
+        if point in self._seconds:
+            return self._seconds[point]
+        if cost_us is None:
+            return None
+        own = self._ratios.get(point.work, [])[-_RECENT:]
+        every = [ratio for ratios in self._ratios.values() for ratio in ratios[-_RECENT:]]
+        return cost_us / 1e6 * (median_low(own) if own else median(every) if every else 1.0)
+
+
+IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
+OUTDATED = "outdated"
+REPLAY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run of the history.
+
+    Attributes
+    ----------
+    number : int
+        From 1 on.
+    work : Work
+    values : dict
+        Its parameters.
+    machine : Machine
+    source : str
+        Its file or preset.
+    overrides : tuple of str
+        Changes to that, as `kb.load` takes them.
+    options : Options
+    latency_ns, seconds : float
+        Simulated time, and the host's.
+    found : bool
+        Whether it was found in the cache; the host's time is that of the run that made it.
+    """
+
+    number: int
+    work: Work
+    values: dict[str, Value]
+    machine: Machine = field(repr=False)
+    source: str
+    overrides: tuple[str, ...]
+    options: Options
+    latency_ns: float = 0.0
+    seconds: float = 0.0
+    found: bool = False
+
+    @property
+    def title(self) -> str:
+        """What ran: the work and its parameters."""
+        return " ".join([self.work.name, *(f"{name}={value}" for name, value in self.values.items())])
+
+    @property
+    def name(self) -> str:
+        """What the result is called."""
+        return f"#{self.number} {self.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that ended well.
+
+    Attributes
+    ----------
+    entry : Entry
+    outcome : Outcome
+        With a result.
+    film : Film
+        Its log, for the replay.
+    why : Why or str or None
+        Its critical path, or why there is none; None while that is being computed.
+    """
+
+    entry: Entry
+    outcome: Outcome
+    film: Film
+    why: Why | str | None = None
+
+    @property
+    def result(self) -> Result:
+        """What the run came to."""
+        assert self.outcome.result is not None
+        return self.outcome.result
+
+    @property
+    def replays(self) -> bool:
+        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
+        return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The present run, and the finished one that the tabs show.
+
+    Attributes
+    ----------
+    status : str
+        Of the present run: "idle", "running", "done", "failed" or "cancelled".
+    message : str
+        What to tell the user with it.
+    frame : Frame or None
+        Where the present run is, or ended.
+    entry : Entry or None
+        The present run.
+    finished : Finished or None
+        The last run that ended well; it stays while another one runs, fails or is cancelled.
+    """
+
+    status: str = IDLE
+    message: str = ""
+    frame: Frame | None = None
+    entry: Entry | None = None
+    finished: Finished | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return self.status == RUNNING
+
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "data": (True, False),

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernbench.errors import DeadlockError, LimitError
-from kernbench.runtime_api.host import Host
-from kernbench.runtime_api.ranks import Ranks
+from kernbench.runtime_api.host import Host, Ranks
 from kernbench.triton_emu.runner import check_plain, check_ran
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from kernbench.analysis.causes import READ, WRITE
+from kernbench.analysis.records import READ, WRITE
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.topology import naming

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.causes import CREDIT, MESSAGE, MOVES, PART
-from kernbench.analysis.records import COLUMNS, CommandInfo
+from kernbench.analysis.records import COLUMNS, CREDIT, MESSAGE, MOVES, PART, CommandInfo
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.clock import Clock

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.analysis.causes import Causes
-from kernbench.analysis.records import Launch, LinkTable, Records
+from kernbench.analysis.records import Causes, Launch, LinkTable, Records
 from kernbench.sim_engine.backend import ENGINE
 from kernbench.sim_engine.op_log import KINDS
 from kernbench.units import FLIT_BYTES

@@ -11,7 +11,7 @@ from kernbench.errors import ArgumentError
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
-    from kernbench.topology.blocks import Blocks
+    from kernbench.topology.builder import Blocks
 
 
 @dataclass(frozen=True, slots=True)

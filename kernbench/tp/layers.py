@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtensor.local import COLUMNS, on_device, places_of, policy_of
+from kernbench.dtensor.redistribute import COLUMNS, on_device, places_of, policy_of
 from kernbench.dtypes import DType, float16
 from kernbench.errors import ArgumentError
-from kernbench.kernels.linear import linear
-from kernbench.kernels.placed import At
+from kernbench.kernels.gemm import linear
+from kernbench.kernels.partition import At
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.tp import parallel_state

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.dtensor.local import cut, empty, join, on_device
+from kernbench.dtensor.redistribute import cut, empty, join, on_device
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.tp import parallel_state

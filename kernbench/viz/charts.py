@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from kernbench.config.safe import replacing, write_text
+from kernbench.config.files import replacing, write_text
 from kernbench.errors import ArgumentError
 from kernbench.viz import palette
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.topology.builder import Machine
+
 
 Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import matplotlib.figure
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from kernbench.config.safe import replacing
+from kernbench.config.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kernbench.analysis.causes import WRITE
-from kernbench.analysis.records import Records
+from kernbench.analysis.records import WRITE, Records
 
 ENGINES = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
 
