@@ -6,66 +6,15 @@ import json
 import os
 import sys
 import time
-from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
-from tornado.web import HTTPError, RequestHandler
-
 from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.sim_engine.limits import NONE, Limits
-
-MOST_KERNELS, MOST_OF_A_VISITOR, MOST_RUNS = 16, 3, 500
-_visitor: ContextVar[str] = ContextVar("visitor", default="")
-
-
-def note_visitor(request: RequestHandler, **_: Any) -> None:
-    """Remember who asks for the page that is being prepared; Voila calls this before it starts the kernel."""
-    _visitor.set(request.current_user.username)
-
-
-class PageKernels(AsyncMappingKernelManager):
-    """One kernel for each page that is open.
-
-    A visitor who opens more than `MOST_OF_A_VISITOR` loses the oldest one. With `MOST_KERNELS` the server is full.
-    All pages of a visitor together start `MOST_RUNS` runs in an hour.
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
-        self._visitors: dict[str, str] = {}
-        self._starting = 0
-
-    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]  # of the class for one thread
-        """Start a kernel for the visitor whose request this is.
-
-        Raises
-        ------
-        HTTPError
-            503 if the server is full.
-        """
-        visitor = _visitor.get()
-        self._visitors = {kernel: who for kernel, who in self._visitors.items() if kernel in self}
-        own = [kernel for kernel, who in self._visitors.items() if who == visitor]
-        for kernel in own[: len(own) - MOST_OF_A_VISITOR + 1]:
-            await self.shutdown_kernel(kernel)  # type: ignore[no-untyped-call]
-        if len(self) + self._starting >= MOST_KERNELS:
-            raise HTTPError(503, reason=f"{MOST_KERNELS} pages are open, no more fit on this server; try later")
-        counted = Path(self.connection_dir) / f"{sha256(visitor.encode()).hexdigest()[:16]}.runs"
-        kwargs["env"] = {**kwargs.get("env", os.environ), PAGE_RUNS: f"{MOST_RUNS} {counted}"}
-        self._starting += 1
-        try:
-            kernel_id: str = await super().start_kernel(**kwargs)
-        finally:
-            self._starting -= 1
-        self._visitors[kernel_id] = visitor
-        return kernel_id
-
 
 NOTEBOOK = "explorer.ipynb"
 LAB = "lab"
@@ -178,7 +127,7 @@ def web_arguments(
     """Return the arguments with which Voila serves the explorer alone, on loopback, behind a token.
 
     Visitors send no code: the server passes on nothing but what widgets say to their kernel. How many kernels there
-    are, `kernbench.notebook.serve` says.
+    are, `kernbench.notebook.page` says.
 
     Parameters
     ----------
@@ -206,7 +155,7 @@ def web_arguments(
         "VoilaConfiguration.extension_denylist": "['jupyterlab-jupytext', '@jupyter-notebook/lab-extension']",
         "VoilaConfiguration.template": "kernbench",
         "VoilaConfiguration.allow_template_override": "NO",
-        "VoilaConfiguration.multi_kernel_manager_class": "kernbench.notebook.serve.PageKernels",
+        "VoilaConfiguration.multi_kernel_manager_class": "kernbench.notebook.page.PageKernels",
         "MappingKernelManager.cull_idle_timeout": idle_s,
         "MappingKernelManager.cull_interval": min(60, idle_s),
         "MappingKernelManager.cull_connected": True,
@@ -223,6 +172,8 @@ def serve_page(arguments: list[str]) -> None:
     os.environ[PAGE] = "1"  # its kernels inherit it
     from traitlets.config import Config
     from voila.app import Voila
+
+    from kernbench.notebook.page import note_visitor
 
     Voila.launch_instance(arguments, config=Config({"VoilaConfiguration": {"prelaunch_hook": note_visitor}}))
 

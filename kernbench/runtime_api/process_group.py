@@ -224,6 +224,12 @@ class ProcessGroup:
             del self._open[number]
         return meeting, work
 
+    def leave(self, ranks: Sequence[int]) -> None:
+        """Note that these global ranks have destroyed the group, and free what it keeps for the members' calls."""
+        self.left.update(ranks)
+        for rank in set(ranks).intersection(self.ranks):
+            self._packers[self.index(rank)] = Packer()
+
     def cancel(self) -> None:
         """Forget collectives that not all members have called."""
         for meeting in self._open.values():
@@ -361,7 +367,7 @@ class Groups:
         scope, me = self._scope, self._host.rank_index
         found = self._group(group)
         for each in (found, *found.children):
-            each.left.update(each.ranks if self._speaks_for_all else (me,))
+            each.leave(each.ranks if self._speaks_for_all else (me,))
         if found is scope.world[me]:
             del scope.world[me]
             scope.is_inherited = False

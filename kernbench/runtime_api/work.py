@@ -252,6 +252,8 @@ class Meeting:
         steps: list[Start] = [*call.before, partial(self._begin, member), *call.after]
         for step in steps:
             work.event = stream.submit(step)
+        assert work.event.callbacks is not None, "what has just been queued is not complete"
+        work.event.callbacks.append(self._release)
         if self.is_complete:
             try:
                 self._starts = self._prepare([self.calls[m] for m in range(len(self.members))])
@@ -269,6 +271,12 @@ class Meeting:
         for event in (*self._ready.values(), *waiting):
             if not event.triggered:
                 event.succeed()
+
+    def _release(self, _: simpy.Event) -> None:
+        """When the last device is done, let go of the tensors: handles may outlive them, and know this meeting."""
+        if self.is_complete and all(work.event.triggered for work in self._works.values()):
+            self.calls = {member: Call(call.name, end=call.end) for member, call in self.calls.items()}
+            self._starts = None
 
     def _begin(self, member: int) -> simpy.Event:
         engine = self._host.engine

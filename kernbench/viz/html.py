@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from kernbench.analysis.why import Why
 
 
-_NUMBER_C = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
-_LEFT = "text-align:left"
+_SHOWN, _SHOWN_ROWS = 8, 12  # reasons, rows of the log
+_LEFT = "text-align:left;white-space:nowrap"
+_NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
+_WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
+_WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 
 
 def compare_html(comparison: Comparison) -> str:
@@ -39,32 +42,13 @@ def compare_html(comparison: Comparison) -> str:
         rows = [
             [x.field, *("absent" if v is None else str(v) for v in (x.before, x.after))] for x in comparison.machine
         ]
-        parts.append(_comparison_table(["machine", "before", "after"], rows))
+        parts.append(_table(["machine", "before", "after"], rows))
     sections = [("", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
     for title, times in sections:
         if times:
-            cells = [[x.what, _ns_or_dash(x.before), _ns_or_dash(x.after), percent(x)] for x in times]
-            parts.append(_comparison_table([title, "before [ns]", "after [ns]", "change"], cells))
+            cells = [[x.what, _ns(x.before), _ns(x.after), percent(x)] for x in times]
+            parts.append(_table([title, "before [ns]", "after [ns]", "change"], cells))
     return f"<div>{''.join(parts)}</div>"
-
-
-def _ns_or_dash(ns: float | None) -> str:
-    return "-" if ns is None else f"{ns:,.2f}"
-
-
-def _comparison_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f'<th style="{_NUMBER_C if i else _LEFT}">{escape(x)}</th>' for i, x in enumerate(head))
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td style="{_NUMBER_C if i else _LEFT}">{escape(x)}</td>' for i, x in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    return f'<table style="margin:8px 0"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
-
-
-_SHOWN_ROWS = 12
-_NUMBER_R = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 
 
 def records_html(records: Records) -> str:
@@ -85,33 +69,17 @@ def records_html(records: Records) -> str:
     more = len(records) - len(first)
     return (
         f"<div>{escape(repr(records))}</div>"
-        + _records_table(["kind", "rows", "time in all [ns]", "bytes"], kinds, 1)
-        + _records_table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, 3)
+        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds, 1)
+        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, 3)
         + (f"<div>... and {more:,} more</div>" if more > 0 else "")
     )
-
-
-def _records_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
-    """Return a table whose first `text` columns are text."""
-    styles = ["text-align:left"] * text + [_NUMBER_R] * (len(head) - text)
-    top = "".join(f'<th style="{style}">{escape(x)}</th>' for style, x in zip(styles, head, strict=True))
-    lines = [
-        "".join(f'<td style="{style}">{escape(x)}</td>' for style, x in zip(styles, row, strict=True)) for row in rows
-    ]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-_SHOWN = 8
-_NUMBER_W = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
-_LEFT_W = "text-align:left"
 
 
 def why_html(why: Why) -> str:
     """Return the reasons of a run as a table, longest first; the bar behind each share is that share."""
     total = why.path.makespan_ps / 1000
     head = "".join(
-        f'<th style="{_NUMBER_W if i in (1, 2) else _LEFT_W}">{cell}</th>'
+        f'<th style="{_NUMBER if i in (1, 2) else _LEFT}">{cell}</th>'
         for i, cell in enumerate(("on the critical path", "time [ns]", "share", "spent on", "to change"))
     )
     rows = []
@@ -119,20 +87,20 @@ def why_html(why: Why) -> str:
         more = f" and {x.others} more" if x.others else ""
         bar = f"background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
         rows.append(
-            f'<tr><td style="{_LEFT_W}">{escape(x.what)} <code>{escape(x.resource)}</code>{more}</td>'
-            f'<td style="{_NUMBER_W}">{x.ns:,.2f}</td><td style="{_NUMBER_W};{bar};min-width:80px">{x.share:.1%}</td>'
-            f'<td style="{_LEFT_W}">{escape(x.kind)}</td><td style="{_LEFT_W}">{escape(x.advice())}</td></tr>'
+            f'<tr><td style="{_LEFT}">{escape(x.what)} <code>{escape(x.resource)}</code>{more}</td>'
+            f'<td style="{_NUMBER}">{x.ns:,.2f}</td><td style="{_NUMBER};{bar};min-width:80px">{x.share:.1%}</td>'
+            f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td></tr>'
         )
     rest = why.reasons[_SHOWN:]
     if rest:
         ns = sum(x.ns for x in rest)
         rows.append(
-            f'<tr><td style="{_LEFT_W}">{len(rest)} more</td><td style="{_NUMBER_W}">{ns:,.2f}</td>'
-            f'<td style="{_NUMBER_W}">{ns / total if total else 0:.1%}</td><td></td><td></td></tr>'
+            f'<tr><td style="{_LEFT}">{len(rest)} more</td><td style="{_NUMBER}">{ns:,.2f}</td>'
+            f'<td style="{_NUMBER}">{ns / total if total else 0:.1%}</td><td></td><td></td></tr>'
         )
     rows.append(
-        f'<tr><td style="{_LEFT_W}"><b>sum</b></td><td style="{_NUMBER_W}"><b>{total:,.2f}</b></td>'
-        f'<td style="{_NUMBER_W}">100.0%</td><td></td><td></td></tr>'
+        f'<tr><td style="{_LEFT}"><b>sum</b></td><td style="{_NUMBER}"><b>{total:,.2f}</b></td>'
+        f'<td style="{_NUMBER}">100.0%</td><td></td><td></td></tr>'
     )
     limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
     title = (
@@ -142,11 +110,6 @@ def why_html(why: Why) -> str:
     table = f'<table style="margin:8px 0"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     notes = f"<ul>{''.join(limits)}</ul>" if limits else ""
     return f"<div>{title}{table}{notes}</div>"
-
-
-_NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
-_WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
-_WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 
 
 def result_html(result: Result) -> str:
@@ -269,16 +232,17 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
     return _table(head, rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose first column is text and whose others are numbers."""
-    left = "text-align:left;white-space:nowrap"
-    top = "".join(f'<th style="{_NUMBER if i else left}">{escape(cell)}</th>' for i, cell in enumerate(head))
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{_NUMBER if i else left}">{escape(x)}</td>' for i, x in enumerate(row)) + "</tr>"
-        for row in rows
-    )
-    return f'<table style="margin:8px 0"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
+    """Return a table whose first `text` columns are text and whose others are numbers."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} style="{_LEFT if i < text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f'<table style="margin:8px 0"><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _ns(value: float) -> str:
-    return f"{value:,.2f}"
+def _ns(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
