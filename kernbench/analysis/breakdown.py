@@ -178,19 +178,7 @@ WORK = tuple(kind for kind in PE_KINDS if kind not in COMMUNICATION)
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Mean time over PEs [ns]; the four sum to the window.
-
-    Attributes
-    ----------
-    work_ns : float
-        Engines or DMA are busy, no message is under way.
-    hidden_ns : float
-        Both.
-    exposed_ns : float
-        A message is under way, or waited for, and nothing else happens.
-    idle_ns : float
-        Neither.
-    """
+    """Mean time over PEs [ns]; the four sum to the window."""
 
     work_ns: float
     hidden_ns: float

@@ -726,11 +726,6 @@ def critical_path(records: Records, launches: Sequence[Launch] = ()) -> Critical
     """Return the critical path of a run, or of launches of it: from the first one's start to the last one's end.
 
     A step that was under way when they started counts from then on.
-
-    Raises
-    ------
-    StateError
-        If the run was not logged, or stopped before a launch ended.
     """
     if not len(records) and records.makespan_ps:
         raise StateError('this run was not logged, so nothing says why; run it with log="operation" or log="tile"')

@@ -40,23 +40,7 @@ def _no_rows(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Causes:
-    """Moves over the fabric and the order of commands, for one run.
-
-    Parameters
-    ----------
-    moves : dict of arrays
-        Columns of `MOVES`.
-    nodes : tuple of str
-        Nodes that routes pass.
-    routes : tuple of tuple of int
-        Nodes on the way of a message, or of a read's data and a write's acknowledgement.
-    links : dict of (int, int) to (wire ps, node ps, GB/s)
-        Latency of a link from node to node, overhead of the node behind it, bandwidth.
-    issued : int64 array of shape (n, 3)
-        (command, ps of its issue by PE_CPU, launch that it belongs to or -1).
-    after, begin : int64 array of shape (n, 2)
-        (command, command that comes before it); (launch, ps of the common start).
-    """
+    """Moves over the fabric and the order of commands, for one run."""
 
     moves: dict[str, np.ndarray] = field(default_factory=lambda: _none(MOVES))
     nodes: tuple[str, ...] = ()

@@ -284,13 +284,7 @@ def on(launch: Launch) -> str:
 
 
 def chosen(launches: Sequence[Launch], which: str | Launch) -> tuple[str, list[Launch]]:
-    """Return what a label means, or one of the launches: what it is called, and its launches.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such launch; the message lists those that there are.
-    """
+    """Return what a label means, or one of the launches: what it is called, and its launches."""
     called = calls(launches)
     if isinstance(which, Launch):
         for label, each in called.items():

@@ -39,25 +39,13 @@ class IdealGemm:
 
 
 def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
-    """Return the rate of one matrix engine for `dtype`.
-
-    Raises
-    ------
-    ValueError
-        If the matrix engine does not take that type.
-    """
+    """Return the rate of one matrix engine for `dtype`."""
     gemm = machine.cube.pe.pe_gemm
     return float(getattr(gemm.macs_per_cycle, rate_key(dtype)) * gemm.clock_ghz)
 
 
 def rate_key(dtype: object) -> str:
-    """Return the key of the machine file under which the matrix engine's numbers for `dtype` stand, as f16.
-
-    Raises
-    ------
-    ValueError
-        If the matrix engine does not take that type.
-    """
+    """Return the key of the machine file under which the matrix engine's numbers for `dtype` stand, as f16."""
     key = _RATE_KEY.get(as_dtype(dtype).name)
     if key is None:
         raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")

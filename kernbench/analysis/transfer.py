@@ -86,17 +86,7 @@ PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One link of a way.
-
-    Attributes
-    ----------
-    bw_gbs : float
-        Its bandwidth.
-    wire_ps : int
-        Propagation, and the wire's own latency.
-    node_ps : int
-        Overhead of the node behind it.
-    """
+    """One link of a way."""
 
     bw_gbs: float
     wire_ps: int
@@ -105,15 +95,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """How a memory serves bursts: consecutive ones lie on neighbouring channels.
-
-    Attributes
-    ----------
-    count, burst_bytes, burst_ps : int
-        Channels, size of a burst, and how long a channel takes for one.
-    access_ps : int
-        What a read pays once; occupies nothing.
-    """
+    """How a memory serves bursts: consecutive ones lie on neighbouring channels."""
 
     count: int
     burst_bytes: int
@@ -123,21 +105,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where the time of a transfer went, in ps; the parts sum to it exactly.
-
-    Attributes
-    ----------
-    wire, nodes : int
-        Latency of the links, overheads of the nodes.
-    fill : int
-        One flit's time on every link but the slowest.
-    serialization : int
-        All flits on the slowest link.
-    memory : int
-        What memory adds: channels that start later or serve slower than the links carry.
-    queueing : int
-        All the rest: waiting for other transfers.
-    """
+    """Where the time of a transfer went, in ps; the parts sum to it exactly."""
 
     wire: int = 0
     nodes: int = 0
@@ -187,14 +155,7 @@ def message(legs: Sequence[Leg], nbytes: int) -> Parts:
 
 
 def read(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
-    """Return the parts of a read alone: a command of 0 B, memory, and the data on the way back.
-
-    Notes
-    -----
-    Flit j of q leaves once its share of the m bursts is done, at a_j. A train of equal flits through FIFO links ends
-    at max over j of a_j + (q - 1 - j) d after the fill, d being the slowest link's flit time, so memory adds
-    max over j of a_j - j d. docs/model.md, M4.5 and M4.7.
-    """
+    """Return the parts of a read alone: a command of 0 B, memory, and the data on the way back."""
     data = message(back, nbytes)
     q, m = flits(nbytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
@@ -206,13 +167,7 @@ def read(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channel
 
 
 def write(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
-    """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B.
-
-    Notes
-    -----
-    Flit j arrives j d after the first; burst i of m starts when _ceil((i + 1) q / m) flits have, on its channel.
-    Memory adds what the last burst takes beyond the last flit.
-    """
+    """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B."""
     data = message(there, nbytes)
     q, m = flits(nbytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q

@@ -25,17 +25,7 @@ def hottest(share: Mapping[str, float]) -> str:
 
 
 class Crossings:
-    """What crossed the links of a run, and when.
-
-    Parameters
-    ----------
-    records : Records
-
-    Notes
-    -----
-    How busy a link was in a part of the run is not in the log. It is taken in proportion to the bytes that crossed
-    it, and those of a transfer as evenly spread over the transfer: right for the whole run, an estimate for a part.
-    """
+    """What crossed the links of a run, and when."""
 
     def __init__(self, records: Records) -> None:
         self._records = records

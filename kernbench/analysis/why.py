@@ -117,26 +117,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A resource on the critical path.
-
-    Attributes
-    ----------
-    what : str
-        What it is: "HBM slice", "PCIe link", ...
-    resource : str
-        The component or link; of several alike, the one with most of the time.
-    others : int
-        How many more alike are in it.
-    kind : str
-        What the time was spent on, by share: "memory", "wire", "serialization, queueing", ...
-    ns, share : float
-        Time on the path, and its share of the whole path.
-    fields : tuple of str
-        Fields of the machine file that set it.
-    together : tuple of str
-        Fields of resources that were at work for more than half of the same time: they bind before this one is
-        twice as fast.
-    """
+    """A resource on the critical path."""
 
     what: str
     resource: str

@@ -80,19 +80,7 @@ Run = Callable[["RuntimeContext"], object]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A named bench; calling it runs it.
-
-    Attributes
-    ----------
-    name, description : str
-        For `kernbench list`.
-    run : callable
-        `run(torch)`.
-    is_milestone : bool
-        Whether it regenerates a report on machines of its own, and so may ask nothing of the one it is given.
-    takes_algorithm : bool
-        Whether it does a collective by the algorithm that the environment's CCL_ALGORITHM names.
-    """
+    """A named bench; calling it runs it."""
 
     name: str
     description: str
@@ -189,13 +177,7 @@ def benches() -> list[Bench]:
 
 
 def _load() -> None:
-    """Import the benches of the package, which register themselves.
-
-    Raises
-    ------
-    ConfigError
-        If a module registers nothing.
-    """
+    """Import the benches of the package, which register themselves."""
     import kernbench.benches as package
 
     for module in pkgutil.iter_modules(package.__path__):

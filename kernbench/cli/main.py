@@ -43,13 +43,7 @@ for command in (run, compare, gemm, ccl, list_, milestone, probe, sweep, cache, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; errors are lines on stderr.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name; by default those of the process.
-    """
+    """Run the command line and return its exit status; errors are lines on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None and "" not in sys.path:
         sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is

@@ -83,13 +83,7 @@ for _kind, _form in _NUMBERS.items():
 
 
 def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
-    """Return the content of `text`, and a fault for each key that stands twice.
-
-    Raises
-    ------
-    yaml.YAMLError
-        If it is no YAML, or a part of it holds itself.
-    """
+    """Return the content of `text`, and a fault for each key that stands twice."""
     content, doubles = _parsed(text)
     return deepcopy(content), list(doubles)
 
@@ -167,13 +161,7 @@ _DAMAGE = (
 
 
 def read_text(path: Path, most: int, remedy: str) -> str:
-    """Return the text of a file of at most `most` bytes.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, is larger, or is not UTF-8; `remedy` says what to do. A MissingFileError if there is none.
-    """
+    """Return the text of a file of at most `most` bytes."""
     data = read_bytes(path, most, remedy)
     try:
         return data.decode("utf-8-sig")
@@ -220,13 +208,7 @@ _REMEDY = "make room or name another folder, then run the same again"
 
 @contextmanager
 def replacing(path: Path, remedy: str = _REMEDY) -> Iterator[Path]:
-    """Give a file to write, which then takes the place of `path`, or is gone if that fails or is interrupted.
-
-    Raises
-    ------
-    HostError
-        If it cannot be written, as on a full disk; what was in `path` stays.
-    """
+    """Give a file to write, which then takes the place of `path`, or is gone if that fails or is interrupted."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -246,13 +228,7 @@ def write_text(path: Path, text: str, remedy: str = _REMEDY) -> Path:
 
 
 def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, is larger than 256 MiB, or is no JSON object.
-    """
+    """Return the JSON object in a file."""
     text = read_text(path, MOST_JSON, remedy)
     with damaged(path, what, remedy):
         content = json.loads(text)
@@ -262,13 +238,7 @@ def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, what: str, remedy: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file; objects in it are refused, and their sizes are checked before they are read.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, is damaged, or its arrays are much larger than the file.
-    """
+    """Return the arrays of an .npz file; objects and oversized arrays are refused."""
     try:
         size = path.stat().st_size
         with damaged(path, what, remedy), zipfile.ZipFile(path) as file:
@@ -301,13 +271,7 @@ _PRESETS = Path(str(files("kernbench") / "presets"))
 
 
 def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
-    """Return the content of a YAML file, and a fault for each key that stands twice.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, or is no YAML.
-    """
+    """Return the content of a YAML file, and a fault for each key that stands twice."""
     try:
         return parse_yaml(read_text(path, MOST_YAML, "give the path of a YAML file"))
     except yaml.YAMLError as error:
@@ -317,13 +281,7 @@ def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
 
 
 def load_yaml(path: Path) -> Any:
-    """Return the content of a YAML file.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, is no YAML, or has a key twice.
-    """
+    """Return the content of a YAML file."""
     content, doubles = read_yaml(path)
     if doubles:
         raise ConfigError([f"{path.name}: {fault.text}" for fault in doubles])
@@ -331,15 +289,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def find(name: str = "topology.yaml", start: str | Path | None = None) -> Path:
-    """Return the nearest file called `name`, upward from a folder, else the packaged default.
-
-    Parameters
-    ----------
-    name : str
-        `topology.yaml` or `ccl.yaml`.
-    start : str or Path, optional
-        The folder to begin in; the working directory if not given.
-    """
+    """Return the nearest file called `name`, upward from a folder, else the packaged default."""
     folder = Path.cwd() if start is None else Path(start).resolve()
     for place in (folder, *folder.parents):
         # Beside a notebook of its name it holds a milestone's parameters.
@@ -354,13 +304,7 @@ def presets() -> list[str]:
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a packaged machine.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name.
-    """
+    """Return the file of a packaged machine."""
     if name not in presets():
         raise ConfigError(f"preset:{name} is unknown; {hint(name, presets())}")
     return _PRESETS / f"{name}.yaml"

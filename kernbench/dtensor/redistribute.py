@@ -115,13 +115,7 @@ def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
 
 
 def policy_of(tensor: DeviceTensor) -> DPPolicy:
-    """Return the policy that a tensor was placed by; of a part of one, a policy that places its shape as it lies.
-
-    Raises
-    ------
-    PlacementError
-        If a part is tiles, or on PEs that no policy names.
-    """
+    """Return the policy that a tensor was placed by; of a part of one, a policy that places its shape as it lies."""
     if tensor.layout.dp is not None:
         return tensor.layout.dp
     config = tensor._host.config
@@ -141,13 +135,7 @@ def policy_of(tensor: DeviceTensor) -> DPPolicy:
 
 
 def places_of(tensor: Tensor) -> At:
-    """Return where the elements of a tensor lie, seen as a matrix of all dims but the last by the last.
-
-    Raises
-    ------
-    PlacementError
-        If it is neither in row-major order nor cut by columns.
-    """
+    """Return where the elements of a tensor lie, seen as a matrix of all dims but the last by the last."""
     whole = on_device(tensor)
     columns = whole.shape[-1]
     if whole.layout.is_row_major:
@@ -177,19 +165,7 @@ def _lies(tensor: DeviceTensor, dp: DPPolicy) -> bool:
 def redistribute(
     local: Tensor, shape: Sequence[int], mesh: DeviceMesh, source: Sequence[Placement], target: Sequence[Placement]
 ) -> Tensor:
-    """Return this rank's part of a tensor of `shape` under other placements, placed by the policy of `local`.
-
-    Parameters
-    ----------
-    local : Tensor
-        Its part now.
-    shape : sequence of int
-        Of the whole.
-    mesh : DeviceMesh
-        The ranks.
-    source, target : sequence of Placement
-        One for each axis.
-    """
+    """Return this rank's part of a tensor of `shape` under other placements, placed by the policy of `local`."""
     now = list(source)
     for move in plan(source, target):
         now[move.axis] = Replicate()

@@ -89,18 +89,6 @@ class Flash:
 
     The scores of a tile are issued before the softmax of the tile before: engines take commands in program order, so
     that is what lets the matrix engine work while the vector engine does.
-
-    Parameters
-    ----------
-    blocks : sequence of Tile
-        Rows x head_dim each.
-    tl : TLContext
-        The language.
-
-    Notes
-    -----
-    Scores are computed as k q^T: q is transposed once, and the weights, which are smaller than k where few rows
-    share it, once per tile. Scores, exp and sums are f32; the weights are rounded to the type of v for the product.
     """
 
     def __init__(self, blocks: Sequence[Tile], tl: TLContext) -> None:

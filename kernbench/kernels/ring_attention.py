@@ -137,21 +137,6 @@ def merged_attention(
     """Attend with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
 
     Every rank gets the result. Pointers are to the rank's own copies (q, out) and parts (k, v, part).
-
-    Parameters
-    ----------
-    q_ptr, k_ptr, v_ptr, part_ptr : Pointer
-        As for `attend`.
-    out_ptr : Pointer
-        To [kv_heads, q_len, group, head_dim].
-    kv_heads, group, q_len, kv_len, head_dim : int
-        As for `attend`.
-    collective : callable
-        The kernel of an all-reduce, run on part as it stands.
-    collective_args : sequence
-        Its arguments after the pointer: with `merge` as the operator and rows of head_dim + 2.
-    tl : TLContext
-        The language.
     """
     attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, q_len, kv_len, head_dim, tl=tl)
     collective(part_ptr, *collective_args, tl=tl)
@@ -179,15 +164,6 @@ def exchanged_attention(
 
     Ranks exchange whole states with partners at distance 1, 2, 4, ...; those beyond the largest power of two give
     theirs to a partner first and get the result from it. Memory is read for q, k and v, and written for out.
-
-    Parameters
-    ----------
-    q_ptr, k_ptr, v_ptr, out_ptr : Pointer
-        As for `merged_attention`. Queues: bit0, bit1, ..., and fold.
-    kv_heads, group, q_len, kv_len, head_dim : int
-        As for `attend`; `kv_len` is at least 1.
-    tl : TLContext
-        The language.
     """
     tokens = tiles(group, q_len)[0]
     units = [(head, block) for head in range(kv_heads) for block in Span(0, q_len, kv_len).cut(tokens)]

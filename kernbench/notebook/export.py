@@ -33,13 +33,7 @@ class Export(NamedTuple):
 
 
 def export(what: str, entry: Entry, result: Result) -> Export:
-    """Return one of `EXPORTS` of a run.
-
-    Raises
-    ------
-    ArgumentError
-        If the run has nothing of the kind to show.
-    """
+    """Return one of `EXPORTS` of a run."""
     suffix, kind, make = EXPORTS[what]
     try:
         return Export(f"run{entry.number}{suffix}", make(entry, result), kind)

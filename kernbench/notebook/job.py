@@ -52,18 +52,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The place of a run in the cache: that of the same point in a sweep.
-
-    Attributes
-    ----------
-    cache : Cache
-    key, study, version : str
-        As of the points of a sweep.
-    entry : Entry
-        The run.
-    parameters : dict
-        Of the study, and how it is run.
-    """
+    """The place of a run in the cache: that of the same point in a sweep."""
 
     cache: Cache
     key: str
@@ -169,15 +158,7 @@ _COST = 10  # a frame is due again after this many times what the last one took
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a program is run.
-
-    Attributes
-    ----------
-    data : bool
-        Compute values, so that the program checks them.
-    log : str
-        As for `kb.run`.
-    """
+    """How a program is run."""
 
     data: bool = True
     log: str = "tile"
@@ -185,28 +166,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run.
-
-    Attributes
-    ----------
-    result : Result or None
-        None of a run that was cancelled or failed.
-    error : str
-        Why it failed.
-    cancelled : bool
-    checks : int
-        Results that the program compared with a reference.
-    shown : object
-        What the program returned.
-    printed : str
-        What it printed.
-    events : int
-        Events processed.
-    seconds : float
-        Host time.
-    made : float
-        When it was simulated, of a result that was found in the cache [s since 1970]; else 0.
-    """
+    """What came of a run."""
 
     result: Result | None = None
     error: str = ""
@@ -239,23 +199,7 @@ class Watch(Observer):
 
 @dataclass(eq=False)
 class Job:
-    """A run under way.
-
-    Parameters
-    ----------
-    machine : Machine
-    program : callable
-        `program(torch)`.
-    name : str
-        What the result is called.
-    options : Options
-    on_frame, on_end : callable
-        Called in the job's thread, with a Frame some times a second, and in the end with the Outcome.
-    before : callable
-        Called first, in the job's thread: an Outcome that there is already, or None.
-    limits : Limits
-        Of the run, and of each session that the program opens.
-    """
+    """A run under way."""
 
     machine: Machine
     program: Callable[[RuntimeContext], object]

@@ -24,25 +24,7 @@ SHOWN_LINKS = 6
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the live view shows.
-
-    Attributes
-    ----------
-    now_ns : float
-        Simulated time.
-    busy_ns : dict
-        For how long each of `ENGINES` was busy up to then, as a mean over the PEs.
-    links : tuple of Busy
-        The busiest links so far.
-    n_pes : int
-        PEs that have had work.
-    done, total : int
-        Programs that have ended, of those started.
-    events : int
-        Events processed; 0 in a frame of a finished log.
-    events_per_s : float
-        Of host time.
-    """
+    """What the live view shows."""
 
     now_ns: float
     busy_ns: dict[str, float]
@@ -91,12 +73,7 @@ def live_frame(counters: Counters, events_per_s: float) -> Frame:
 
 
 class Film:
-    """A finished run, to be looked at again at any simulated time.
-
-    Parameters
-    ----------
-    records : Records
-    """
+    """A finished run, to be looked at again at any simulated time."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -141,17 +118,7 @@ _COLOURS = {
 
 
 def frame_html(frame: Frame | None, status: str, message: str = "", end_ns: float | None = None) -> str:
-    """Return a frame, under a line that says how the run stands.
-
-    Parameters
-    ----------
-    frame : Frame or None
-        None before the first.
-    status, message : str
-        As in `State`.
-    end_ns : float, optional
-        When the run ended, for a frame that looks back.
-    """
+    """Return a frame, under a line that says how the run stands."""
     parts = [_status(status, message)]
     if frame is not None:
         parts += [_clock(frame, end_ns), _busy(frame)]

@@ -78,26 +78,7 @@ REPLAY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run of the history.
-
-    Attributes
-    ----------
-    number : int
-        From 1 on.
-    work : Work
-    values : dict
-        Its parameters.
-    machine : Machine
-    source : str
-        Its file or preset.
-    overrides : tuple of str
-        Changes to that, as `kb.load` takes them.
-    options : Options
-    latency_ns, seconds : float
-        Simulated time, and the host's.
-    found : bool
-        Whether it was found in the cache; the host's time is that of the run that made it.
-    """
+    """A run of the history."""
 
     number: int
     work: Work
@@ -123,18 +104,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run that ended well.
-
-    Attributes
-    ----------
-    entry : Entry
-    outcome : Outcome
-        With a result.
-    film : Film
-        Its log, for the replay.
-    why : Why or str or None
-        Its critical path, or why there is none; None while that is being computed.
-    """
+    """A run that ended well."""
 
     entry: Entry
     outcome: Outcome
@@ -155,21 +125,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The present run, and the finished one that the tabs show.
-
-    Attributes
-    ----------
-    status : str
-        Of the present run: "idle", "running", "done", "failed" or "cancelled".
-    message : str
-        What to tell the user with it.
-    frame : Frame or None
-        Where the present run is, or ended.
-    entry : Entry or None
-        The present run.
-    finished : Finished or None
-        The last run that ended well; it stays while another one runs, fails or is cancelled.
-    """
+    """The present run, and the finished one that the tabs show."""
 
     status: str = IDLE
     message: str = ""
@@ -193,36 +149,7 @@ _PARAMETER = re.compile(r"^(\w+) = ")
 
 
 class Explorer:
-    """State and actions of the explorer.
-
-    Parameters
-    ----------
-    machine : str, Path, Machine, optional
-        As for `kb.load`.
-    own : iterable of callable
-        Functions `f(torch, *, size=64, ...)` of the user's own that can be run, too.
-    limits : Limits
-        Of each run.
-    page : bool
-        Whether visitors of a served page use it, see `MachineForm`.
-    quota : Quota, optional
-        How many runs it may start.
-
-    Attributes
-    ----------
-    form : MachineForm
-        The machine.
-    work : Work
-        What runs, with `values`.
-    state : State
-        The present run; replaced as a whole, from any thread.
-    history : list of Entry
-        Runs that ended well, oldest first.
-    baseline : Entry or None
-        What others are compared with.
-    on_change : list of callable
-        Called without arguments, from any thread, when `state` is another.
-    """
+    """State and actions of the explorer."""
 
     def __init__(
         self,
@@ -253,13 +180,7 @@ class Explorer:
     # -- what to run
 
     def choose(self, name: str) -> None:
-        """Choose what to run, with its usual parameters.
-
-        Raises
-        ------
-        ConfigError
-            If there is nothing of that name.
-        """
+        """Choose what to run, with its usual parameters."""
         if name not in self.works:
             raise ConfigError(f"{name!r} cannot be run; {hint(name, self.works)}")
         self.work = self.works[name]
@@ -308,13 +229,7 @@ class Explorer:
         return self._foreseen[1:]
 
     def set_option(self, name: str, value: Any) -> None:
-        """Set one of `OPTIONS`.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such option or value.
-        """
+        """Set one of `OPTIONS`."""
         if name not in OPTIONS:
             raise ConfigError(f"option {name!r} is unknown; {hint(name, OPTIONS)}")
         if value not in OPTIONS[name]:
@@ -384,13 +299,7 @@ class Explorer:
     # -- running
 
     def run(self, *, again: bool = False) -> bool:
-        """Start a run; return False, and do nothing, where one is under way or a value is wrong.
-
-        Parameters
-        ----------
-        again : bool
-            Simulate what is in the cache, too.
-        """
+        """Start a run; return False, and do nothing, where one is under way or a value is wrong."""
         with self._lock:
             if self.obstacle:
                 return False
@@ -510,13 +419,7 @@ class Explorer:
         return self.state.finished.result if self.state.finished else None
 
     def result_of(self, entry: Entry) -> Result:
-        """Return the result of a run of the history.
-
-        Raises
-        ------
-        StateError
-            If it is no longer kept: logs are large, and only the latest and the baseline's stay.
-        """
+        """Return the result of a run of the history."""
         if entry.number not in self._results:
             raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
         return self._results[entry.number]
@@ -534,13 +437,7 @@ class Explorer:
         self.baseline = entry
 
     def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:
-        """Return what changed from the baseline (or `before`) to the last run (or `after`).
-
-        Raises
-        ------
-        StateError
-            If there are no two runs to compare.
-        """
+        """Return what changed from the baseline (or `before`) to the last run (or `after`)."""
         before = before or self.baseline
         after = after or (self.history[-1] if self.history else None)
         if before is None or after is None:

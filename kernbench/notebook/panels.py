@@ -30,12 +30,7 @@ SPEEDS = {"x 1/4": 0.25, "x 1": 1.0, "x 4": 4.0}
 
 
 class RunPanel:
-    """Shows the present run.
-
-    Parameters
-    ----------
-    explorer : Explorer
-    """
+    """Shows the present run."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
@@ -121,14 +116,7 @@ _LOG = "tile: every piece of work; operation: every command; off: only totals"
 
 
 class WorkPanel:
-    """Chooses what runs.
-
-    Parameters
-    ----------
-    explorer : Explorer
-    on_change : callable
-        Called when something was changed.
-    """
+    """Chooses what runs."""
 
     def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
         self._explorer, self._on_change = explorer, on_change
@@ -231,12 +219,7 @@ _STEPS = 1000
 
 
 class TimelineTab:
-    """Chooses a PE and a window.
-
-    Parameters
-    ----------
-    explorer : Explorer
-    """
+    """Chooses a PE and a window."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
@@ -287,12 +270,7 @@ class TimelineTab:
 
 
 class HistoryTab:
-    """Pins a baseline, and compares.
-
-    Parameters
-    ----------
-    explorer : Explorer
-    """
+    """Pins a baseline, and compares."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
@@ -368,14 +346,7 @@ WHOLE = "the whole run"
 
 
 class ResultPanel:
-    """Tabs about the last run that ended well.
-
-    Parameters
-    ----------
-    explorer : Explorer
-    machine : Widget
-        The drawing of the machine, for a tab of its own.
-    """
+    """Tabs about the last run that ended well."""
 
     def __init__(self, explorer: Explorer, machine: widgets.Widget) -> None:
         self._explorer = explorer

@@ -32,16 +32,7 @@ _MOST_BOXES = 400  # in a lane; beyond, neighbours flow together
 
 
 def gantt_svg(records: Records, pe: tuple[int, int, int], window: tuple[int, int], links: tuple[str, ...] = ()) -> str:
-    """Return a lane for each engine of a PE, and one for each link, over a window.
-
-    Parameters
-    ----------
-    records : Records
-    pe : (sip, cube, pe)
-    window : (start_ps, end_ps)
-    links : tuple of str
-        Links whose transfers are shown, from the asking to the last byte.
-    """
+    """Return a lane for each engine of a PE, and one for each link, over a window."""
     start, end = window
     rows = records.of_pe(*pe)
     lanes = []

@@ -24,19 +24,7 @@ _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "yes 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a program.
-
-    Attributes
-    ----------
-    name : str
-    kind : type
-        int, float, bool or str.
-    default : int, float, bool or str
-    says : str
-        What it means; may be empty.
-    choices : Choices or None
-        The values it can take, where they are few.
-    """
+    """One parameter of a program."""
 
     name: str
     kind: type
@@ -49,13 +37,7 @@ class Parameter:
         return list(self.choices.of(machine)) if self.choices else []
 
     def parse(self, given: object, machine: Machine) -> Value:
-        """Return the value that `given`, a text or a value, means.
-
-        Raises
-        ------
-        ConfigError
-            If it means none.
-        """
+        """Return the value that `given`, a text or a value, means."""
         text = str(given).strip()
         options = self.options(machine)
         if options and text not in options:
@@ -74,13 +56,7 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., object]) -> list[Parameter]:
-    """Return the parameters of `function` that have a default, in its order.
-
-    Raises
-    ------
-    ConfigError
-        If one is of a kind that no panel can ask for.
-    """
+    """Return the parameters of `function` that have a default, in its order."""
     found = []
     for given in inspect.signature(function).parameters.values():
         if given.default is inspect.Parameter.empty or given.kind is inspect.Parameter.VAR_KEYWORD:
@@ -114,22 +90,7 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A program for one machine, with its parameters.
-
-    Attributes
-    ----------
-    name : str
-        "study gemm", "bench qkv-gemm", or the name of a function.
-    title : str
-        What it does, in a line.
-    function : callable
-        `function(torch, **values)`.
-    parameters : tuple of Parameter
-    source : tuple of str
-        Import and expression that give `function` in a cell.
-    cost : callable, optional
-        `cost(machine, data, **values)`, see `kernbench.studies.explore`.
-    """
+    """A program for one machine, with its parameters."""
 
     name: str
     title: str
@@ -144,13 +105,7 @@ class Work:
 
 
 def works(own: Iterable[Callable[..., object]] = ()) -> dict[str, Work]:
-    """Return all that can be run, by name: the user's own functions, then studies, then benches.
-
-    Parameters
-    ----------
-    own : iterable of callable
-        Functions `f(torch, *, size=64, ...)`; a bench of the user's own is found by its decorator.
-    """
+    """Return all that can be run, by name: the user's own functions, then studies, then benches."""
     found = [_own(function) for function in own]
     for name, study in explorations().items():
         package, _, module = study.run.__module__.rpartition(".")

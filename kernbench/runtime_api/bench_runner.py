@@ -41,13 +41,7 @@ def operand(
 
 
 def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray | None, b: np.ndarray | None) -> None:
-    """Read `got`, and with data compare it with a @ b.
-
-    Notes
-    -----
-    Allowed is one unit in the last place of the result, for its rounding, and what summing K products in f32 may
-    lose: K 2^-24 max|a| max|b|. Integers are exact.
-    """
+    """Read `got`, and with data compare it with a @ b."""
     atol = 0.0
     expected = None
     if a is not None and b is not None:
@@ -60,13 +54,7 @@ def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray |
 def check(
     torch: RuntimeContext, name: str, got: Tensor, expected: np.ndarray | None, *, rtol: float = 0.0, atol: float = 0.0
 ) -> None:
-    """Read `got`, and with data compare it: |got - expected| <= atol + rtol |expected|.
-
-    Raises
-    ------
-    VerificationError
-        If an element is further off; the message names the worst one.
-    """
+    """Read `got`, and with data compare it: |got - expected| <= atol + rtol |expected|."""
     values = got.numpy().astype(np.float64)
     if expected is None:
         return
@@ -97,19 +85,7 @@ def run_program(
     log: str = "operation",
     tie_seed: int | None = None,
 ) -> Result:
-    """Run `program(torch)` on a fresh machine and return what happened.
-
-    Parameters
-    ----------
-    machine : Machine
-    program : callable
-    data : bool
-        Whether values are moved and computed.
-    log : str
-        Level of the op log.
-    tie_seed : int or None
-        Permutes who is first of simultaneous arrivals, to see how much that decides.
-    """
+    """Run `program(torch)` on a fresh machine and return what happened."""
     with RuntimeContext(GraphEngine(machine, data, log=log, tie_seed=tie_seed)) as torch:
         program(torch)
     return torch.result
@@ -121,22 +97,7 @@ PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchResult:
-    """What came of a bench.
-
-    Attributes
-    ----------
-    name : str
-        The bench.
-    completion : str
-        "OK"; "FAILED": it ended with `error`, be it a number that is wrong; "NO_REQUESTS": it asked nothing of the
-        machine.
-    correctness : str
-        "PASSED", "FAILED", or "NOT_CHECKED": without data, or the bench compared nothing.
-    result : Result
-        Times; of a bench that failed, up to there.
-    error : KernbenchError or None
-        Why it failed.
-    """
+    """What came of a bench."""
 
     name: str
     completion: str

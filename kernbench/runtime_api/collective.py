@@ -63,13 +63,7 @@ class Ends:
         self._noted: dict[tuple[Place, str], tuple[int, int]] = {}
 
     def note(self, places: list[Place]) -> None:
-        """Take note of a device, all programs of which have ended.
-
-        Raises
-        ------
-        KernelError
-            If it is the last one, and a message is unread.
-        """
+        """Take note of a device, all programs of which have ended."""
         for place in places:
             for way, queue in self._queues(place).items():
                 self._noted[place, way] = queue.sent, queue.taken
@@ -117,13 +111,7 @@ class Queues:
 
 
 class Collectives:
-    """The collectives of one machine.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        The machine.
-    """
+    """The collectives of one machine."""
 
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
@@ -138,45 +126,13 @@ class Collectives:
         sips: Sequence[int],
         places: Sequence[Target],
     ) -> Plan:
-        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means.
-
-        Parameters
-        ----------
-        config : CclConfig
-            What there is to choose from.
-        collective : str
-        nbytes : int
-            Bytes of the largest shard, on its larger side.
-        itemsize : int
-            Bytes of an element.
-        sips : sequence of int
-            The group's devices, in rank order.
-        places : sequence of (cube, pe)
-            The PEs of each device that hold a shard.
-
-        Raises
-        ------
-        ConfigError
-            If no algorithm runs there; the message says why not, for each.
-        """
+        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means."""
         tuner = tuner_of(self._engine.machine, config)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
         return tuner.plan(decision, sips, places)
 
     def install(self, plan: Plan, key: str) -> Queues:
-        """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs.
-
-        Parameters
-        ----------
-        plan : Plan
-        key : str
-            Name of the process group, say: each has rings of its own.
-
-        Raises
-        ------
-        OutOfMemoryError
-            If a memory has no room for a ring; no ring is held then.
-        """
+        """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs."""
         found = self._installed.get(self._identity(plan, key))
         if found is None:
             found = self._installed[self._identity(plan, key)] = self._send(plan, key)
@@ -191,29 +147,7 @@ class Collectives:
         name: str,
         call: Mapping[str, Any],
     ) -> dict[int, Start]:
-        """Return what starts a collective on each device; calling it returns the event of the device's completion.
-
-        Parameters
-        ----------
-        plan : Plan
-        key : str
-            As for `install`.
-        buffers : mapping
-            What the kernel of each PE gets first: pointers to its own shards.
-        n_elem : mapping
-            Elements of each PE's shard.
-        name : str
-            What the launches are called.
-        call : mapping
-            What this call asks for, such as `op` and `root`.
-
-        Raises
-        ------
-        ConfigError
-            If the algorithm does not take an option of `call`, or so many pointers.
-        OutOfMemoryError
-            As for `install`.
-        """
+        """Return what starts a collective on each device; calling it returns the event of the device's completion."""
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
@@ -345,17 +279,7 @@ def title(algorithm: Algorithm) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one collective came to.
-
-    Attributes
-    ----------
-    latency_ns : float
-        From the first program's start to the last one's end.
-    result : Result
-        Everything else.
-    links : mapping
-        Share of that time that each link was busy.
-    """
+    """What one collective came to."""
 
     latency_ns: float
     result: Result
@@ -383,23 +307,6 @@ def run(
 
     Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
     whole SIP about a tensor is not part of the collective. `torch.collective` does the same with tensors.
-
-    Parameters
-    ----------
-    machine : Machine
-    planned : Plan
-    nbytes : int
-        Bytes of a shard; where it grows or shrinks, on its larger side.
-    dtype : DType or name
-    data : bool
-        With values, compared with numpy's at the end.
-    **call
-        What this call asks for, such as `op`.
-
-    Raises
-    ------
-    VerificationError
-        If a value is wrong.
     """
     kind = as_dtype(dtype)
     n_elem = nbytes // kind.itemsize // (planned.world_size if planned.algorithm.collective == "all_gather" else 1)
@@ -477,24 +384,7 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
 def check(
     engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant has in the end with what numpy makes of the tensors of its lane.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        Its memory is looked at, which takes no simulated time.
-    plan : Plan
-    ends : mapping of place to int
-        Physical address of each participant's result.
-    values : mapping of place to array
-        What each participant began with.
-    kind : DType
-
-    Raises
-    ------
-    VerificationError
-        If a value is another.
-    """
+    """Compare what every participant has in the end with what numpy makes of the tensors of its lane."""
     for lane in plan.lanes:
         given = [values[place] for place in lane.places]
         for rank, place in enumerate(lane.places):

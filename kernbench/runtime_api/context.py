@@ -314,13 +314,7 @@ _open = _Open()
 
 
 def current_session() -> RuntimeContext:
-    """Return the session whose with-block the caller is in; of several, the innermost.
-
-    Raises
-    ------
-    StateError
-        If there is none in this thread.
-    """
+    """Return the session whose with-block the caller is in; of several, the innermost."""
     if not _open.sessions:
         raise StateError("no session is open: call it inside `with kb.session(...) as torch:`, or pass torch=torch")
     return _open.sessions[-1]

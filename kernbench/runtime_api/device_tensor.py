@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
-    """Return what `key` selects of an array: a slice for every dim, the result's shape, and the dims it drops.
-
-    Raises
-    ------
-    IndexError
-        If it selects anything but a block.
-    """
+    """Return what `key` selects of an array: a slice for every dim, the result's shape, and the dims it drops."""
     keys = list(key) if isinstance(key, tuple) else [key]
     taken = sum(k is not None and k is not Ellipsis for k in keys)
     if taken > len(shape):
@@ -97,13 +91,6 @@ class DeviceTensor(Tensor):
     A part must be one run of bytes, so that a kernel can reach it from one pointer and tell its PEs apart: whole
     shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
     reads the elements, not where they lie; a kernel gets the same pointer, as in torch.
-
-    Attributes
-    ----------
-    name : str
-        Its name, for messages.
-    shards : tuple of TensorShard
-        Its parts and the PEs that hold them; `index` counts in the shape in which the tensor was placed.
     """
 
     def __init__(
@@ -195,13 +182,7 @@ class DeviceTensor(Tensor):
         return self._like(self.dtype).copy_(self)
 
     def contiguous(self) -> Tensor:
-        """Return the tensor, or a copy of it in row-major order, made by way of the host.
-
-        Raises
-        ------
-        RuntimeError
-            If the tensor was reshaped and then transposed, so that its parts are no blocks of it any more.
-        """
+        """Return the tensor, or a copy of it in row-major order, made by way of the host."""
         if self.is_contiguous():
             return self
         order = sorted(range(self.dim()), key=lambda d: (-self._stride[d], self.shape[d] == 1))

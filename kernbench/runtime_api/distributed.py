@@ -530,13 +530,7 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
 
 
 def _split_ways(calls: list[Call]) -> list[Route]:
-    """Return what moves in an all-to-all.
-
-    Raises
-    ------
-    CollectiveMismatchError
-        If a rank expects another number of rows than is sent to it.
-    """
+    """Return what moves in an all-to-all."""
     found = []
     for r, sender in enumerate(calls):
         source, to_send, _, _ = sender.own

@@ -38,15 +38,7 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """One rank: its program, and what it waits for.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        What its program ended with.
-    doom : Exception or None
-        What it is to be told, in place of a silent end, when the ranks are stopped.
-    """
+    """One rank: its program, and what it waits for."""
 
     def __init__(self, index: int, program: Callable[[], object]) -> None:
         self.index = index
@@ -112,20 +104,6 @@ class Ranks:
     """The ranks of one spawn, and the rule by which they and the clock take turns.
 
     While they live, the engine hands every wait of the host to `wait`.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        Whose clock they share.
-    programs : sequence of callable
-        One for each rank.
-    at_end : callable
-        Called once when none of them is left.
-
-    Attributes
-    ----------
-    errors : dict
-        What ranks failed with, the first failure first.
     """
 
     def __init__(
@@ -262,15 +240,7 @@ def _twin(error: Exception) -> Exception:
 
 
 def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
-    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`.
-
-    Raises
-    ------
-    RuntimeError
-        If a tensor is on another device, or none is among the arguments.
-    TypeError
-        If an argument is an array, or a tensor on the host, or the kernel does not take these arguments.
-    """
+    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
     _check_signature(name, kernel, args)
     tensors = []
     values = []
@@ -470,34 +440,6 @@ class Host:
 
     The program runs in no simulated time. What it asks of a device is queued in the device's stream; time passes
     when it waits.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        The simulated machine.
-    selector : DeviceSelector
-        Which device is current at the start.
-
-    Attributes
-    ----------
-    n_devices : int
-        SIPs of the machine.
-    pes : list of (cube, pe)
-        Every PE of a SIP.
-    collectives : Collectives
-        Queues between PEs, installed so far.
-    requests : int
-        Launches and copies asked for so far.
-    unwaited : dict
-        Asynchronous collectives and messages that the program has not waited for, and the lines that began them.
-    is_open : bool
-        False after `close`.
-    ranks : Ranks or None
-        The ranks that were started last.
-    at_ranks_start : list of callable
-        Called with the number of ranks that are about to start; may refuse it.
-    at_ranks_end : list of callable
-        Called when no rank is left.
     """
 
     def __init__(self, engine: GraphEngine, selector: DeviceSelector) -> None:

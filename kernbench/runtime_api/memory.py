@@ -75,17 +75,6 @@ class TensorHandle:
     It is freed when nothing needs it any more: no tensor, no view, and no pending operation. References decide
     that, so a handle is never part of a cycle. It counts as allocated while a tensor or a view of it lives, as in
     torch: what only pending operations still need does not count.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's name, for messages about addresses.
-    sip, va, nbytes : int
-        Its device and its range of virtual memory.
-    layout : Layout
-        Its shards.
-    copies : list of Copies
-        The copies of its replicated parts, where races are looked for.
     """
 
     __slots__ = ("__weakref__", "_claim", "_release", "_unclaim", "copies", "layout", "name", "nbytes", "sip", "va")
@@ -125,22 +114,7 @@ class TensorHandle:
 
 
 class DeviceMemory:
-    """Virtual and physical memory of every SIP.
-
-    Parameters
-    ----------
-    config : MachineConfig
-        Sizes.
-    allocators : Allocators
-        Physical memory of each PE, shared with whatever else reserves space in it.
-    unmap : callable
-        `unmap(sip, va, nbytes)` is called before a range is given back.
-
-    Attributes
-    ----------
-    allocated, peak : list of int
-        Bytes of the tensors that the program has on each SIP, now and at most; copies of replicated parts count.
-    """
+    """Virtual and physical memory of every SIP."""
 
     def __init__(self, config: MachineConfig, allocators: Allocators, unmap: Callable[[int, int, int], None]) -> None:
         self._config = config
@@ -151,15 +125,7 @@ class DeviceMemory:
         self.peak = [0] * config.n_sips
 
     def place(self, name: str, sip: int, shape: Sequence[int], dtype: DType, dp: DPPolicy) -> TensorHandle:
-        """Return memory for a tensor, in HBM, spread as `dp` says.
-
-        Raises
-        ------
-        AllocationError
-            If a PE has no room for its part; nothing is held then.
-        PlacementError
-            If `dp` does not fit the tensor or the machine.
-        """
+        """Return memory for a tensor, in HBM, spread as `dp` says."""
         specs = resolve_dp_policy(
             dp,
             shape=shape,

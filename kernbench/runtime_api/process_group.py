@@ -27,17 +27,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What moves between a packed tensor and the parts, for tensors that lie in one way.
-
-    Attributes
-    ----------
-    layout : Layout
-        Of the packed tensor.
-    runs : tuple of list of Run
-        For each part.
-    in_place : bool
-        Whether every element has its place already.
-    """
+    """What moves between a packed tensor and the parts, for tensors that lie in one way."""
 
     layout: Layout
     runs: tuple[list[Run], ...]
@@ -54,24 +44,7 @@ class Packer:
     def packed(
         self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
     ) -> tuple[DeviceTensor, Sequence[Start]]:
-        """Return tensors as kernels take them, in one, and what starts the copies that this needs.
-
-        Parameters
-        ----------
-        host : Host
-        given : sequence of DeviceTensor
-            One that is the concatenation or stack of `n` parts, or `n` that are a part each.
-        part : DeviceTensor
-            Its shards say which PE has to do with which elements.
-        n : int
-        unpack : bool
-            Whether to copy from the packed tensor to those given, or the other way.
-
-        Raises
-        ------
-        PlacementError
-            If the elements cannot be matched.
-        """
+        """Return tensors as kernels take them, in one, and what starts the copies that this needs."""
         ways = part.dtype, n, unpack, *(_key(t.layout) for t in (part, *given))
         moves = self.moves.get(ways)
         if moves is None:
@@ -491,15 +464,7 @@ class Groups:
         return World(self._scope.world.get(self._host.rank_index))
 
     def _group(self, group: ProcessGroup | int | None) -> ProcessGroup:
-        """Return `group`, or the calling rank's world.
-
-        Raises
-        ------
-        TypeError
-            If `group` is none.
-        ValueError
-            If the rank is in no world yet, or has left the group.
-        """
+        """Return `group`, or the calling rank's world."""
         scope, me = self._scope, self._host.rank_index
         if me not in scope.world:
             raise ValueError(

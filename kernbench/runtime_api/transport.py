@@ -103,13 +103,7 @@ def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, Task]]:
 
 
 def checked_runs(part: Region, other: Region) -> list[Run]:
-    """Return the runs from a part of one tensor to a part of another.
-
-    Raises
-    ------
-    PlacementError
-        If there are too many.
-    """
+    """Return the runs from a part of one tensor to a part of another."""
     found = runs(part, other)
     if len(found) > MOST_RUNS:
         raise PlacementError(
@@ -125,13 +119,7 @@ def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Re
 
 
 def matching(of: DeviceTensor, to: DeviceTensor) -> tuple[Region, Region]:
-    """Return two tensors with the same elements as regions of one shape.
-
-    Raises
-    ------
-    PlacementError
-        If they were placed in different shapes, and the parts of one are not in row-major order.
-    """
+    """Return two tensors with the same elements as regions of one shape."""
     if of.layout.shape == to.layout.shape and tuple(of.shape) == tuple(to.shape):
         return whole(of.layout), whole(to.layout)
     part, other = elements(of.layout, 0, of.numel()), elements(to.layout, 0, to.numel())
@@ -182,24 +170,13 @@ Shard = tuple[tuple[Pointer, ...], int]
 
 
 class Transport:
-    """What a group's collectives come to on the machine.
-
-    Parameters
-    ----------
-    host : Host
-    """
+    """What a group's collectives come to on the machine."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def chosen(self, algorithms: Mapping[str, AlgorithmLike]) -> dict[str, Algorithm]:
-        """Return the algorithms that a group asks for, by collective.
-
-        Raises
-        ------
-        ConfigError
-            If one is unknown, or does something else; or if ccl.yaml is at fault, whatever is asked for.
-        """
+        """Return the algorithms that a group asks for, by collective."""
         found, config = {}, self._config
         for collective, name in algorithms.items():
             if collective not in COLLECTIVES:

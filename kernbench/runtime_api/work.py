@@ -63,30 +63,7 @@ Start = Callable[[], simpy.Event]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one rank asks of a collective.
-
-    Attributes
-    ----------
-    name : str
-        Which collective, or "message" for both ends of one.
-    tensors : mapping
-        By the name of the parameter; those that every rank gives alike.
-    op : ReduceOp, optional
-    root : int, optional
-        The source or destination, counted in the group.
-    more : mapping
-        Other things that ranks have to agree about, by name.
-    own : tuple
-        Tensors that only this rank gives, or that differ from rank to rank; None for none.
-    before, after : sequence of callable
-        Operations of this rank's device alone, ahead of the collective and behind it.
-    ways : callable, optional
-        Gets the calls of all members, and returns what moves between their tensors; for what has no algorithm.
-    runs : bool
-        Whether anything happens on the machine; else the last call completes all.
-    end : str
-        Of a message: "send" or "recv".
-    """
+    """What one rank asks of a collective."""
 
     name: str
     tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
@@ -190,20 +167,6 @@ class Meeting:
     """One collective of a group: it starts on the machine when its last member has called it.
 
     Each device then begins when what it has queued before is complete.
-
-    Parameters
-    ----------
-    host : Host
-    title : str
-        Which it is, for messages.
-    members : sequence of int
-        Global ranks that have to come, in the order of the group.
-    devices : sequence of int
-        The SIP of each.
-    stream : str
-        Which stream of each device it runs on.
-    prepare : callable
-        Gets the calls in the order of `members`, and returns what starts each member's part.
     """
 
     def __init__(
@@ -231,13 +194,7 @@ class Meeting:
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
     def join(self, member: int, call: Call) -> Work:
-        """Note the call of a member (its rank in the group), and return its handle.
-
-        Raises
-        ------
-        CollectiveMismatchError
-            If it disagrees with those that came before.
-        """
+        """Note the call of a member (its rank in the group), and return its handle."""
         host, device = self._host, self._devices[member]
         self.calls[member] = call
         self._check(member)

@@ -31,21 +31,6 @@ class Store:
     """The finished points of one folder, held by one run at a time.
 
     Use it as a context manager: inside, the folder is locked, and `append` writes.
-
-    Parameters
-    ----------
-    folder : Path
-        Made if there is none.
-
-    Raises
-    ------
-    StateError
-        On entry, if another run is writing to the folder.
-
-    Notes
-    -----
-    A line is one write at the end of the file: a process that is killed leaves whole lines. What was cut short all the
-    same (a full disk, a power cut) is taken off again, or skipped when the file is read, and costs that point alone.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,13 +58,7 @@ class Store:
         self._lock.release()
 
     def append(self, entry: Entry) -> None:
-        """Write one line.
-
-        Raises
-        ------
-        HostError
-            If it cannot be written, as on a full disk; the lines before it stay whole.
-        """
+        """Write one line."""
         self._write(json.dumps(entry).encode() + b"\n")
 
     def entries(self) -> list[Entry]:
@@ -165,11 +144,6 @@ class Cache:
     A row is found only under the key that it was put under, so a changed package, machine, parameter or file of a study
     finds nothing. What a user's own study imports in turn is not looked at: after a change there, prune. It is a
     convenience: a cache that cannot be read or written is passed over with a warning.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds one SQLite file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -250,17 +224,7 @@ class Cache:
     def prune(
         self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
     ) -> int:
-        """Take rows away and return how many; without a condition, all.
-
-        Parameters
-        ----------
-        keep : collection of str or None
-            Versions of the code whose rows stay.
-        older_than_days : float or None
-            Only rows made earlier than this.
-        study : str or None
-            Only rows of this study.
-        """
+        """Take rows away and return how many; without a condition, all."""
         if not self.path.is_file():
             return 0
         conditions: list[str] = ["1"]

@@ -16,29 +16,7 @@ MACS, BYTES, WIRE = "macs_", "_bytes", "wire_byte_mm"
 
 
 def activity(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int], dtype: object = "f16") -> Row:
-    """Return the counts of a run.
-
-    Parameters
-    ----------
-    config : MachineConfig
-    links : LinkTable
-        Traffic of the run, or of the part that counts.
-    busy_ps : mapping
-        Busy time of the components, as `Records.busy_by_component` has it.
-    dtype : DType or name
-        Of the products.
-
-    Returns
-    -------
-    dict
-        `macs_<type>`, padding included; `<part>_bytes` of TCM, SRAM and HBM (read and written), of routers, UCIe, SIP
-        links and PCIe; and for the wires between routers bytes times mm.
-
-    Notes
-    -----
-    TCM is touched by a DMA once for each byte, and by the engines' fetch and store: their busy time at the port's
-    bandwidth.
-    """
+    """Return the counts of a run."""
     pe = config.cube.pe
     nbytes = dict.fromkeys(("tcm", "sram", "hbm", "router", "ucie", "sip_link", "pcie"), 0.0)
     wire = 0.0

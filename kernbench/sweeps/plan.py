@@ -72,19 +72,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: a name, its values as the table shows them, and what each sets.
-
-    Parameters
-    ----------
-    name : str
-        A field of the machine, a parameter of the study, or a word of your own for a group of them.
-    values : tuple
-        As the table shows them; a `Span` has none.
-    settings : tuple of mapping
-        What each value sets.
-    span : Span or None
-        The range, in place of values.
-    """
+    """One axis: a name, its values as the table shows them, and what each sets."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -93,13 +81,7 @@ class Axis:
 
     @classmethod
     def of(cls, name: str, given: object) -> Axis:
-        """Return the axis that a plan writes as a list of values, a mapping of labels to settings, or a range.
-
-        Raises
-        ------
-        ConfigError
-            If it is none of these.
-        """
+        """Return the axis that a plan writes as a list of values, a mapping of labels to settings, or a range."""
         if isinstance(given, Span):
             return cls(name, span=_checked(name, given))
         if isinstance(given, Mapping) and {"low", "high"} <= set(given):
@@ -155,13 +137,7 @@ Choice = tuple[dict[str, Any], dict[str, Any]]  # what the table shows, what is 
 
 
 def grid(axes: Sequence[Axis]) -> list[Choice]:
-    """Return every combination of the values, the last axis varying fastest.
-
-    Raises
-    ------
-    ConfigError
-        If an axis is a range, which has no values of its own.
-    """
+    """Return every combination of the values, the last axis varying fastest."""
     ranges = [axis.name for axis in axes if axis.span is not None]
     if ranges:
         raise ConfigError(f"axis {ranges[0]} is a range: give its values, or a number of samples for the plan")
@@ -170,12 +146,7 @@ def grid(axes: Sequence[Axis]) -> list[Choice]:
 
 
 def latin_hypercube(axes: Sequence[Axis], samples: int, seed: int) -> list[Choice]:
-    """Return `samples` choices: each axis is cut into as many equal parts, and each part is used once.
-
-    Notes
-    -----
-    McKay, Beckman, Conover (1979). A part of a list of values is one of them, so each is used equally often, to one.
-    """
+    """Return `samples` choices: each axis is cut into as many equal parts, and each part is used once."""
     rng = np.random.default_rng(seed)
     shares = [(rng.permutation(samples) + rng.random(samples)) / samples for _ in axes]
     return [
@@ -194,19 +165,7 @@ HOW = ("log", "data", "tie_seed")  # parameters of the measurement
 
 
 def resolve_study(study: Callable[..., Any] | str) -> Study:
-    """Return the function of a machine that a study is.
-
-    Parameters
-    ----------
-    study : callable or str
-        A `Study`, of which every axis point is one `simulate`; or `study(machine, **parameters)`, returning a row; or
-        `program(torch, **parameters)`, which is measured; or the name of one of these, or its dotted path.
-
-    Raises
-    ------
-    ConfigError
-        If a program has a parameter named as one of the measurement.
-    """
+    """Return the function of a machine that a study is."""
     found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
     if hasattr(found, "simulate"):
         simulate: Study = (found() if isinstance(found, type) else found).simulate
@@ -231,27 +190,7 @@ def measured(
     tie_seed: int | None = None,
     **parameters: Any,
 ) -> Row:
-    """Run a program on a fresh machine and return what it took.
-
-    Parameters
-    ----------
-    program : callable
-        `program(torch, **parameters)`; a dict that it returns is part of the row.
-    machine : Machine
-    log : str
-        Of the engine; "tile" looks into composites.
-    data : bool
-        Whether values are computed, and checked where the program does.
-    tie_seed : int or None
-        Permutes who is first of simultaneous arrivals: over some of them, what a latency owes to that order.
-    **parameters
-        The program's; `dtype`, if it has one, is the type of its products.
-
-    Returns
-    -------
-    dict
-        As `row_of` has it.
-    """
+    """Run a program on a fresh machine and return what it took."""
     from kernbench.runtime_api.bench_runner import (
         run_program,  # only programs need it, and a process starts sooner without
     )
@@ -266,23 +205,7 @@ def measured(
 
 
 def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
-    """Return what a run took.
-
-    Parameters
-    ----------
-    result : Result
-    machine : Machine
-    returned : object
-        What the program returned; a dict is part of the row.
-    dtype : DType or name
-        Of the products.
-
-    Returns
-    -------
-    dict
-        `latency_ns` of the longest launch, or of the whole run if there is none; `run_ns` of the whole run; where the
-        time of PEs went (`exclusive_*_ns`); the counts of `activity`.
-    """
+    """Return what a run took."""
     records = result.records
     longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
     counts = activity(machine.config, records.links, records.busy_by_component(), dtype)
@@ -346,19 +269,7 @@ class Invalid:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Points of a sweep, all valid, and the invalid ones with their reasons.
-
-    Parameters
-    ----------
-    study : callable
-        `study(machine, **parameters)`, giving a row of plain values.
-    machine : Machine
-        The one that points change.
-    axes : tuple of str
-        Names of what is varied.
-    points : tuple of Point
-    invalid : tuple of Invalid
-    """
+    """Points of a sweep, all valid, and the invalid ones with their reasons."""
 
     study: Study
     machine: Machine
@@ -430,34 +341,7 @@ def make_plan(
     samples: int | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of a sweep.
-
-    Parameters
-    ----------
-    machine : Machine, str, mapping or None
-        As for `kb.load`.
-    study : callable or str
-        As for `resolve_study`.
-    axes : mapping
-        For each name a list of values, a mapping of labels to settings, or a `Span`. A name with a dot is a field of
-        the machine, another a parameter of the study.
-    parameters : mapping
-        Parameters and fields that every point has.
-    points : sequence of mapping
-        An explicit list of settings, besides the axes' points, or instead of them if there are no axes.
-    where : str, callable or sequence of them
-        What every point must satisfy: an expression as for `DataFrame.query`, or a function of a point's columns. The
-        columns are the axes, the parameters, and those of `machine_columns`.
-    samples : int or None
-        A Latin hypercube of so many points; None: every combination.
-    seed : int
-        Of the hypercube.
-
-    Raises
-    ------
-    ConfigError
-        If the plan itself is wrong; points that are wrong are listed in the plan.
-    """
+    """Return the plan of a sweep."""
     checks.mapping("axes", axes, "names to a list of values, settings by label, or low and high")
     checks.mapping("parameters", parameters or {}, "fields and parameters to values")
     checks.listed("points", points)
@@ -565,18 +449,7 @@ class PlanFile:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """Return the plan of a YAML file.
-
-    Parameters
-    ----------
-    path : str or Path
-        Keys are the parameters of `kb.sweep` by the same names; a machine's path is seen from the file's folder.
-
-    Raises
-    ------
-    ConfigError
-        With what is wrong with it.
-    """
+    """Return the plan of a YAML file."""
     path = Path(path)
     content: Any = load_yaml(path)
     if not isinstance(content, dict):

@@ -40,20 +40,7 @@ FIRST = 5  # points until the time left is estimated
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep is.
-
-    Parameters
-    ----------
-    done, total : int
-        Points, those found finished included.
-    found : int
-        Points that were finished before.
-    failed : int
-        Points without a row.
-    elapsed_s : float
-    left_s : float or None
-        At the pace so far; None until the first points have told it.
-    """
+    """How far a sweep is."""
 
     done: int
     total: int
@@ -72,14 +59,7 @@ class Progress:
 
 
 class Watch:
-    """Counts points as they come, and tells it on.
-
-    Parameters
-    ----------
-    total : int
-    show : bool or callable
-        True: a bar; a function is called with a `Progress` for every point.
-    """
+    """Counts points as they come, and tells it on."""
 
     def __init__(self, total: int, show: bool | Callable[[Progress], object]) -> None:
         self._start = time.perf_counter()
@@ -129,15 +109,7 @@ Outcomes = Iterator[tuple[str, Outcome]]
 
 
 def check_limits(limits: PointLimits) -> None:
-    """Refuse limits that cannot be held.
-
-    Raises
-    ------
-    ConfigError
-        If one is no number, or not positive.
-    StateError
-        If the system cannot hold a process to an amount of memory.
-    """
+    """Refuse limits that cannot be held."""
     if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
         raise ConfigError(f"time_limit_s = {quote(limits.seconds)} must be a number > 0 [s]")
     if limits.mib is not None:
@@ -183,11 +155,6 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
     """Yield the outcomes of points as they end, run by the workers of a Dask cluster.
 
     A worker that is lost is the scheduler's to replace: its points run elsewhere.
-
-    Raises
-    ------
-    StateError
-        If a worker's kernbench is not this one: its results would be other results.
     """
     from distributed import as_completed as as_done
 
@@ -206,17 +173,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
 
 
 class Task:
-    """What the workers of a cluster do with a point.
-
-    Parameters
-    ----------
-    fn : bytes
-        From a point to a row, packed: with the file of a study of the user's own, which workers do not have.
-    limits : PointLimits
-        Of each point; with them a worker runs points in a process of its own for each of its threads.
-    version : str
-        Of the code that the results are to come from: workers may join late.
-    """
+    """What the workers of a cluster do with a point."""
 
     def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
@@ -262,19 +219,7 @@ TO_DO = "to_do"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Points to run, by their keys.
-
-    Parameters
-    ----------
-    fn : callable
-        From a point to a row; the same row for the same point, always.
-    points : mapping
-        Plain (JSON) parameters, by key.
-    study, version : str
-        What the rows are of, and of which code: for the cache.
-    machines : mapping
-        The hash of each point's machine, by key: for the cache.
-    """
+    """Points to run, by their keys."""
 
     fn: Callable[[Row], Row]
     points: Mapping[str, Row]
@@ -293,24 +238,7 @@ def run(
     limits: PointLimits | None = None,
     keep_failed: bool = True,
 ) -> Iterator[tuple[str, Outcome, bool]]:
-    """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had.
-
-    Parameters
-    ----------
-    job : Job
-    folder : Path or None
-        Where finished points are written at once (`points.jsonl`) and found again.
-    cache : Cache or None
-        Where rows of all runs are kept and found again.
-    workers : int
-        Processes; 1 stays in this one, unless there are limits.
-    client : Client or None
-        A Dask cluster to run on, in place of processes.
-    limits : PointLimits or None
-        Of each point.
-    keep_failed : bool
-        Whether points without a row are written to the folder, too; one that is not is run again next time.
-    """
+    """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had."""
     limits = limits or PointLimits()
     check_limits(limits)
     with ExitStack() as stack:

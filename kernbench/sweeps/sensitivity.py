@@ -91,23 +91,7 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
 
 
 def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
-    """Return what each step along an axis buys, and costs, while the other axes stand still.
-
-    Parameters
-    ----------
-    table : DataFrame
-    axes : sequence of str
-        Columns that were varied; their values in the order of the table.
-    metric, cost : str
-        Columns with positive numbers of which less is better.
-
-    Returns
-    -------
-    DataFrame
-        For each axis and each two neighbouring values: `axis`, `step`, `gain_pct`, how much less the metric is by it
-        (the geometric mean over all settings of the other axes, with `least_pct` and `most_pct`), `cost_pct`, how much
-        more the cost is, and `settings`, of how many settings.
-    """
+    """Return what each step along an axis buys, and costs, while the other axes stand still."""
     import pandas as pd
 
     check_columns(table, [*axes, metric, cost])
@@ -135,13 +119,7 @@ def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "ar
 
 
 def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Refuse columns that a table does not have.
-
-    Raises
-    ------
-    ArgumentError
-        With the ones that it has.
-    """
+    """Refuse columns that a table does not have."""
     for name in names:
         if name not in table:
             raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
@@ -211,13 +189,7 @@ def sensitivity_plan(
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
 ) -> Plan:
-    """Return the points of `sensitivity`, whose parameters these are.
-
-    Raises
-    ------
-    ConfigError
-        If a factor has no number to change.
-    """
+    """Return the points of `sensitivity`, whose parameters these are."""
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
     axis: dict[str, Mapping[str, Any]] = {f"{BASE}/": {}}
@@ -234,26 +206,7 @@ def sensitivity_plan(
 
 
 def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return what to change first: factors by how much less of the metric their better direction gives.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Points with a result: columns factor and direction, as `sensitivity` has them.
-    metric : str
-        A column of numbers of which less is better.
-
-    Returns
-    -------
-    DataFrame
-        A row for each factor: the metric's `down_pct` and `up_pct` against the base, `first` (which of the two is
-        better), `gain_pct` by it, and what that does to silicon (`area_pct`) and, where it is known, `energy_pct`.
-
-    Raises
-    ------
-    StateError
-        If there is no such column, or the base has no result.
-    """
+    """Return what to change first: factors by how much less of the metric their better direction gives."""
     import pandas as pd
 
     check_columns(table, [metric])

@@ -268,25 +268,7 @@ def run_plan(
     cache: bool | Cache = True,
     progress: bool | Callable[[Progress], object] = True,
 ) -> Sweep:
-    """Run the points of a plan and return their table; several plans may share a folder of points.
-
-    Parameters
-    ----------
-    plan : Plan
-    folder : Path or None
-        Where finished points are written at once, and found again.
-    workers, scheduler
-        As for `sweep`.
-    limits : PointLimits or None
-        Of each point.
-    cache, progress
-        As for `sweep`.
-
-    Raises
-    ------
-    ConfigError
-        If one of these is wrong; nothing has been run then.
-    """
+    """Run the points of a plan and return their table; several plans may share a folder of points."""
     folder = folder_of(folder)
     check_limits(limits or PointLimits())
     if workers is not None:

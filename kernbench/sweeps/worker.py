@@ -30,21 +30,7 @@ STATUSES = (OK, ERROR, TIME, MEMORY, SESSION, DIED)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a point ended.
-
-    Parameters
-    ----------
-    status : str
-        One of `STATUSES`.
-    row : dict
-        What the study returned, as JSON holds it; empty unless the status is "ok".
-    error : str
-        What went wrong, in one line.
-    trace : str
-        The traceback of a study that raised.
-    seconds : float
-        How long it took.
-    """
+    """How a point ended."""
 
     status: str
     row: Row
@@ -106,13 +92,6 @@ class Child:
     """A process that runs `fn` for one point at a time, made when it is first needed.
 
     It is no fork, which would inherit locks and threads half alive, and does not import the caller's script again.
-
-    Parameters
-    ----------
-    fn : callable or bytes
-        From a point to a row, or what `packed` made of that.
-    limits : PointLimits
-        Of each point.
     """
 
     def __init__(self, fn: Callable[[Row], Row] | bytes, limits: PointLimits) -> None:
@@ -202,19 +181,7 @@ class Child:
 
 
 def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
-    """Return `fn` as bytes, a function of a notebook or script with what it uses.
-
-    Parameters
-    ----------
-    fn : callable
-    own : module or None
-        One whose functions go along whole, where they go to has no such file.
-
-    Raises
-    ------
-    ArgumentError
-        If it holds what no other process can be given.
-    """
+    """Return `fn` as bytes, a function of a notebook or script with what it uses."""
     import cloudpickle
 
     if own is not None:

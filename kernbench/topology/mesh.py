@@ -26,19 +26,7 @@ OPPOSITE = {"e": "w", "w": "e", "n": "s", "s": "n"}
 
 
 class CubeLayout:
-    """Routers of a cube, the router of each PE, port, CPU and SRAM, and the route between any two.
-
-    Attributes
-    ----------
-    routers : tuple of (row, col)
-        Routers that exist, row by row.
-    pes : tuple of (row, col)
-        The router of each PE, which its HBM slice shares.
-    ports : dict of (side, connection) to (row, col)
-        The router of each UCIe port.
-    m_cpu, sram : (row, col)
-        The routers nearest to their positions.
-    """
+    """Routers of a cube, the router of each PE, port, CPU and SRAM, and the route between any two."""
 
     def __init__(self, config: MachineConfig) -> None:
         noc = config.cube.noc
@@ -126,16 +114,7 @@ class CubeLayout:
 
 
 class SipNetwork:
-    """Links between SIPs, one each way per edge of the topology.
-
-    Attributes
-    ----------
-    count, w, h : int
-        SIPs, and the grid they stand in: SIP s at row s // w, column s % w.
-    neighbours : tuple of dict
-        For each SIP, neighbour to side ("e", "w", "n", "s"; "" when fully connected). On a wrapped axis
-        of two, E and W are one link, named E (N and S: N).
-    """
+    """Links between SIPs, one each way per edge of the topology."""
 
     def __init__(self, config: MachineConfig) -> None:
         sips = config.system.sips

@@ -21,23 +21,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A labelled rectangle.
-
-    Attributes
-    ----------
-    id : str
-        The node's id, or the name of what holds several.
-    kind : str
-        Node kind, or "sip", "cube", "pe", "io", "hbm", or the name of a PE's part.
-    x, y, w, h : float
-        North-west corner and size.
-    label : str
-        Its name.
-    detail : tuple of str
-        Further lines: sizes, rates, costs.
-    holds : bool
-        Other boxes stand in it, so its label belongs at its north edge.
-    """
+    """A labelled rectangle."""
 
     id: str
     kind: str
@@ -57,21 +41,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A link between two boxes, or several links drawn as one.
-
-    Attributes
-    ----------
-    src, dst : str
-        Ids of the boxes at its ends.
-    kind : str
-        "host", "pcie", "sip", "ucie", "noc", "attach" or "inside" (a PE).
-    points : tuple of (x, y)
-        Where it runs.
-    bw_gbs : float or None
-        Bandwidth each way, of all links together.
-    label : str
-        Bandwidth and latency as text; "" where one label serves many lines.
-    """
+    """A link between two boxes, or several links drawn as one."""
 
     src: str
     dst: str
@@ -83,15 +53,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One drawing.
-
-    Attributes
-    ----------
-    unit : str
-        Unit of the coordinates: "mm" where they are true to scale, "" otherwise.
-    notes : tuple of str
-        What holds for everything in the drawing.
-    """
+    """One drawing."""
 
     name: str
     title: str

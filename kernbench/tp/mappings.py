@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 class Region:
-    """The ranks of a tensor-parallel group, as the calling one sees them.
-
-    Parameters
-    ----------
-    torch : RuntimeContext
-        The machine.
-    group : ProcessGroup, optional
-        The group; None: one rank.
-    """
+    """The ranks of a tensor-parallel group, as the calling one sees them."""
 
     def __init__(self, torch: RuntimeContext, group: ProcessGroup | None) -> None:
         self.torch, self.group = torch, group

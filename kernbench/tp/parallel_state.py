@@ -154,13 +154,7 @@ def initialize_model_parallel(
 
 
 def data_size(world: int, sizes: Mapping[str, int]) -> int:
-    """Return the size of the data axis: what `sizes` leave of the world.
-
-    Raises
-    ------
-    ArgumentError
-        If a size is below 1, or their product does not divide the world.
-    """
+    """Return the size of the data axis: what `sizes` leave of the world."""
     product = 1
     for axis, size in sizes.items():
         if size < 1:
@@ -185,13 +179,7 @@ def destroy_model_parallel() -> None:
 
 
 def state() -> ParallelState:
-    """Return what the calling rank knows.
-
-    Raises
-    ------
-    StateError
-        If `initialize_model_parallel` has not been called by it.
-    """
+    """Return what the calling rank knows."""
     found = _found()
     if found is None:
         raise StateError(

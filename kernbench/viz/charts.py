@@ -37,15 +37,7 @@ _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a study's table.
-
-    Parameters
-    ----------
-    description
-        What it holds, in words; the title of an axis.
-    unit
-        Its unit, empty for counts, shares and names.
-    """
+    """A column of a study's table."""
 
     description: str
     unit: str = ""

@@ -30,13 +30,7 @@ class Figure(matplotlib.figure.Figure):
 
 
 def rows_of(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a list of dicts or of a DataFrame.
-
-    Raises
-    ------
-    ValueError
-        If there are none: a figure without data is a mistake of the caller.
-    """
+    """Return the rows of a list of dicts or of a DataFrame."""
     records: Any = table.to_dict("records") if hasattr(table, "to_dict") else table
     rows = [dict(row) for row in records]
     if not rows:
