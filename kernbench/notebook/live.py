@@ -12,11 +12,11 @@ import numpy as np
 from kernbench.analysis.records import COLUMNS, Records
 from kernbench.analysis.result import LABELS, Busy, Result
 from kernbench.analysis.utilization import Crossings
-from kernbench.sim_engine.counters import ENGINES
+from kernbench.sim_engine.observer import ENGINES
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.counters import Counters
+    from kernbench.sim_engine.observer import Counters
 
 
 SHOWN_LINKS = 6

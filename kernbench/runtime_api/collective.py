@@ -32,8 +32,8 @@ from kernbench.errors import (
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.install import QueueSpec
-from kernbench.sim_engine.report import link_table
+from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.op_log import link_table
 from kernbench.topology import naming
 from kernbench.triton_emu.handles import Pointer
 

@@ -40,7 +40,7 @@ from kernbench.kernels.sharded_gemm import (
     sum_over_cubes,
 )
 from kernbench.runtime_api.bench_runner import operand, run_program
-from kernbench.sim_engine.report import link_table
+from kernbench.sim_engine.op_log import link_table
 from kernbench.studies import layers_report as report
 from kernbench.studies.explore import SESSION_US
 from kernbench.studies.layers_lists import Layer, select

@@ -11,11 +11,10 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import Channels, Leg, Parts
 from kernbench.dtypes import int8
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.sim_engine.definition import Hop
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.install import QueueSpec
-from kernbench.sim_engine.network import Hop
-from kernbench.sim_engine.route import Route
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.transfer import Route, Transaction
 from kernbench.studies.points import Row
 from kernbench.studies.probe_cases import Case
 from kernbench.topology import naming
