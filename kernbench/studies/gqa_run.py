@@ -19,9 +19,8 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.roofline import macs_per_ns
 from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
+from kernbench.ccl.group import Group, Place, by_shard
 from kernbench.ccl.install import resolve_algorithm_config
-from kernbench.ccl.lane import Group, Place
-from kernbench.ccl.mappers import by_shard
 from kernbench.ccl.plan import Plan
 from kernbench.components.tile_plan import cuts
 from kernbench.config import MachineConfig
@@ -153,7 +152,7 @@ def algorithm_of(setting: Setting) -> Algorithm:
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    named = replace(base, name=f"decode merged by {base.name}", mapper=mapper)
+    named = replace(base, name=f"decode merged by {base.name}", mapper=mapper, cost=None)
     own = replace(named, n_slots=setting.n_slots, slot_size=setting.slot_size)
     if _in_tcm(base):
         return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
@@ -255,8 +254,8 @@ def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.n
     """Compare what the ranks wrote with numpy in f64."""
     q, k, v = (x.astype(np.float64) for x in given)
     rows = {place: i for i, place in enumerate(_places(setting, plan))}
-    for lane in plan.lanes:
-        at = [divmod(rows[place], setting.cubes * setting.pes) for place in lane.places]
+    for subgroup in plan.subgroups:
+        at = [divmod(rows[place], setting.cubes * setting.pes) for place in subgroup.places]
         order = np.concatenate([_positions(setting, rank) for rank in range(setting.ranks)])
         keys, values = (np.concatenate([x[i] for i in at], axis=1)[:, np.argsort(order)] for x in (k, v))
         for rank, i in enumerate(at):
@@ -266,7 +265,7 @@ def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.n
 
 def _places(setting: Setting, plan: Plan) -> list[tuple[int, int, int]]:
     """Return the PEs in the order in which tensors hold them."""
-    return sorted(place for lane in plan.lanes for place in lane.places)
+    return sorted(place for subgroup in plan.subgroups for place in subgroup.places)
 
 
 def _positions(setting: Setting, rank: int) -> np.ndarray:
