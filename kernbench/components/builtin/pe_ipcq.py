@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kernbench.analysis.causes import FETCH
+from kernbench.analysis.records import FETCH
 from kernbench.components.command import Recv, Run, Send
 from kernbench.components.pe import Job
 from kernbench.config.cube import PeIpcqConfig
