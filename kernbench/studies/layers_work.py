@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.roofline import macs_per_ns
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig

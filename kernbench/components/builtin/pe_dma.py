@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.causes import READ, WRITE
+from kernbench.analysis.records import READ, WRITE
 from kernbench.components.command import Load, Ref, Run, Store
 from kernbench.components.pe import Job
 from kernbench.sim_engine.network import BULK, Arbiter

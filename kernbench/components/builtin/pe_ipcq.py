@@ -17,7 +17,7 @@ import numpy as np
 from kernbench.analysis.records import FETCH
 from kernbench.components.command import Recv, Run, Send
 from kernbench.components.pe import Job
-from kernbench.config.cube import PeIpcqConfig
+from kernbench.config.schema import PeIpcqConfig
 from kernbench.dtypes import DType
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
