@@ -17,8 +17,8 @@ import simpy
 from kernbench.analysis.links import hottest
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import pe_window
+from kernbench.ccl.algorithm import Plan
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan
 from kernbench.ccl.tuner import Simulate, Tuner
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import AllocationError, OutOfMemoryError, VerificationError

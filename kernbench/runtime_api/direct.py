@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kernbench.ccl.algorithm import Plan, plan
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
 from kernbench.config import AUTO
 from kernbench.errors import CollectiveMismatchError, quote
 from kernbench.runtime_api.collective import title

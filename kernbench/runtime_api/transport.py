@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.algorithm import Algorithm, Plan, plan
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
 from kernbench.config import AUTO, CclConfig
 from kernbench.config.ccl import COLLECTIVES
 from kernbench.errors import ConfigError
