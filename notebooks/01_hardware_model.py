@@ -20,7 +20,7 @@
 
 # %%
 import kernbench as kb
-from kernbench.analysis.links import hottest, shares
+from kernbench.analysis.utilization import hottest, shares
 from kernbench.studies.probe import ProbeStudy, row
 from kernbench.studies.probe_cases import cases
 from kernbench.studies.probe_run import hops, probe

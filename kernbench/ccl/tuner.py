@@ -18,7 +18,7 @@ from kernbench.ccl.algorithm import Algorithm, Plan, plan, plan_group
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.group import Group, Target
-from kernbench.config.safe import damaged, read_json, write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from kernbench.analysis.breakdown import breakdown
+from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.overlap import overlap
 from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import MachineConfig
-from kernbench.config.safe import write_text
+from kernbench.config.files import write_text
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.runtime_api.context import RuntimeContext

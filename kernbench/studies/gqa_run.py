@@ -15,8 +15,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.result import Result
+from kernbench.analysis.roofline import macs_per_ns
 from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.group import Group, Place, by_shard
@@ -26,11 +26,11 @@ from kernbench.config import MachineConfig
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels import ring_attention
-from kernbench.kernels.flash import tiles
-from kernbench.kernels.lse_merge import EXTRA, exchanged_attention, merge, merged_attention
+from kernbench.kernels.attention import tiles
+from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.builder import Machine
 

@@ -18,13 +18,12 @@ import yaml
 
 from kernbench import build
 from kernbench.config import load_yaml
-from kernbench.config.safe import write_text
+from kernbench.config.files import write_text
 from kernbench.errors import ConfigError, InterruptedRun
 from kernbench.studies.points import FINISHED, progress
 from kernbench.studies.stamp import foreign, is_made, made_of, read_cells, stamp
-from kernbench.sweeps.cache import OFF, VARIABLE
+from kernbench.sweeps.cache import LOCK, OFF, VARIABLE, entries
 from kernbench.sweeps.runner import TO_DO
-from kernbench.sweeps.store import LOCK, entries
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"

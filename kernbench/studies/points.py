@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.errors import PointError
-from kernbench.sweeps.cache import default_cache
+from kernbench.sweeps.cache import FINISHED, default_cache, entries
 from kernbench.sweeps.keys import Row, code_version, key_of, machine_of, study_name, study_version
-from kernbench.sweeps.outcome import OK, Outcome
 from kernbench.sweeps.runner import TO_DO, Job, run
-from kernbench.sweeps.store import FINISHED, entries
+from kernbench.sweeps.worker import OK, Outcome
 
 __all__ = ["FINISHED", "Row", "code_version", "machine_of", "progress", "run_points"]
 

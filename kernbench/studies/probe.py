@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from kernbench.analysis.fair import drain
-from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
+from kernbench.analysis.utilization import drain, hottest, shares
 from kernbench.studies.explore import Choices
 from kernbench.studies.probe_cases import PAIR_KINDS, cases, select
 from kernbench.studies.probe_run import Probe, hops, pair_ns, probe, start

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import damaged, read_json, write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 from kernbench.sweeps.keys import code_version, only_ours
 from kernbench.topology.builder import Machine

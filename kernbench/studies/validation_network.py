@@ -7,8 +7,8 @@ from itertools import pairwise
 from random import Random
 
 from kernbench.analysis import transfer
-from kernbench.analysis.fair import fair_rates
 from kernbench.analysis.transfer import Channels, Leg
+from kernbench.analysis.utilization import fair_rates
 from kernbench.policy.routing import Router, reverse
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_row import Sample

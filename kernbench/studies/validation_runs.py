@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from kernbench.kernels.gemm import column_gemm
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_reference import Reference
 from kernbench.studies.validation_row import Sample

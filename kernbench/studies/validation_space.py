@@ -13,8 +13,8 @@ from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import Router, reverse
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_network import channels_of, legs
 from kernbench.studies.validation_row import Sample
