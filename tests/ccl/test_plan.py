@@ -123,7 +123,7 @@ def test_an_option_that_nobody_gives_is_missing():
 
     found = plan_group(algorithm(kernel, kernel_args), Group.line(2))
     assert found.args((0, 0, 0), 5, depth=3) == (5, 3)
-    with pytest.raises(ConfigError, match="'kernel': its kernel_args asks for 'depth', which nobody gives"):
+    with pytest.raises(ConfigError, match="'kernel': its kernel_args asks for 'depth', which is not given"):
         found.args((0, 0, 0), 5)
 
 
