@@ -16,8 +16,8 @@ import simpy
 
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
+from kernbench.ccl.algorithm import Plan, plan
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
 from kernbench.ccl.tuner import Simulate, Tuner
 from kernbench.config import AUTO
 from kernbench.dtypes import DType, as_dtype
@@ -39,9 +39,8 @@ from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
-    from kernbench.ccl.algorithm import Algorithm
+    from kernbench.ccl.algorithm import Algorithm, Plan
     from kernbench.ccl.group import Place, Target
-    from kernbench.ccl.plan import Plan
     from kernbench.config import CclConfig
     from kernbench.runtime_api.host import Host
     from kernbench.sim_engine.engine import GraphEngine
