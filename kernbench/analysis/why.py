@@ -13,7 +13,7 @@ import numpy as np
 from kernbench.analysis.critical_path import CriticalPath, critical_path
 from kernbench.analysis.records import Launch, Records
 from kernbench.analysis.result import chosen, span
-from kernbench.analysis.transfer import Ways
+from kernbench.analysis.transfer import RouteBreakdown
 from kernbench.analysis.utilization import Crossings
 
 
@@ -276,11 +276,11 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
 
 def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]:
     """Return the bandwidths of links that share routes with `resources` and were busy for longer than `need`."""
-    ways = Ways(records.causes, records.links)
+    routes = RouteBreakdown(records.dependencies, records.links)
     shared: set[str] = set()
-    for route in range(len(records.causes.routes)):
-        links = set(ways.links(route))
-        if not resources.isdisjoint((*ways.ends(route), *links)):
+    for route in range(len(records.dependencies.routes)):
+        links = set(routes.links(route))
+        if not resources.isdisjoint((*routes.ends(route), *links)):
             shared |= links
     table = records.links
     busy = [name for name, ps in zip(table.names, table.busy_ps.tolist(), strict=True) if ps > need and name in shared]

@@ -12,9 +12,9 @@ from kernbench.analysis.records import (
     COLUMNS,
     CREDIT,
     MESSAGE,
-    MOVES,
+    TRANSFERS,
     PART,
-    Causes,
+    Dependencies,
     CommandInfo,
     Launch,
     LinkTable,
@@ -35,7 +35,7 @@ KINDS = (
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
 _ROWS = 16384  # of a block
-_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(MOVES)
+_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(TRANSFERS)
 
 
 class OpLog:
@@ -100,7 +100,7 @@ class OpLog:
         self, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int, key: int,
         arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1,
     ) -> None:  # fmt: skip
-        """Add a transaction or message: a row of `MOVES`."""
+        """Add a transaction or message: a row of `TRANSFERS`."""
         if not self._moves_free:
             self._moves_free = _ROWS * _MOVE_WIDTH
             self._moves = _block(self._moves_free)
@@ -149,7 +149,7 @@ class OpLog:
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""
-        return _columns(self._move_blocks, self._moves_free, MOVES)
+        return _columns(self._move_blocks, self._moves_free, TRANSFERS)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
@@ -214,7 +214,7 @@ def _sums(at: list[int], values: list[int], n: int) -> np.ndarray:
     return sums
 
 
-def causes(engine: GraphEngine) -> Causes:
+def dependencies(engine: GraphEngine) -> Dependencies:
     """Return what the log keeps of moves and of the order of commands."""
     log, graph = engine.log, engine.machine.graph
     nodes: dict[str, int] = {}
@@ -233,7 +233,7 @@ def causes(engine: GraphEngine) -> Causes:
                 latency = engine.fabric.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
                 links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
-    return Causes(
+    return Dependencies(
         log.moves(),
         tuple(nodes),
         tuple(routes),
@@ -271,7 +271,7 @@ def collect(engine: GraphEngine) -> Records:
         launches=tuple(launches),
         machine=engine.machine.hash,
         spec=engine.machine.spec,
-        causes=causes(engine),
+        dependencies=dependencies(engine),
         complete=engine.complete,
         engine=ENGINE,
     )
