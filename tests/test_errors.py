@@ -12,8 +12,7 @@ import kernbench as kb
 from kernbench import errors
 from kernbench.errors import KernbenchError
 from kernbench.studies.probe import ProbeStudy
-from kernbench.studies.results import read_results
-from kernbench.studies.study import Report
+from kernbench.studies.study import Report, read_results
 from kernbench.sweeps.cache import Cache
 from kernbench.sweeps.store import Store
 from kernbench.tp import rank_groups

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
-from kernbench.studies.explore import Choices
+from kernbench.studies.study import Choices
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine

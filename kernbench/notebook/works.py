@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.benches import registry
 from kernbench.notebook.parameters import Parameter, Value, parameters_of
-from kernbench.studies.explore import explorations
+from kernbench.studies.study import explorations
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
@@ -32,7 +32,7 @@ class Work:
     source : tuple of str
         Import and expression that give `function` in a cell.
     cost : callable, optional
-        `cost(machine, data, **values)`, see `kernbench.studies.explore`.
+        `cost(machine, data, **values)`, see `kernbench.studies.Study.cost`.
     """
 
     name: str

@@ -33,8 +33,7 @@ from kernbench.registry import hint
 from kernbench.runtime_api.collective import check, run, tuner_of
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.studies import ccl_points, ccl_report
-from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
-from kernbench.studies.study import LABELS, MACHINE, Parameter, Study
+from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice
 from kernbench.sweeps.keys import Row, machine_of
 from kernbench.topology.builder import Machine
 
@@ -64,17 +63,7 @@ def bus_factor(collective: str, n: int) -> float:
 
 
 class Case:
-    """A collective before it runs: its plan, its closed form, its bounds, and how much there is to simulate.
-
-    Parameters
-    ----------
-    machine : Machine
-    algorithm : Algorithm
-    targets : sequence of (cube, PE)
-        The PEs of each SIP that have a shard; empty: as the algorithm's contribution says.
-    itemsize : int
-        Bytes of an element.
-    """
+    """A collective before it runs: its plan, its closed form, its bounds, and how much there is to simulate."""
 
     def __init__(
         self, machine: Machine, algorithm: Algorithm, targets: Sequence[Target] = (), itemsize: int = 2
@@ -96,13 +85,7 @@ class Case:
         return _bounds(self.machine, tuple(self.plan.programs), self.plan.algorithm.contribution)
 
     def work(self, nbytes: int) -> int:
-        """Estimate how much there is to simulate, so that the longest case starts first.
-
-        Notes
-        -----
-        Messages sent, and parts of them received, count one each; a program counts `_PROGRAM`. An algorithm without a
-        form is taken to send two vectors from each program, part by part.
-        """
+        """Estimate how much there is to simulate, so that the longest case starts first."""
         slot = self.plan.algorithm.slot_size
         assert slot is not None
         programs = len(self.plan.programs)
@@ -123,13 +106,7 @@ def case_of(
     own: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Case:
-    """Return the case of a point, made once per process for all its sizes.
-
-    Raises
-    ------
-    ConfigError
-        If the machine does not admit the algorithm.
-    """
+    """Return the case of a point, made once per process for all its sizes."""
     changed = {name: value for name, value in settings.items() if value is not None}
     entry = load_ccl_config().to_spec() if entry is None and own is None else entry
     return _case(machine, json.dumps([algorithm, dtype, cubes, pes, entry, own, changed], sort_keys=True))
@@ -158,18 +135,7 @@ def _bounds(machine: Machine, members: tuple[Place, ...], contribution: str) -> 
 
 
 def algorithms(path: str | Path) -> list[Algorithm]:
-    """Return the algorithms that a Python file defines, each in a variable or in a list.
-
-    Parameters
-    ----------
-    path : str or Path
-        A file that calls `kernbench.ccl.algorithm.algorithm` on its kernels.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, no algorithm in it, or two of one name.
-    """
+    """Return the algorithms that a Python file defines, each in a variable or in a list."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"own = {str(path)!r} is no file; give the path of a Python file with algorithms")
@@ -224,22 +190,18 @@ class CclStudy(Study):
     charts: ClassVar = ccl_report.CHARTS
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        """Refuse parameters of which no algorithm admits any point."""
         points, refused = _admitted(machine, parameters)
         if points:
             return []
         return [f"{name}: {why}" for name, why in refused.items()] or ["no size is given; give by_rank at least one"]
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
-        """Return the points of all slices that the algorithms admit."""
         return _admitted(machine, parameters)[0]
 
     def refused(self, machine: Machine, **parameters: Any) -> dict[str, str]:
-        """Return the algorithms that do not admit a system, with the reason."""
         return _admitted(machine, parameters)[1]
 
     def work(self, machine: Machine, *, nbytes: int, **point: Any) -> float:
-        """Return about how many messages there are to simulate."""
         return case_of(machine, **_settings(point)).work(nbytes)
 
     def simulate(
@@ -358,7 +320,6 @@ class CclStudy(Study):
     def cost(
         self, machine: Machine, data: bool, *, algorithm: str, elements: int, cubes: int, pes: int, dtype: str
     ) -> float:
-        """Return the host time of `program` [us]: programs, messages, and with data the reference sum."""
         config, itemsize, shards = machine.config, as_dtype(dtype).itemsize, cubes * pes
         faults = at_most(machine, cubes=cubes, pes=pes)
         if config.n_sips < 2:
@@ -383,11 +344,9 @@ class CclStudy(Study):
         return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what the rows say."""
         return ccl_report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the tables of the page."""
         return ccl_report.tables(rows)
 
 

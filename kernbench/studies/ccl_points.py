@@ -40,19 +40,7 @@ _TYPES = {"deepbench": "f32", "llama3-70b": "bf16"}
 
 
 def points(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
-    """Return the points of all slices, those included that an algorithm does not admit.
-
-    Parameters
-    ----------
-    config : CclConfig
-        The ccl.yaml whose algorithms are compared.
-    machine : MachineConfig
-        The machine that points start from.
-    own : sequence of Algorithm
-        User-defined ones, compared by size with those of the same collective and contribution.
-    given : mapping
-        Parameters of the study.
-    """
+    """Return the points of all slices, those included that an algorithm does not admit."""
     return [
         *_sizes(config, machine, own, given),
         *_others(config, own, given["others"]),
@@ -70,10 +58,7 @@ def points(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
 
 
 def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
-    """Return every all-reduce at every size on every system.
-
-    Algorithms with rings elsewhere than in TCM are left out: buffer kinds are a slice.
-    """
+    """Return every all-reduce at every size on every system."""
     return [
         _point(SIZES, system, name, nbytes, **({"slot_size": grid["slot_size"]} if "slot_size" in grid else {}))
         for contribution in ("rank", "cube", "pe")
@@ -171,11 +156,7 @@ def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
 
 
 def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
-    """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories.
-
-    All of them also with small slots, and that one size also with each resource halved. The largest one keeps its
-    links.
-    """
+    """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories."""
     kinds = [{"buffer_kind": kind} for kind in ("sram", "hbm")] if OTHER_KINDS in sizes else []
     halved = list(_halved(machine).items())[1:] if OTHER_KINDS in sizes else []
     variants: list[tuple[int, Row]] = [*((nbytes, {}) for nbytes in sizes), *((OTHER_KINDS, kind) for kind in kinds)]

@@ -499,10 +499,7 @@ def _others(rows: Sequence[Row]) -> list[Row]:
 
 
 def published(ran: Sequence[Row]) -> list[Row]:
-    """Return simulated times next to those that were published of the reference design, and its analytic model.
-
-    Cube leaders, centre root, six SIPs in a torus. The model is 1346 ns and 1.20 ns for each packet of 128 B of 8 PEs.
-    """
+    """Return simulated times next to those that were published of the reference design, and its analytic model."""
     marks = groups([row for row in ran if row["slice"] == slices.MARKS], "what")
     small = {(row["bytes_per_pe"], row["buffer_kind"]): row["time_us"] for row in marks.get(slices.SMALL, [])}
     return [

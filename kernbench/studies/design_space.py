@@ -84,7 +84,6 @@ class DesignSpaceStudy(Study):
     charts = design_space_report.CHARTS
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
-        """Return the points of all tables; those of the grid that differ from `machine` in their mesh say why."""
         found = []
         for table, plan in _plans(machine, **parameters).items():
             workload, _, kind = table.partition(" ")
@@ -99,7 +98,6 @@ class DesignSpaceStudy(Study):
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        """Refuse unknown factors, machines that cannot be, and contexts that cannot be divided."""
         unknown = [
             f"factors: {name} is unknown; {hint(name, FACTORS)}"
             for name in parameters["factors"]
@@ -115,22 +113,18 @@ class DesignSpaceStudy(Study):
         return list(dict.fromkeys(faults))
 
     def work(self, machine: Machine, *, workload: str, **_: Any) -> float:
-        """Return the PEs of a SIP: most of the time is spent on one; products of GPT-2 take longer."""
         return machine.config.pes_per_sip * (1 if workload == "decode" else 16)
 
     def simulate(self, machine: Machine, *, workload: str = "decode", **parameters: Any) -> Row:
-        """Run one workload on one machine and return its row, with area and energy."""
         found = WORKLOADS[workload](machine, **parameters)
         shown = {name: _plain(value) for name, value in parameters.items() if name != "why"}
         row = {**shown, **machine_columns(machine.config), **energy_columns(machine.config, found), **found}
         return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the tables of the page."""
         return design_space_report.tables(rows)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what the rows say."""
         return design_space_report.findings(rows)
 
 
@@ -175,10 +169,7 @@ def axes(
     topologies: Sequence[str],
     sips: int,
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return the axes of a grid; without topologies they are no axis.
-
-    The link of a PE's slice, and that of the PE, are widened with the slice where they have to be.
-    """
+    """Return the axes of a grid; without topologies they are no axis."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     if topologies:  # first, so that machines that differ in other parts of a row run at the same time
         found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
@@ -340,10 +331,7 @@ def _product(machine: Machine, *, shape: Shape, placement: str, log: str, tie_se
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
-    """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest.
-
-    The other cubes of a SIP take no part, so the machine is simulated without them.
-    """
+    """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest."""
     if machine.config.n_sips == 1:
         return {"part": "all-reduce", LATENCY: 0.0}
     bare = machine.with_({"sip.cube_mesh": {"w": 1, "h": 1}})

@@ -26,8 +26,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import check_product, operand
 from kernbench.studies import gemm_report as report
-from kernbench.studies.explore import SESSION_US, fits_slice
-from kernbench.studies.study import MACHINE, Finding, Parameter, Study
+from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.studies import row_of
 from kernbench.topology import naming
@@ -82,7 +81,6 @@ class GemmStudy(Study):
         dtype: str,
         timeline: Sequence[int],
     ) -> list[str]:
-        """Refuse unknown stagings and layouts, and shapes without three sizes."""
         faults = [f"variants: {v!r} is unknown; known: {', '.join(STAGINGS)}" for v in variants if v not in STAGINGS]
         faults += [f"gathers: {g!r} is unknown; known: {', '.join(GATHERS)}" for g in gathers if g not in GATHERS]
         return faults + [
@@ -101,7 +99,6 @@ class GemmStudy(Study):
         dtype: str,
         timeline: Sequence[int],
     ) -> list[Row]:
-        """Return one point for each layout, shape and staging."""
         kept = (gathers[0], *timeline, variants[0]) if gathers and variants else ()
         return [
             {MACHINE: {GATHER: gather}, "m": m, "k": k, "n": n, "staging": staging, "dtype": dtype}
@@ -112,7 +109,6 @@ class GemmStudy(Study):
         ]
 
     def work(self, machine: Machine, *, m: int, k: int, n: int, **_: Any) -> float:
-        """Return the products of a point."""
         return float(m * k * n)
 
     def simulate(
@@ -126,7 +122,6 @@ class GemmStudy(Study):
         dtype: Dtype = "f16",
         timeline: Annotated[bool, "keep what each engine did when, tile by tile"] = False,
     ) -> Row:
-        """Run one product, compare it with numpy's, and return its row."""
         result = run(machine, (m, k, n), staging, dtype=dtype)
         found = row(machine, result, (m, k, n), staging, dtype)
         return found | {"timeline": _tiles(result.records)} if timeline else found
@@ -145,7 +140,6 @@ class GemmStudy(Study):
         product(torch, m, k, n, staging, dtype)
 
     def cost(self, machine: Machine, data: bool, *, m: int, k: int, n: int, staging: str, dtype: str) -> float:
-        """Return the host time of `program` [us]: tiles, and with data the reference product."""
         itemsize = as_dtype(dtype).itemsize
         faults = fits_slice(machine, "m", m, m * k * itemsize)
         faults = faults or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
@@ -157,11 +151,9 @@ class GemmStudy(Study):
         return SESSION_US + 75 * tiles + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what limits products, what staging and layout cost, and how far the ideal is."""
         return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return one row for each product and staging, for each layout."""
         return report.tables(rows)
 
 
@@ -231,11 +223,7 @@ def _counts(records: Records) -> Row:
 
 
 def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> Row:
-    """Return the share of the composite's window that each engine was in service; for dma_in, the HBM slice.
-
-    A transfer in flight is not service: the slice's busy time is that of the whole run without the loads before the
-    composite and the host's read after it.
-    """
+    """Return the share of the composite's window that each engine was in service; for dma_in, the HBM slice."""
     hbm = machine.config.cube.hbm
     rate = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
     elsewhere = sum(int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "d2h")) / rate

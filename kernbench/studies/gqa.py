@@ -31,7 +31,6 @@ from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies import gqa_report
-from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
 from kernbench.studies.gqa_run import (
     GROUP,
     HEAD_DIM,
@@ -48,7 +47,7 @@ from kernbench.studies.gqa_run import (
     work,
 )  # fmt: skip
 from kernbench.studies.layers import LayersStudy
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.studies.study import SESSION_US, Choices, Finding, Parameter, Study, at_most, fits_slice
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 
@@ -140,13 +139,7 @@ class Point:
         return {"m": self.batch, "n": n, "k": k, "placement": "columns", "dtype": self.dtype}
 
     def setting(self, config: MachineConfig) -> Setting:
-        """Return what is run on a machine.
-
-        Raises
-        ------
-        ArgumentError
-            If items or tokens cannot be dealt out evenly.
-        """
+        """Return what is run on a machine."""
         cubes, pes = self.cubes or config.cubes_per_sip, self.pes_per_cube or config.pes_per_cube
         items = self.batch * self.kv_heads * (self.group // self.query_heads)
         programs = self.sips * cubes * pes
@@ -236,7 +229,6 @@ class GqaStudy(Study):
     charts = gqa_report.CHARTS
 
     def points(self, machine: Machine, *, halvings: Sequence[Sequence[Any]], **parameters: Any) -> list[Row]:
-        """Return the points of all series; of a halving, one for each part of the machine and one without a change."""
         series = _series(**parameters)
         config, found = machine.config, []
         if config.cubes_per_sip >= 4 and config.pes_per_cube >= 8:
@@ -250,7 +242,6 @@ class GqaStudy(Study):
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        """Refuse points that cannot be dealt out to ranks, and unknown merges."""
         faults = []
         for point in self.points(machine, **parameters):
             asked = _asked(point)
@@ -261,11 +252,9 @@ class GqaStudy(Study):
         return list(dict.fromkeys(faults))
 
     def fields(self) -> dict[str, inspect.Parameter]:
-        """Return the fields of a `Point`."""
         return dict(inspect.signature(Point).parameters)
 
     def work(self, machine: Machine, **point: Any) -> float:
-        """Return the commands of a point, roughly: those of its programs, and those of its scores."""
         asked = Point(**point)
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
@@ -273,11 +262,6 @@ class GqaStudy(Study):
         return 50_000 * setting.programs + _scores(machine.config, setting)
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
-        """Run one point and return its row; one that does not fit in HBM says so, and has its bounds only.
-
-        A point of more than `TRACED` scores (query heads x query tokens x tokens that they see) has no critical path,
-        and one of more than `LOGGED` only its makespan.
-        """
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
@@ -334,7 +318,6 @@ class GqaStudy(Study):
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
 
     def cost(self, machine: Machine, data: bool, **values: Any) -> float:
-        """Return the host time of `program` [us]: programs, tiles of keys by queries, and with data the reference."""
         setting = _explored(**values)
         itemsize, prefill = as_dtype(setting.dtype).itemsize, setting.phase == "prefill"
         faults = at_most(machine, cubes=setting.cubes, pes=setting.pes)
@@ -359,11 +342,9 @@ class GqaStudy(Study):
         return SESSION_US + setting.programs * (each + (2e-4 * macs if data else 0.0))
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the tables of the page."""
         return gqa_report.tables(rows)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what the rows say."""
         return gqa_report.findings(rows)
 
 
@@ -412,10 +393,7 @@ def _series(
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
-    """Return the first point of each (phase, context) that is run as a whole: no chunk.
-
-    Of prompts, the order of tokens that gives every rank the same work.
-    """
+    """Return the first point of each (phase, context) that is run as a whole: no chunk."""
     found = []
     for phase, context in wanted:
         fits = [p for p in points if (p.phase, p.context, p.queries) == (phase, context, None)]

@@ -126,13 +126,7 @@ def standalone(setting: Setting) -> Algorithm:
 
 
 def algorithm_of(setting: Setting) -> Algorithm:
-    """Return what joins the ranks of a setting.
-
-    Raises
-    ------
-    ArgumentError
-        If the phase is none.
-    """
+    """Return what joins the ranks of a setting."""
     mapper = lanes(setting.ranks, setting.across)
     if setting.phase == "prefill":
         options = {
@@ -183,13 +177,7 @@ def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, 
 
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
-    """Run a setting, with data compared with numpy in f64; return what happened.
-
-    Raises
-    ------
-    VerificationError
-        If an element is further off than `attention` says.
-    """
+    """Run a setting, with data compared with numpy in f64; return what happened."""
 
     def program(torch: RuntimeContext) -> None:
         start(torch, setting)()
@@ -299,17 +287,7 @@ def _compare(
 
 
 def lanes(ranks: int, across: str) -> Mapper:
-    """Return a mapper that makes lanes of `ranks` of the PEs that hold a shard, as many from each SIP.
-
-    Parameters
-    ----------
-    ranks : int
-        Participants of each lane.
-    across : str
-        "pe": the PEs of a cube follow each other, then those of the next cube; "cube": one PE of each cube, cube
-        after cube, and a lane for each PE. Cubes follow each other row by row, forth and back, so that neighbours are
-        neighbours on the mesh; SIPs follow each other in rank order.
-    """
+    """Return a mapper that makes lanes of `ranks` of the PEs that hold a shard, as many from each SIP."""
     if across not in ACROSS:
         raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
 
@@ -353,13 +331,7 @@ def _cut(order: Sequence[Place], size: int) -> list[Sequence[Place]]:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory of the whole model on the machine [B].
-
-    Attributes
-    ----------
-    weights, kv, room : int
-        What the weights take, the keys and values of all layers, and the HBM of the SIPs.
-    """
+    """Memory of the whole model on the machine [B]."""
 
     weights: int
     kv: int
@@ -389,23 +361,7 @@ def slice_gbs(config: MachineConfig) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Counts of one setting, of all PEs together; bounds of the busiest PE [ns].
-
-    Attributes
-    ----------
-    flops : int
-        Useful ones: scores and weighted sums of the pairs that count.
-    kv_bytes : int
-        Keys and values, each read once.
-    hbm_ns : float
-        No run is faster: reading them from the slices.
-    matrix_ns : float
-        Nor this: the tiles of the matrix engine, padding included, spread evenly.
-    vector_ns : float
-        Nor this: the vector engine's passes over the scores.
-    useful : float
-        Useful MACs as a share of those of whole tiles.
-    """
+    """Counts of one setting, of all PEs together; bounds of the busiest PE [ns]."""
 
     flops: int
     kv_bytes: int
@@ -431,14 +387,7 @@ class Work:
 
 
 def work(config: MachineConfig, setting: Setting) -> Work:
-    """Return the counts of a setting.
-
-    Notes
-    -----
-    Vector passes per score: max, fused multiply-add, exp (slow), sum and cast on 32-bit lanes, a transposition on
-    16-bit ones. Under a causal mask half of the pairs count, plus half a diagonal; bounds count the pairs that are
-    useful, whatever tiles a diagonal cuts.
-    """
+    """Return the counts of a setting."""
     pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
     lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)

@@ -45,7 +45,6 @@ from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import operand
 from kernbench.sim_engine.report import link_table
 from kernbench.studies import layers_report as report
-from kernbench.studies.explore import SESSION_US
 from kernbench.studies.layers_lists import Layer, select
 from kernbench.studies.layers_work import (
     LINK_KINDS,
@@ -62,7 +61,7 @@ from kernbench.studies.layers_work import (
     stored_result,
     work,
 )
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
@@ -101,7 +100,6 @@ class LayersStudy(Study):
     charts: ClassVar = report.CHARTS
 
     def check(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[str]:
-        """Refuse unknown placements; `select` refuses unknown layers."""
         select(layers)
         return [
             f"placements: {name!r} is unknown; known: {', '.join(PLACEMENTS)}"
@@ -110,7 +108,6 @@ class LayersStudy(Study):
         ]
 
     def points(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[Row]:
-        """Return one point for each layer and placement; the links of the layer with most work are kept."""
         chosen = select(layers)
         drawn = _largest(machine, chosen, placements, dtype)
         return [
@@ -122,7 +119,6 @@ class LayersStudy(Study):
     def work(
         self, machine: Machine, *, placement: str, m: int, n: int, k: int, dtype: str, trans_b: bool = False, **_: Any
     ) -> float:
-        """Return the host time of a point, roughly."""
         return _host_us(placement, work(machine.config, placement, (m, n, k), dtype, trans_b=trans_b))
 
     def simulate(
@@ -141,7 +137,6 @@ class LayersStudy(Study):
         tp: Annotated[int, "SIPs that share the layer"] = 1,
         links: Annotated[bool, "keep how busy each link is"] = False,
     ) -> Row:
-        """Run one layer in one placement; one that does not fit in HBM has its lower bound and says so."""
         layer = Layer(list, name or f"{m}x{k}x{n}", m, n, k, tp)
         asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         out: Row = {
@@ -183,7 +178,6 @@ class LayersStudy(Study):
         trans_a: bool = False,
         trans_b: bool = False,
     ) -> float:
-        """Return the host time of `program` [us]."""
         asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         fault = obstacle(machine, asked)
         if fault:
@@ -191,11 +185,9 @@ class LayersStudy(Study):
         return SESSION_US + _host_us(placement, asked) + (5e-5 * m * n * k if data else 0.0)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return which placement is fastest and why, and what limits it."""
         return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the placements of each layer, those that were not simulated, and where the lists are from."""
         return report.tables(rows)
 
 
@@ -225,15 +217,7 @@ def run(
     log: str = "operation",
     tie_seed: int | None = None,
 ) -> tuple[Result, LinkTable]:
-    """Run C[m, n] = A[m, k] B[k, n] over SIP 0, `shape` being (m, n, k); the rest as for `product` and `run_program`.
-
-    Returns
-    -------
-    Result
-        What happened.
-    LinkTable
-        Traffic of the launch alone, without the mapping of the tensors.
-    """
+    """Run `product` on SIP 0; return its result, and the traffic of its launches alone."""
     traffic: list[LinkTable] = []
 
     def program(torch: RuntimeContext) -> None:
@@ -246,22 +230,7 @@ def run(
 def product(
     torch: RuntimeContext, shape: Shape, placement: str, dtype: str, trans_a: bool = False, trans_b: bool = False
 ) -> LinkTable:
-    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of its launches.
-
-    Parameters
-    ----------
-    torch : RuntimeContext
-    shape : tuple of int
-        m, n, k.
-    placement, dtype : str
-    trans_a, trans_b : bool
-        Whether A is stored as [k, m], and B as [n, k].
-
-    Raises
-    ------
-    VerificationError
-        With data, if C is not numpy's product.
-    """
+    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of its launches."""
     m, n, k = shape
     machine, kind = torch.engine.machine, as_dtype(dtype)
     stored = operands(placement, shape, trans_a, trans_b)

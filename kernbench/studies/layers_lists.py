@@ -19,11 +19,7 @@ LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One product C[m, n] = A[m, k] B[k, n] of a list.
-
-    `tp` is over how many SIPs the layer is cut by tensor parallelism: m, n and k are one SIP's part, and the
-    all-reduce between SIPs is no part of it.
-    """
+    """One product C[m, n] = A[m, k] B[k, n] of a list."""
 
     list: str
     name: str

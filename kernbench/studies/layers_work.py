@@ -43,26 +43,7 @@ Part = tuple[int, list[int]]  # rows of C, and the widths of its blocks of colum
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Counts of one product in one placement.
-
-    Attributes
-    ----------
-    tiles, busiest_tiles : int
-        Of all PEs, and of the PE with most.
-    pes : int
-        PEs that compute.
-    remote_bytes, busiest_remote_bytes : int
-        What PEs read from other PEs' memory; of all, and of the PE with most.
-    slice_bytes : int
-        What the fullest HBM slice holds.
-    issued : float
-        Useful MACs as a share of those of whole tiles.
-    bound_ns : float
-        No run is faster: the busiest PE's tiles at the matrix rate, or its remote bytes through its link. In split-K
-        one comes after the other.
-    limiter : str
-        Which of the two takes longer.
-    """
+    """Counts of one product in one placement."""
 
     tiles: int
     busiest_tiles: int

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.transfer import PARTS
-from kernbench.studies.explore import Choices
 from kernbench.studies.probe_cases import PAIR_KINDS, cases, select
 from kernbench.studies.probe_run import Probe, hops, pair_ns, probe, start
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.studies.study import Choices, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.units import FLIT_BYTES, KIB, MIB
@@ -156,7 +155,6 @@ class ProbeStudy(Study):
     def check(
         self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
     ) -> list[str]:
-        """Refuse sizes that are none; unknown cases are refused by `select`."""
         select(machine, cases)
         return [
             f"{name} = {list(given)} must be bytes >= 1, at least one"
@@ -167,7 +165,6 @@ class ProbeStudy(Study):
     def points(
         self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
     ) -> list[Row]:
-        """Return one point for each case and size."""
         return [
             {"case": case.name, "nbytes": size}
             for case in select(machine, cases)
@@ -175,11 +172,9 @@ class ProbeStudy(Study):
         ]
 
     def work(self, machine: Machine, *, case: str, nbytes: int) -> float:
-        """Return the bytes of a case."""
         return float(nbytes * len(cases(machine)[case].ends))
 
     def simulate(self, machine: Machine, *, case: str = "h2d-write", nbytes: int = 64 * KIB) -> Row:
-        """Run one case at one size and return its row."""
         [chosen] = select(machine, [case])
         if chosen.pair:
             route = case.removesuffix(f"-{chosen.kind}")
@@ -203,14 +198,12 @@ class ProbeStudy(Study):
         return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
 
     def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
-        """Return the host time of `program` [us]: transfers, and flits where several transfers may meet."""
         [chosen] = select(machine, [case])
         meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
         flits = meeting * nbytes / FLIT_BYTES
         return 3000 + 300 * len(chosen.ends) + 45 * flits
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return single transfers and patterns, each at the sizes that were run."""
         import pandas as pd
 
         parts = [f"{part}_ns" for part in PARTS]
@@ -228,7 +221,6 @@ class ProbeStudy(Study):
         return found | {"PE to PE, times in ns": pairs}
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what single transfers and patterns say."""
         alone, together = ([r for r in rows if where(r)] for where in (_single, _pattern))
         return [*_latency(alone), *_congestion(together), *_directions(together), *_messages(side_by_side(rows))]
 

@@ -17,19 +17,7 @@ PAIR_KINDS = ("message", "load", "store")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Transfers that start at the same instant on an idle machine, one for each asking node.
-
-    Attributes
-    ----------
-    kind : str
-        "read" or "write"; from PE to PE "message", "load" or "store".
-    ends : tuple of (str, str)
-        Asking node and memory of each transfer; none from PE to PE.
-    says : str
-        What it is, in words.
-    pair : (Pe, Pe) or None
-        From PE to PE: where the data are, and where they are needed.
-    """
+    """Transfers that start at the same instant on an idle machine, one for each asking node."""
 
     name: str
     kind: str
@@ -56,13 +44,7 @@ def cases(machine: Machine) -> dict[str, Case]:
 
 
 def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
-    """Return the named cases, or all.
-
-    Raises
-    ------
-    ArgumentError
-        If one is unknown, or the machine lacks what it needs.
-    """
+    """Return the named cases, or all."""
     known = cases(machine)
     for name in names:
         if name not in known:

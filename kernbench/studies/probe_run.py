@@ -16,8 +16,8 @@ from kernbench.sim_engine.install import QueueSpec
 from kernbench.sim_engine.network import Hop
 from kernbench.sim_engine.route import Route
 from kernbench.sim_engine.transfer import Transaction
-from kernbench.studies.points import Row
 from kernbench.studies.probe_cases import Case
+from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu.handles import Pointer
@@ -30,21 +30,7 @@ _ASKED = {"message": "send", "load": "load", "store": "store"}  # the command wh
 
 @dataclass(frozen=True)
 class Probe:
-    """One case at one size, in the order of its transfers.
-
-    Attributes
-    ----------
-    parts : list of Parts
-        Where the measured time of each transfer went.
-    alone : list of Parts
-        The closed form of each.
-    ways : list of list
-        The resources that its data cross: names of links, and the memory's id.
-    capacity : dict
-        Rate of each resource [GB/s].
-    result : Result
-        The run.
-    """
+    """One case at one size, in the order of its transfers."""
 
     case: Case
     nbytes: int
@@ -108,11 +94,7 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
 
 
 def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
-    """Return how long a message, load or store between two PEs takes, from the start of its command on.
-
-    Data begin in TCM for a message and a store, in HBM for a load. A message ends when its receiver, which waits for
-    it, has it in TCM; a load when the tile is in TCM; a store with its acknowledgement.
-    """
+    """Return how long a message, load or store between two PEs takes, from the start of its command on."""
     assert case.pair is not None
     engine, (src, dst) = GraphEngine(machine), case.pair
     queue = machine.config.cube.pe.pe_ipcq

@@ -129,22 +129,17 @@ class ValidationStudy(Study):
     charts: ClassVar = report.CHARTS
 
     def check(self, machine: Machine, *, checks: Sequence[str], repeats: int) -> list[str]:
-        """Refuse unknown checks and a negative number of repeats."""
         faults = [f"check {name!r} is unknown; {hint(name, _BY_NAME)}" for name in checks if name not in _BY_NAME]
         return faults + ([f"repeats = {repeats} must be >= 0"] if repeats < 0 else [])
 
     def points(self, machine: Machine, *, checks: Sequence[str], repeats: int) -> list[Row]:
-        """Return one point for each check."""
         return [{"check": name, "repeats": repeats} for name in (checks or _BY_NAME)]
 
     def simulate(self, machine: Machine, *, check: str, repeats: int = 10) -> Row:
-        """Run one check and return its row."""
         return _BY_NAME[check].row(machine, repeats)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the rules, and the largest error of each that is not exact."""
         return report.tables(rows)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return how many rules hold, and how far the others are from what they are compared with."""
         return report.findings(rows)

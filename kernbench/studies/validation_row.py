@@ -20,25 +20,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the validation report.
-
-    Attributes
-    ----------
-    name : str
-        Its name, in kebab case.
-    rule : str
-        The rule of docs/model.md that it is about.
-    what : str
-        What is compared, in words.
-    run : callable
-        From the machine, and how many repetitions of what is random, to the points.
-    unit : str
-        "ps", "B" and the like: the difference counts. "%": the difference over what was expected.
-    allowed : float, optional
-        The largest error with which the rule holds; None: the row only reports.
-    note : str
-        What a reader should know about its error.
-    """
+    """One row of the validation report."""
 
     name: str
     rule: str

@@ -104,12 +104,7 @@ def _by_tile(records: Records, kind: str) -> dict[int, Op]:
 
 
 def recurrence(records: Records, count: int) -> Iterator[tuple[tuple[str, int], int, int]]:
-    """Yield (stage, tile), when it may begin, and when it did.
-
-    From the services as they were, and g[s, i] = max(l[s - 1, i], l[s, i - 1]), l[s, i] = max(g + service, g[s + 1, i -
-    count]): a stage takes a tile when that has left the one before it and its own last one has left, and a tile leaves
-    when it is served and the tile `count` before it has been taken. Matrix engine and later: output tiles only leave.
-    """
+    """Yield (stage, tile), when it may begin, and when it did."""
     ops = {kind: _by_tile(records, kind) for kind in (*_STAGES, "dma_out")}
     outputs = sorted(ops["math"])
     taken: dict[tuple[str, int], int] = {}

@@ -10,7 +10,7 @@ import kernbench as kb
 from kernbench.errors import ConfigError
 from kernbench.notebook.parameters import parameters_of
 from kernbench.notebook.works import works
-from kernbench.studies.explore import Choices, explorations
+from kernbench.studies.study import Choices, explorations
 
 MACHINE = kb.load("preset:small")
 

@@ -12,11 +12,10 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.studies import gqa, gqa_report
-from kernbench.studies.explore import explorations
 from kernbench.studies.gqa import GqaStudy, Point
 from kernbench.studies.gqa_run import WEIGHTS, need, run, work
 from kernbench.studies.layers import LayersStudy
-from kernbench.studies.study import Report
+from kernbench.studies.study import Report, explorations
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
