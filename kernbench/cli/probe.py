@@ -10,7 +10,7 @@ import click
 from kernbench.cli.options import echo_json, json_option, load_machine, machine_options
 
 if TYPE_CHECKING:
-    from kernbench.studies.probe_cases import Case
+    from kernbench.studies.probe import Case
 
 OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
 
@@ -29,8 +29,8 @@ def probe(
     up to 1 MiB (10 KiB from PE to PE), and for a single transfer when its first and its last flit crossed each link.
     The milestone "probe" draws the figures.
     """
-    from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, side_by_side
-    from kernbench.studies.probe_cases import select
+    from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, select
+    from kernbench.studies.probe_report import side_by_side
     from kernbench.studies.study import plain
 
     machine = load_machine(topology, overrides)
@@ -64,7 +64,7 @@ def _list(chosen: Sequence[Case], as_json: bool) -> None:
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
     from kernbench.analysis.transfer import PARTS
-    from kernbench.studies.probe import size_name
+    from kernbench.studies.study import size_name
 
     width = max(len(row["case"]) for row in rows)
     heads = "".join(f"{part:>14}" for part in PARTS)
@@ -77,8 +77,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _pair_table(pairs: Sequence[dict[str, Any]]) -> None:
-    from kernbench.studies.probe import size_name
-    from kernbench.studies.probe_cases import PAIR_KINDS
+    from kernbench.studies.probe_report import PAIR_KINDS
+    from kernbench.studies.study import size_name
 
     width = max(len("PE to PE, ns"), *(len(pair["route"]) for pair in pairs))
     click.echo(f"\n{'PE to PE, ns':<{width}}     size{''.join(f'{kind:>10}' for kind in PAIR_KINDS)}")
@@ -89,7 +89,7 @@ def _pair_table(pairs: Sequence[dict[str, Any]]) -> None:
 
 
 def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
-    from kernbench.studies.probe import size_name
+    from kernbench.studies.study import size_name
 
     for case in chosen:
         mine = [row for row in rows if row["case"] == case.name]
@@ -106,7 +106,7 @@ def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _hops(row: dict[str, Any]) -> None:
-    from kernbench.studies.probe import size_name
+    from kernbench.studies.study import size_name
 
     width = max(len(hop["link"]) for hop in row["hops"])
     click.echo(f"  {size_name(row['nbytes'])}, link by link [ns]:")

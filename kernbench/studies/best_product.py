@@ -30,8 +30,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import hint
 from kernbench.runtime_api.program import run_program
-from kernbench.studies.layers import obstacle, run
-from kernbench.studies.layers_work import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, spans, work
+from kernbench.studies.layers import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, obstacle, run, spans, work
 from kernbench.studies.study import LABELS, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
@@ -374,7 +373,7 @@ class _Routes:
         hbm = config.cube.hbm
         there_and_back = 2 * np.array(ways).reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
-        self._slice_gbs = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+        self._slice_gbs = hbm.slice_gbs
 
     def busiest(self, nbytes: np.ndarray) -> tuple[float, str]:
         """Return the time of the busiest link or memory [ns], and its kind."""
@@ -498,7 +497,7 @@ def read_shapes(path: Path) -> list[Row]:
 def read_list(
     path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
 ) -> list[Row]:
-    """Return the rows of a CSV file; a column's function converts its cells, or raises ValueError with what it expects."""
+    """Return the rows of a CSV file; each column has its converter, which raises ValueError."""
     lines: list[tuple[int, list[str]]] = []
     for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
         if not line.strip() or line.startswith("#"):

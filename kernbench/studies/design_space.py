@@ -19,10 +19,9 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
-from kernbench.studies import design_space_report, gqa_run, layers
-from kernbench.studies.gqa_run import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
-from kernbench.studies.layers_lists import select
-from kernbench.studies.layers_work import Shape
+from kernbench.studies import design_space_report, gqa, layers
+from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
+from kernbench.studies.layers import Shape, select
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.cache import default_cache
@@ -261,7 +260,7 @@ def gpt2_layers(
     ----------
     machine : Machine
     layer_list : str
-        As for `layers_lists.layers`: "gpt2 QKT" is one of them.
+        As for `layers.layers`: "gpt2 QKT" is one of them.
     placements : sequence of str
         Of these the fastest counts.
     tie_seed, why
@@ -318,11 +317,11 @@ def _part(
 def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: int | None) -> Ran:
     config = machine.config
     ranks = config.pes_per_sip
-    setting = gqa_run.Setting(
+    setting = gqa.Setting(
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
         head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    result = run_program(machine, lambda torch: gqa_run.start(torch, setting)(), log=log, tie_seed=tie_seed)
+    result = run_program(machine, lambda torch: gqa.start(torch, setting)(), log=log, tie_seed=tie_seed)
     return result, result.records.links
 
 

@@ -27,6 +27,7 @@ from kernbench.sweeps.outcome import OK
 from kernbench.sweeps.progress import Watch
 from kernbench.sweeps.runner import Job, run
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.units import KIB, MIB
 from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:
@@ -582,3 +583,15 @@ def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[
     if nbytes <= slice_bytes:
         return []
     return [f"{name} = {value}: the tensors of one PE take {nbytes:,} B; its HBM slice has {slice_bytes:,} B"]
+
+
+def size_name(nbytes: int) -> str:
+    """Return a size in the largest binary unit that it is a whole number of.
+
+    >>> size_name(4096), size_name(300)
+    ('4 KiB', '300 B')
+    """
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"

@@ -18,7 +18,7 @@ from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import run, tuner_of
-from kernbench.studies import ccl, ccl_points, ccl_report
+from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
 from kernbench.sweeps.keys import machine_of
@@ -195,7 +195,7 @@ def test_slices_that_ask_the_same_share_a_run(machine, tmp_path):
 
 
 def test_the_row_that_keeps_its_links_shares_its_run_too(machine):
-    given = STUDY.complete({"marks": [64, 2048], "by_cube": [{"systems": [ccl_points.SIX], "sizes": [2048]}]})
+    given = STUDY.complete({"marks": [64, 2048], "by_cube": [{"systems": [ccl.SIX], "sizes": [2048]}]})
     points = [p for p in STUDY.points(machine, **given) if p.get("links")]
     assert [p["labels"]["slice"] for p in points if p["algorithm"] == "intercube_allreduce"] == ["sizes", "published"]
     assert points[0] | {"labels": {}} == points[1] | {"labels": {}}
@@ -285,7 +285,7 @@ def test_wrong_values_of_any_collective_are_found(machine, collective):
 
 
 def test_lists_are_those_that_were_published():
-    bench, llama = (ccl_points.sizes(name) for name in ("deepbench", "llama3-70b"))
+    bench, llama = (ccl.sizes(name) for name in ("deepbench", "llama3-70b"))
     assert [size.nbytes for size in bench] == [4 * n for n in (
         100_000, 3_097_600, 4_194_304, 6_553_600, 16_777_217, 38_360_000, 64_500_000)]  # fmt: skip
     assert [size.nbytes for size in llama] == [n * 8192 * 2 for n in (1, 16, 128, 1024, 2048, 8192)]

@@ -12,8 +12,7 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.studies import gqa, gqa_report
-from kernbench.studies.gqa import GqaStudy, Point
-from kernbench.studies.gqa_run import WEIGHTS, need, run, work
+from kernbench.studies.gqa import WEIGHTS, GqaStudy, Point, need, run, work
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Report, explorations
 from kernbench.topology.builder import resolve_topology

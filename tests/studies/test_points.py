@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +19,7 @@ ran: list[int] = []
 
 class Square(Study):
     name, title = "square", "Squares"
-    parameters = {"points": Parameter(POINTS, "points")}
+    parameters: ClassVar = {"points": Parameter(POINTS, "points")}
 
     def points(self, machine, *, points):
         return points
