@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+import kernbench
 from tests.repo import PACKAGE, python_files, relative
 
 # Each may import those before it; those on one line may import each other, one way only.
@@ -130,6 +135,76 @@ def test_figures_use_the_object_interface():
     # pyplot keeps global state, which threads and notebooks spoil.
     wrong = [str(f) for f in imports() if "pyplot" in f.target]
     assert not wrong, "\n".join(wrong)
+
+
+# Packages that are being cut down to the two rules below; the lists only shrink.
+LONG_CHAINS = {"analysis", "components", "config", "runtime_api"}
+LARGE_CYCLES = {"components", "runtime_api"}
+
+
+def own_classes() -> Iterator[type]:
+    for info in pkgutil.walk_packages(kernbench.__path__, "kernbench."):
+        if not info.name.endswith("__main__"):
+            module = importlib.import_module(info.name)
+            yield from (c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == info.name)
+
+
+def depth(cls: type) -> int:
+    """How many classes of the package a chain of bases from `cls` up has, at most."""
+    return 0 if not cls.__module__.startswith("kernbench.") else 1 + max(map(depth, cls.__bases__))
+
+
+def test_no_chain_of_classes_is_longer_than_two():
+    # The core is compiled for the other engine: its classes have no module to import from.
+    long = {c for c in own_classes() if not issubclass(c, BaseException) and depth(c) > 2}
+    packages = {c.__module__.split(".")[1] for c in long}
+    assert packages <= LONG_CHAINS, sorted(f"{c.__module__}.{c.__qualname__}" for c in long)
+    assert packages == LONG_CHAINS, f"take {LONG_CHAINS - packages} off the list"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("kernbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def module_imports() -> dict[str, set[str]]:
+    """The modules that each imports at module level, for types alone or not."""
+    files = {module_of(path): path for path in python_files(PACKAGE)}
+    found: dict[str, set[str]] = {name: set() for name in files}
+    for name, path in files.items():
+        outer = [
+            node for node in ast.parse(path.read_text(encoding="utf-8")).body if not isinstance(node, ast.FunctionDef)
+        ]
+        for node in outer:
+            for child in ast.walk(node) if isinstance(node, ast.If) else (node,):
+                found[name] |= set(targets(child)) & files.keys()
+                if isinstance(child, ast.ImportFrom):
+                    found[name] |= {f"{child.module}.{alias.name}" for alias in child.names} & files.keys()
+    return found
+
+
+def cycles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of modules that import each other, directly or not."""
+    reached: dict[str, set[str]] = {}
+    for start in edges:
+        seen, queue = set(), [start]
+        while queue:
+            new = edges[queue.pop()] - seen
+            seen |= new
+            queue += new
+        reached[start] = seen
+    return {frozenset(b for b in reached[a] if a in reached[b]) for a in edges if a in reached[a]}
+
+
+def test_no_cycle_of_imports_has_more_than_four_modules():
+    large = [sorted(cycle) for cycle in cycles(module_imports()) if len(cycle) > 4]
+    packages = {name.split(".")[1] for cycle in large for name in cycle}
+    assert packages <= LARGE_CYCLES, "\n".join(map(str, large))
+    assert packages == LARGE_CYCLES, f"take {LARGE_CYCLES - packages} off the list"
+
+
+def test_cycles_are_found():
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set()}
+    assert cycles(edges) == {frozenset("abc")}
 
 
 def loaded_by(code: str) -> set[str]:

@@ -8,7 +8,7 @@ cdef class VectorJob
 from kernbench.components.command cimport Command, Value
 from kernbench.components.source cimport Source
 from kernbench.components.stream cimport TileReads, TileWrites
-from kernbench.sim_engine.callee cimport Callee
+from kernbench.sim_engine.transfer cimport Callee
 from kernbench.sim_engine.core cimport Core
 from kernbench.sim_engine.op_log cimport OpLog
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from kernbench.components.command import Command, Composite, Value, Vector
 from kernbench.components.source import Source
-from kernbench.sim_engine.callee import Callee
 from kernbench.sim_engine.op_log import KIND
+from kernbench.sim_engine.transfer import Callee
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_cpu import Program

@@ -4,7 +4,7 @@ cdef class Slot
 cdef class Queue
 cdef class Message
 cdef class RecvJob
-from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.transfer cimport Route
 from kernbench.components.command cimport Value, Command, Send, Recv
 from kernbench.components.jobs cimport Job
 from kernbench.components.pe cimport Pe

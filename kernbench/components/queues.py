@@ -9,7 +9,7 @@ import numpy as np
 from kernbench.components.command import Recv, Send
 from kernbench.components.jobs import Job
 from kernbench.dtypes import DType
-from kernbench.sim_engine.install import QueueSpec
+from kernbench.sim_engine.host import QueueSpec
 from kernbench.topology import naming
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.callee cimport Callee
+from kernbench.sim_engine.transfer cimport Callee
 from kernbench.sim_engine.core cimport Core
 from kernbench.components.command cimport Value, Command, Send, Recv
 from kernbench.components.queues cimport Slot, Queue, Message, RecvJob

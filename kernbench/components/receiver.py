@@ -10,10 +10,9 @@ from kernbench.components.command import Run
 from kernbench.components.queues import Queue, RecvJob, Slot
 from kernbench.config.cube import PeIpcqConfig
 from kernbench.errors import KernelError
-from kernbench.sim_engine.backend import QUEUE
-from kernbench.sim_engine.callee import Callee
+from kernbench.sim_engine.network import QUEUE
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transfer import Callee, Transaction
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 

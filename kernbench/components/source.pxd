@@ -1,5 +1,5 @@
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.callee cimport Callee
+from kernbench.sim_engine.transfer cimport Callee
 
 
 cdef class Source(Callee):

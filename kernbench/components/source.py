@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.sim_engine.callee import Callee
+from kernbench.sim_engine.transfer import Callee
 
 
 class Source(Callee):

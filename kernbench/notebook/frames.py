@@ -11,10 +11,10 @@ import numpy as np
 from kernbench.analysis.links import Crossings
 from kernbench.analysis.records import COLUMNS, Records
 from kernbench.analysis.result import Busy, Result
-from kernbench.sim_engine.counters import ENGINES
+from kernbench.sim_engine.observer import ENGINES
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.counters import Counters
+    from kernbench.sim_engine.observer import Counters
 
 SHOWN_LINKS = 6
 

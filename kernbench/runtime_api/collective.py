@@ -24,8 +24,8 @@ from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import AllocationError, OutOfMemoryError, VerificationError
 from kernbench.runtime_api.unread import Ends
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.install import QueueSpec
-from kernbench.sim_engine.report import link_table
+from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.op_log import link_table
 from kernbench.topology import naming
 from kernbench.triton_emu.handles import Pointer
 

@@ -20,7 +20,7 @@ from kernbench.kernels.tensor_ops import Block, Part, Pe, Rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.triton_emu.promotion import kind, promote
+from kernbench.triton_emu.program import kind, promote
 
 TensorLike = Tensor | bool | int | float
 

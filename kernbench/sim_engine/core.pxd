@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from kernbench.sim_engine.callee cimport Callee
-from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.transfer cimport Callee
+from kernbench.sim_engine.transfer cimport Route
 from kernbench.sim_engine.transfer cimport Transaction
 
 

@@ -34,7 +34,7 @@ from time import monotonic
 
 import numpy as np
 
-from kernbench.sim_engine.network import Hop
+from kernbench.sim_engine.definition import Hop
 from kernbench.units import ns_to_ps, serialization_ps
 
 cdef int FLIT = 256

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,25 +14,50 @@ import simpy
 
 from kernbench.analysis.records import Records
 from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
+from kernbench.interrupts import hold, release
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.broadcast import Launch, RangeMap, Spread, Target
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.counters import Counters, Meter
-from kernbench.sim_engine.fabric import Fabric
-from kernbench.sim_engine.host import HostCopy
-from kernbench.sim_engine.install import QueueInstall, QueueSpec
+from kernbench.sim_engine.host import HostCopy, Launch, QueueInstall, QueueSpec, RangeMap, Spread, Target
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.observer import Observer, Tick, environment_observers
-from kernbench.sim_engine.op_log import OpLog
-from kernbench.sim_engine.process import running
+from kernbench.sim_engine.network import Clock, Fabric
+from kernbench.sim_engine.observer import Counters, Meter, Observer, Tick, environment_observers
+from kernbench.sim_engine.op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine.races import DeviceRaces
-from kernbench.sim_engine.report import busy_by_component, collect
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
 _SLICE = 65536
+_COLLECT_EVERY = 500_000
+
+_lock = threading.Lock()
+_runs = 0
+_thresholds: tuple[int, int, int] = (0, 0, 0)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Let the cycle collector look rarely, and lose no interrupt, during the with-block.
+
+    A run makes millions of objects and hardly a cycle. Runs in other threads share both settings; the last one to end
+    sets them back.
+    """
+    global _runs, _thresholds  # noqa: PLW0603  the interpreter has one collector
+    with _lock:
+        _runs += 1
+        if _runs == 1:
+            _thresholds = gc.get_threshold()
+            if 0 < _thresholds[0] < _COLLECT_EVERY:
+                gc.set_threshold(_COLLECT_EVERY, *_thresholds[1:])
+    hold()
+    try:
+        yield
+    finally:
+        release()
+        with _lock:
+            _runs -= 1
+            if _runs == 0 and gc.get_threshold()[0] == _COLLECT_EVERY:  # unless the user has changed it meanwhile
+                gc.set_threshold(*_thresholds)
 
 
 class GraphEngine:

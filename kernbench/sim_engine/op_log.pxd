@@ -1,6 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.transfer cimport Route
 from kernbench.sim_engine.transfer cimport Transaction
 
 cdef int64_t _ROWS, _WIDTH, _MOVE_WIDTH

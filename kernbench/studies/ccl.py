@@ -50,7 +50,7 @@ from kernbench.studies.ccl_report import (
     SMALL,
     UNCHANGED,
 )
-from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice
+from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice, scaled
 from kernbench.sweeps.keys import Row, machine_of
 from kernbench.topology.builder import Machine
 
@@ -91,6 +91,20 @@ def bus_factor(collective: str, n: int) -> float:
         case "broadcast" | "reduce":
             return 1.0
     return 0.0
+
+
+# What halves each resource (doubles a latency): factors of fields of the machine file; none first.
+_HALVED: dict[str, dict[str, float]] = {
+    UNCHANGED: {},
+    "link between SIPs": {"system.sip_link.bw_gbs": 0.5},
+    "latency between SIPs": {"system.sip_link.latency_ns": 2},
+    "UCIe": {"cube.ucie.bw_gbs": 0.5},
+    "latency of UCIe ports": {"cube.ucie.port_ns": 2},
+    "slots": {"cube.pe.pe_ipcq.n_slots": 0.5},
+    "HBM": {"cube.hbm.channel_bw_gbs": 0.5},
+    "vector engine": {"cube.pe.pe_math.clock_ghz": 0.5},
+    "issue of commands": {"cube.pe.pe_cpu.command_ns": 2},
+}
 
 
 class Case:
@@ -387,7 +401,7 @@ def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row
     config, mine = load_ccl_config(parameters["ccl_file"] or default_ccl_path()), algorithms(file) if file else []
     points: list[Row] = []
     refused: dict[str, str] = {}
-    for point in points(config, machine.config, mine, parameters):
+    for point in _asked(config, machine.config, mine, parameters):
         name, there = point["algorithm"], machine_of(machine.spec, point[MACHINE])
         if name in [algorithm.name for algorithm in mine]:
             content = hashlib.sha256(Path(file).read_bytes()).hexdigest()
@@ -428,7 +442,7 @@ def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
     return tuner_of(machine).choose("all_reduce", nbytes, places=places, itemsize=first.dtype.itemsize)
 
 
-def points(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
+def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
     """Return the points of all slices, those included that an algorithm does not admit."""
     return [
         *_sizes(config, machine, own, given),
@@ -500,28 +514,12 @@ def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list
     ]
 
 
-def _halved(machine: MachineConfig) -> dict[str, Row]:
-    """Return the change of each resource to half its value (of latencies: to twice), after no change."""
-    cube, sips = machine.cube, machine.system
-    return {
-        UNCHANGED: {},
-        "link between SIPs": {"system.sip_link.bw_gbs": sips.sip_link.bw_gbs / 2},
-        "latency between SIPs": {"system.sip_link.latency_ns": sips.sip_link.latency_ns * 2},
-        "UCIe": {"cube.ucie.bw_gbs": cube.ucie.bw_gbs / 2},
-        "latency of UCIe ports": {"cube.ucie.port_ns": cube.ucie.port_ns * 2},
-        "slots": {"cube.pe.pe_ipcq.n_slots": cube.pe.pe_ipcq.n_slots // 2},
-        "HBM": {"cube.hbm.channel_bw_gbs": cube.hbm.channel_bw_gbs / 2},
-        "vector engine": {"cube.pe.pe_math.clock_ghz": cube.pe.pe_math.clock_ghz / 2},
-        "issue of commands": {"cube.pe.pe_cpu.command_ns": cube.pe.pe_cpu.command_ns * 2},
-    }
-
-
 def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     return [
-        _point(LIMITS, SIX, name, nbytes, what=what, changes=changes)
+        _point(LIMITS, SIX, name, nbytes, what=what, changes=scaled(machine, factors))
         for name in (RING, "tree_allreduce")
         for nbytes in sizes
-        for what, changes in _halved(machine).items()
+        for what, factors in _HALVED.items()
     ]
 
 
@@ -547,12 +545,15 @@ def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
 def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories."""
     kinds = [{"buffer_kind": kind} for kind in ("sram", "hbm")] if OTHER_KINDS in sizes else []
-    halved = list(_halved(machine).items())[1:] if OTHER_KINDS in sizes else []
+    halved = list(_HALVED.items())[1:] if OTHER_KINDS in sizes else []
     variants: list[tuple[int, Row]] = [*((nbytes, {}) for nbytes in sizes), *((OTHER_KINDS, kind) for kind in kinds)]
     return [
         *(_point(MARKS, SIX, INTERCUBE, n, links=n == max(sizes), **kind) for n, kind in variants),
         *(_point(MARKS, SIX, INTERCUBE, n, what=SMALL, slot_size=SMALL_SLOT, **kind) for n, kind in variants),
-        *(_point(MARKS, SIX, INTERCUBE, OTHER_KINDS, what=what, changes=changes) for what, changes in halved),
+        *(
+            _point(MARKS, SIX, INTERCUBE, OTHER_KINDS, what=what, changes=scaled(machine, factors))
+            for what, factors in halved
+        ),
     ]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from itertools import product
@@ -46,7 +46,18 @@ from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies import gqa_report
 from kernbench.studies.layers import LayersStudy
-from kernbench.studies.study import SESSION_US, Choices, Finding, Parameter, Study, at_most, fits_slice
+from kernbench.studies.study import (
+    LABELS,
+    MACHINE,
+    SESSION_US,
+    Choices,
+    Finding,
+    Parameter,
+    Study,
+    at_most,
+    fits_slice,
+    scaled,
+)
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 
@@ -151,21 +162,17 @@ def algorithm_of(setting: Setting) -> Algorithm:
             "order": setting.order, "ring": setting.ring, "slot_bytes": setting.slot_size, "kv_tokens": setting.tokens,
             "grid_w": setting.ranks, "grid_h": 1,
         }  # fmt: skip
+        name, topology = ("ring", "ring_1d") if setting.ring else ("chain", "mesh_2d_no_wrap")
         return algorithm(
-            ring_attention.ring_attention,
-            ring_attention.kernel_args,
-            name="ring attention" if setting.ring else "chain attention",
-            topology="ring_1d" if setting.ring else "mesh_2d_no_wrap",
-            mapper=mapper,
-            options=options,
-            n_slots=setting.n_slots,
-            slot_size=setting.slot_size,
-        )
+            ring_attention.ring_attention, ring_attention.kernel_args, name=f"{name} attention", topology=topology,
+            mapper=mapper, options=options, n_slots=setting.n_slots, slot_size=setting.slot_size,
+        )  # fmt: skip
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    named = replace(base, name=f"decode merged by {base.name}", mapper=mapper)
-    own = replace(named, n_slots=setting.n_slots, slot_size=setting.slot_size)
+    own = replace(
+        base, name=f"decode merged by {base.name}", mapper=mapper, n_slots=setting.n_slots, slot_size=setting.slot_size
+    )
     if _in_tcm(base):
         return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
     return replace(own, kernel=merged_attention, kernel_args=_decode_args(base, setting))
@@ -195,11 +202,7 @@ def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, 
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
     """Run a setting, with data compared with numpy in f64; return what happened."""
-
-    def program(torch: RuntimeContext) -> None:
-        start(torch, setting)()
-
-    return run_program(machine, program, data=data, log=log)
+    return run_program(machine, lambda torch: start(torch, setting)(), data=data, log=log)
 
 
 def start(torch: RuntimeContext, setting: Setting) -> Callable[[], None]:
@@ -225,17 +228,17 @@ def _tensors(
     """Return q, k, v, part (where parts are merged in memory), and out of one device, a row for each PE."""
     dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=setting.cubes, num_pes=setting.pes)
     shapes = _shapes(setting)
-    found = []
-    for i, name in enumerate(("q", "k", "v")):
-        if given is None:
-            tensor = torch.empty(shapes[name], dtype=dtype, dp=dp, device=f"ahbm:{sip}", name=name)
-        else:
-            tensor = torch.tensor(given[i][sip], dtype=dtype, dp=dp, device=f"ahbm:{sip}", name=name)
-        found.append(tensor)
+    where: Row = {"dp": dp, "device": f"ahbm:{sip}"}
+    found = [
+        torch.tensor(given[i][sip], dtype=dtype, name=name, **where)
+        if given is not None
+        else torch.empty(shapes[name], dtype=dtype, name=name, **where)
+        for i, name in enumerate("qkv")
+    ]
     if setting.phase == "decode" and not _in_tcm(resolve_algorithm_config(setting.merge)):
         part = (*shapes["q"][:-1], setting.head_dim + EXTRA)
-        found.append(torch.empty(part, dtype=torch.float32, dp=dp, device=f"ahbm:{sip}", name="part"))
-    return [*found, torch.empty(shapes["q"], dtype=dtype, dp=dp, device=f"ahbm:{sip}", name="out")]
+        found.append(torch.empty(part, dtype=torch.float32, name="part", **where))
+    return [*found, torch.empty(shapes["q"], dtype=dtype, name="out", **where)]
 
 
 def _shapes(setting: Setting) -> dict[str, tuple[int, ...]]:
@@ -259,7 +262,7 @@ def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
 def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.ndarray) -> None:
     """Compare what the ranks wrote with numpy in f64."""
     q, k, v = (x.astype(np.float64) for x in given)
-    rows = {place: i for i, place in enumerate(_places(setting, plan))}
+    rows = {place: i for i, place in enumerate(sorted(place for lane in plan.lanes for place in lane.places))}
     for lane in plan.lanes:
         at = [divmod(rows[place], setting.cubes * setting.pes) for place in lane.places]
         order = np.concatenate([_positions(setting, rank) for rank in range(setting.ranks)])
@@ -267,11 +270,6 @@ def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.n
         for rank, i in enumerate(at):
             seen = _positions(setting, rank) if setting.causal and setting.phase == "prefill" else None
             _compare(setting, q[i], keys, values, seen, out[i])
-
-
-def _places(setting: Setting, plan: Plan) -> list[tuple[int, int, int]]:
-    """Return the PEs in the order in which tensors hold them."""
-    return sorted(place for lane in plan.lanes for place in lane.places)
 
 
 def _positions(setting: Setting, rank: int) -> np.ndarray:
@@ -315,60 +313,33 @@ def lanes(ranks: int, across: str) -> Mapper:
                 f"ranks = {ranks}: {sips} SIPs with {len(group.shards[0])} PEs that hold shards each; expected a "
                 "multiple of the SIPs and a divisor of the PEs"
             )
-        parts = [_cut(_ordered(places, group.cube_columns), ranks // sips) for places in group.shards]
+        parts, each = [], ranks // sips
+        for places in group.shards:
+            pes = max(p[2] for p in places) + 1
+            order = sorted(places, key=lambda p: _along(p, group.cube_columns, pes))
+            order = sorted(order, key=lambda p: p[2]) if across == "cube" else order
+            parts.append([order[at : at + each] for at in range(0, len(order), each)])
         return [tuple(place for part in lane for place in part) for lane in zip(*parts, strict=True)]
-
-    def _ordered(places: Sequence[Place], columns: int) -> list[Place]:
-        order = sorted(places, key=lambda p: (snake(p[1], columns), _round_cube(p[2], places)))
-        return sorted(order, key=lambda p: p[2]) if across == "cube" else order
 
     return mapper
 
 
-def snake(cube: int, columns: int) -> tuple[int, int]:
-    """Return where a cube comes when rows are gone through forth and back.
-
-    >>> sorted(range(6), key=lambda cube: snake(cube, 3))
-    [0, 1, 2, 5, 4, 3]
-    """
-    row, column = divmod(cube, columns)
-    return row, columns - 1 - column if row % 2 else column
+def _along(place: Place, columns: int, pes: int) -> tuple[int, int, bool, int]:
+    """Return where a PE comes: cubes row by row, back and forth; in a cube NW, NE, then SE, SW."""
+    row, column = divmod(place[1], columns)
+    lower = place[2] >= pes // 2
+    return row, columns - 1 - column if row % 2 else column, lower, -place[2] if lower else place[2]
 
 
-def _round_cube(pe: int, places: Sequence[Place]) -> tuple[bool, int]:
-    """Return where a PE comes on the way round a cube: the corners are listed NW, NE, SW, SE."""
-    n = max(p[2] for p in places) + 1
-    lower = pe >= n // 2
-    return lower, -pe if lower else pe
-
-
-def _cut(order: Sequence[Place], size: int) -> list[Sequence[Place]]:
-    return [order[at : at + size] for at in range(0, len(order), size)]
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Memory of the whole model on the machine [B]."""
-
-    weights: int
-    kv: int
-    room: int
-
-    @property
-    def obstacle(self) -> str:
-        """Why it does not fit, or nothing."""
-        if self.weights + self.kv <= self.room:
-            return ""
-        return (
-            f"infeasible: {self.weights:,} B of weights and {self.kv:,} B of keys and values, HBM has {self.room:,} B"
-        )
-
-
-def need(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> Need:
-    """Return what the whole model needs on `sips` SIPs, with so many elements of keys (as many values) in a layer."""
+def memory(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> tuple[Row, str]:
+    """Return what the whole model needs of HBM, given the elements of a layer's keys, and why it does not fit."""
     item = as_dtype(dtype).itemsize
     room = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip * sips
-    return Need(WEIGHTS * item, 2 * LAYERS * kv_elements * item, room)
+    weights, kv = WEIGHTS * item, 2 * LAYERS * kv_elements * item
+    found = {"weights_bytes": weights, "kv_model_bytes": kv, "hbm_bytes": room}
+    if weights + kv <= room:
+        return found, ""
+    return found, f"infeasible: {weights:,} B of weights and {kv:,} B of keys and values, HBM has {room:,} B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,19 +354,9 @@ class Work:
     useful: float
 
     @property
-    def bound_ns(self) -> float:
-        """The largest of the bounds."""
-        return max(self.bounds.values())
-
-    @property
     def bounds(self) -> dict[str, float]:
         """The bounds by name."""
         return {"HBM": self.hbm_ns, "matrix engine": self.matrix_ns, "vector engine": self.vector_ns}
-
-    @property
-    def limiter(self) -> str:
-        """Which bound is the largest."""
-        return max(self.bounds, key=lambda name: self.bounds[name])
 
 
 def work(config: MachineConfig, setting: Setting) -> Work:
@@ -413,16 +374,14 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     ) * (tile.m * tile.k * tile.n)
     useful = 2 * rows * kv * setting.head_dim / whole
     scores = lanes * pairs * setting.group / setting.programs
+    # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
     cycles = scores * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
     kv_bytes = 2 * lanes * context * setting.head_dim * item
     return Work(
-        flops=2 * macs,
-        kv_bytes=kv_bytes,
-        hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
+        flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
         matrix_ns=macs / useful / macs_per_ns(config, setting.dtype) / setting.programs,
-        vector_ns=cycles / pe.pe_math.clock_ghz,
-        useful=useful,
-    )
+        vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful,
+    )  # fmt: skip
 
 
 # Scores of a run whose log is kept. A prompt of 131,072 tokens has 69 billion, in 144 million commands of 0.8 KB each.
@@ -448,55 +407,30 @@ PATH = {
 class Point:
     """One run: a phase of a model's attention on part of a machine. By default the model is Llama-3 70B.
 
-    Attributes
-    ----------
-    phase : str
-        "prefill", "decode", or "linear": a linear layer of Llama-3 70B for one token of each sequence, on a whole SIP.
-    product : str
-        Of "linear": which one, a key of `PRODUCTS`.
-    context, batch : int
-        Tokens of each sequence, and sequences.
-    sips : int
-        Devices.
-    cubes, pes_per_cube : int or None
-        Cubes of each device, and PEs of each cube; None: all.
-    query_heads : int
-        Of an item: the whole group of a kv head, or fewer, whose keys and values are then stored once for each part.
-    span : bool
-        Whether a lane has ranks on every SIP; else each SIP has its items, and one SIP is run for all.
-    lane_of : int
-        In prefill: how many equal lanes one stands for; that one is run.
-    queries : int or None
-        Query tokens of each sequence; by default all (prefill) or one (decode).
-    across, causal, order, ring, merge, dtype
-        As in `Setting`.
-    kv_heads, group, head_dim : int
-        Of the model: kv heads, query heads of each, elements of a head.
-    data : bool
-        Whether values are computed, and the result compared with numpy.
+    `across`, `causal`, `order`, `ring`, `merge` and `dtype` are as in `Setting`.
     """
 
-    phase: str = "decode"
-    context: int = 8192
-    batch: int = 1
+    phase: str = "decode"  # or "prefill", or "linear": a layer of Llama-3 70B for a token of each sequence, on a SIP
+    context: int = 8192  # tokens of each sequence
+    batch: int = 1  # sequences
     sips: int = 1
-    cubes: int | None = None
-    query_heads: int = GROUP
-    span: bool = False
-    lane_of: int = 1
-    queries: int | None = None
+    cubes: int | None = None  # of each SIP; None: all
+    query_heads: int = GROUP  # of an item: the whole group of a kv head, or fewer; K/V are stored once for each part
+    span: bool = False  # a lane has ranks on every SIP; otherwise each SIP has its items, and one is run for all
+    lane_of: int = 1  # in prefill: how many equal lanes one stands for; that one is run
+    queries: int | None = None  # query tokens of each sequence; None: all (prefill) or one (decode)
     across: str = "pe"
     causal: bool = False
     order: str = "contiguous"
     ring: bool = True
     merge: str = _MERGE
     dtype: str = "f16"
-    pes_per_cube: int | None = None
-    kv_heads: int = KV_HEADS
-    group: int = GROUP
+    pes_per_cube: int | None = None  # None: all
+    kv_heads: int = KV_HEADS  # of the model
+    group: int = GROUP  # query heads of a kv head
     head_dim: int = HEAD_DIM
-    data: bool = False
-    product: str = ""
+    data: bool = False  # compute values, and compare the result with numpy
+    product: str = ""  # of "linear": a key of `PRODUCTS`
 
     @property
     def layer(self) -> dict[str, Any]:
@@ -543,31 +477,27 @@ PANELS = {
     "single_user_prefill": replace(_SINGLE, phase="prefill"), "multi_user_prefill": replace(_MULTI, phase="prefill"),
     "single_user_decode": _SINGLE, "multi_user_decode": _MULTI,
 }  # fmt: skip
-PANEL_FILE, PANEL_VERSION = "sweep.json", 1
-PANEL_CONFIG = {
+PANEL_FILE = "sweep.json"
+_PANEL_CONFIG = {
     "S_q_prefill": 16, "S_kv_per_rank": 16, "h_q": 1, "h_kv": 1, "d_head": 64, "n_ranks_single_user": 8,
     "n_ranks_multi_user": 4,
 }  # fmt: skip
 
 
-def halves(config: MachineConfig) -> dict[str, dict[str, Any]]:
-    """Return for each part of a machine what makes it half as fast, and nothing else."""
-    cube, pe = config.cube, config.cube.pe
-    return {
-        "HBM": {
-            "cube.hbm.channel_bw_gbs": cube.hbm.channel_bw_gbs / 2,
-            "cube.hbm.bw_gbs": cube.hbm.bw_gbs / 2,
-        },
-        "matrix engine": {"cube.pe.pe_gemm.clock_ghz": pe.pe_gemm.clock_ghz / 2},
-        "vector engine": {"cube.pe.pe_math.clock_ghz": pe.pe_math.clock_ghz / 2},
-        "command issue": {"cube.pe.pe_cpu.command_ns": pe.pe_cpu.command_ns * 2},
-        "links between PEs": {
-            "cube.noc.link_bw_gbs": cube.noc.link_bw_gbs / 2,
-            "cube.noc.router.overhead_ns": cube.noc.router.overhead_ns * 2,
-            "cube.ucie.bw_gbs": cube.ucie.bw_gbs / 2,
-            "cube.ucie.port_ns": cube.ucie.port_ns * 2,
-        },
-    }
+# What makes each part of a machine half as fast, and nothing else: factors of fields of the machine file.
+HALVES = {
+    "HBM": {"cube.hbm.channel_bw_gbs": 0.5, "cube.hbm.bw_gbs": 0.5},
+    "matrix engine": {"cube.pe.pe_gemm.clock_ghz": 0.5},
+    "vector engine": {"cube.pe.pe_math.clock_ghz": 0.5},
+    "command issue": {"cube.pe.pe_cpu.command_ns": 2},
+    "links between PEs": {
+        "cube.noc.link_bw_gbs": 0.5, "cube.noc.router.overhead_ns": 2, "cube.ucie.bw_gbs": 0.5, "cube.ucie.port_ns": 2,
+    },
+}  # fmt: skip
+
+
+def _merges(_: Machine) -> list[str]:
+    return sorted(names(load_ccl_config(), "all_reduce", "rank"), key=lambda name: name != _MERGE)
 
 
 class GqaStudy(Study):
@@ -603,19 +533,20 @@ class GqaStudy(Study):
         series = _series(**parameters)
         config, found = machine.config, []
         if config.cubes_per_sip >= 4 and config.pes_per_cube >= 8:
-            found += [{"labels": {"series": "panel", "panel": n}, **asdict(point)} for n, point in PANELS.items()]
+            found += [{LABELS: {"series": "panel", "panel": n}, **asdict(point)} for n, point in PANELS.items()]
         for name, point in series:
-            more = {"machine": {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
-            found.append({"labels": {"series": name}, **more, **asdict(point)})
+            more = {MACHINE: {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
+            found.append({LABELS: {"series": name}, **more, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
-            for part, change in {"": {}, **halves(config)}.items():
-                found.append({"labels": {"series": "halving", "part": part}, "machine": change, **asdict(point)})
+            for part, factors in {"": {}, **HALVES}.items():
+                change = scaled(config, factors)
+                found.append({LABELS: {"series": "halving", "part": part}, MACHINE: change, **asdict(point)})
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
         faults = []
         for point in self.points(machine, **parameters):
-            asked = _asked(point)
+            asked = Point(**{name: value for name, value in point.items() if name not in (MACHINE, LABELS)})
             try:
                 _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
             except KernbenchError as error:
@@ -638,19 +569,20 @@ class GqaStudy(Study):
             return _linear(machine, asked)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
         counted, scores = work(config, setting), _scores(config, setting)
-        held = need(
+        bounds = counted.bounds
+        held, left_out = memory(
             config, asked.sips, asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies, asked.dtype
         )
         row: Row = {name: value for name, value in asdict(asked).items() if name not in _NOT_SHOWN}
         row |= {
             "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "lanes": setting.n_lanes,
-            "items": setting.items, "tokens": setting.tokens, "pes": setting.programs, "weights_bytes": held.weights,
-            "kv_model_bytes": held.kv, "hbm_bytes": held.room, "flops": counted.flops, "kv_bytes": counted.kv_bytes,
-            "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns, "vector_ns": counted.vector_ns,
-            "bound_ns": counted.bound_ns, "limiter": counted.limiter, "useful": counted.useful, "scores": scores,
-            "left_out": held.obstacle,
+            "items": setting.items, "tokens": setting.tokens, "pes": setting.programs, **held, "flops": counted.flops,
+            "kv_bytes": counted.kv_bytes, "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns,
+            "vector_ns": counted.vector_ns, "bound_ns": max(bounds.values()),
+            "limiter": max(bounds, key=bounds.__getitem__), "useful": counted.useful, "scores": scores,
+            "left_out": left_out,
         }  # fmt: skip
-        if not held.obstacle:
+        if not left_out:
             log = "off" if scores > LOGGED else "operation" if scores > TRACED else "tile"
             result = run(machine, setting, data=asked.data, log=log)
             row |= {"makespan_ns": _makespan_ns(result)} | (measured(result) if log != "off" else {})
@@ -675,7 +607,7 @@ class GqaStudy(Study):
         causal: Annotated[bool, "prefill: a token sees those up to its own"] = True,
         order: Annotated[Literal["zigzag", "striped", "contiguous"], "prefill: tokens of a rank"] = "zigzag",
         ring: Annotated[bool, "prefill: K and V go round; else along an open chain"] = True,
-        merge: Annotated[str, "decode: what merges the parts", Choices(lambda _: _merges())] = _MERGE,
+        merge: Annotated[str, "decode: what merges the parts", Choices(_merges)] = _MERGE,
         dtype: Annotated[Literal["f16", "bf16"], "of q, k, v and the result"] = "f16",
     ) -> str:
         """Attention with keys and values spread over ranks, from q, k, v in HBM to the result there."""
@@ -733,21 +665,11 @@ def _linear(machine: Machine, asked: Point) -> Row:
 
 
 def _series(
-    *,
-    contexts: Sequence[int],
-    batches: Sequence[Sequence[int]],
-    scaling: Sequence[Sequence[int]],
-    merges: Sequence[str],
-    query_heads: Sequence[Sequence[int]],
-    prompts: Sequence[Sequence[Any]],
-    chunks: Sequence[int],
-    linear: Sequence[int],
-    products: Sequence[str],
-    context: int,
-    batch: int,
-    cubes: int,
+    *, contexts: Sequence[int], batches: Sequence[Sequence[int]], scaling: Sequence[Sequence[int]],
+    merges: Sequence[str], query_heads: Sequence[Sequence[int]], prompts: Sequence[Sequence[Any]],
+    chunks: Sequence[int], linear: Sequence[int], products: Sequence[str], context: int, batch: int, cubes: int,
     dtype: str,
-) -> list[tuple[str, Point]]:
+) -> list[tuple[str, Point]]:  # fmt: skip
     """Return the points of the parameters of the study, each with its series."""
     decode = Point("decode", context, batch, cubes=cubes, dtype=dtype)
     lane = replace(decode, phase="prefill", lane_of=KV_HEADS * batch)
@@ -775,10 +697,6 @@ def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
     return found
 
 
-def _asked(point: Mapping[str, Any]) -> Point:
-    return Point(**{name: value for name, value in point.items() if name not in ("machine", "labels")})
-
-
 def _scores(config: MachineConfig, setting: Setting) -> int:
     return work(config, setting).flops // (4 * setting.head_dim)
 
@@ -795,16 +713,12 @@ def measured(result: Result) -> Row:
     records, window = all_rows.where(~tiled), (launch.start_ps, launch.end_ps)
     parts = overlap(records, window)
     return {
-        "makespan_ns": _makespan_ns(result),
-        "work_ns": parts.work_ns,
-        "hidden_ns": parts.hidden_ns,
-        "exposed_ns": parts.exposed_ns,
-        "idle_ns": parts.idle_ns,
-        **breakdown(records, window=window).columns(),
-        **counts(records.commands),
+        "makespan_ns": _makespan_ns(result), "work_ns": parts.work_ns, "hidden_ns": parts.hidden_ns,
+        "exposed_ns": parts.exposed_ns, "idle_ns": parts.idle_ns,
+        **breakdown(records, window=window).columns(), **counts(records.commands),
         "sent_bytes": int(records.of_kind("send").nbytes.sum()),
         "dma_bytes": int(records.of_kind("load", "store").nbytes.sum()),
-    }
+    }  # fmt: skip
 
 
 _TILED = ("gemm", "fetch", "store_tcm")  # kinds of rows that only a log of tiles has
@@ -860,16 +774,11 @@ def write_panels(rows: Sequence[Row], folder: Path) -> Path:
         if row.get("panel")
     ]
     content = {
-        "version": PANEL_VERSION, "validation_scale": True, "panels": [row["panel"] for row in found],
-        "config": PANEL_CONFIG, "rows": found,
+        "version": 1, "validation_scale": True, "panels": [row["panel"] for row in found],
+        "config": _PANEL_CONFIG, "rows": found,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     return write_text(folder / PANEL_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def _merges() -> list[str]:
-    known = names(load_ccl_config(), "all_reduce", "rank")
-    return sorted(known, key=lambda name: name != _MERGE)
 
 
 def _explored(phase: str, *, causal: bool, order: str, **values: Any) -> Setting:

@@ -51,7 +51,7 @@ from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import operand
-from kernbench.sim_engine.report import link_table
+from kernbench.sim_engine.op_log import link_table
 from kernbench.studies import layers_report as report
 from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
 from kernbench.sweeps.activity import activity

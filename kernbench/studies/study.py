@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from kernbench.analysis.result import Result
+    from kernbench.config import MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
@@ -595,3 +597,11 @@ def size_name(nbytes: int) -> str:
         if nbytes % unit == 0:
             return f"{nbytes // unit} {name}"
     return f"{nbytes} B"
+
+
+def scaled(config: MachineConfig, factors: Mapping[str, float]) -> dict[str, Any]:
+    """Return the change of a machine that multiplies fields by factors; whole numbers stay whole, at least 1."""
+    now = {path: attrgetter(path)(config) for path in factors}
+    return {
+        path: max(1, int(x * factors[path])) if isinstance(x, int) else x * factors[path] for path, x in now.items()
+    }

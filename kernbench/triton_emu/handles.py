@@ -16,16 +16,11 @@ from kernbench.dtypes import DType
 from kernbench.errors import KernelError
 
 if TYPE_CHECKING:
-    from kernbench.triton_emu.runs import Access
-    from kernbench.triton_emu.tl_context import TLContext
+    from kernbench.triton_emu.memory_ops import Access
+    from kernbench.triton_emu.program import Program
 
 Shape = tuple[int, ...]
-
-# Functions of `tl` that are methods of a tile too, as in Triton.
-METHODS = frozenset(
-    ("abs", "cast", "cdiv", "cos", "exp", "exp2", "log", "log2", "max", "min", "reshape", "rsqrt", "sigmoid", "sin",
-     "softmax", "sqrt", "sum", "to", "trans")
-)  # fmt: skip
+DTypeLike = DType | str | type
 
 # The thread that the cycle collector runs in, or 0. What it finds stays where it is until the program ends:
 # when a tile's space becomes free is a matter of reference counts, so that two runs agree.
@@ -164,14 +159,14 @@ class Tile:
 
     def __init__(
         self,
-        tl: Any,
+        tl: Program,
         value: Value,
         *,
         constant: bool = False,
         shape: Shape | None = None,
         base: Tile | None = None,
     ) -> None:
-        self._tl: TLContext = tl
+        self._tl = tl
         self._value, self._constant, self._base = value, constant, base
         self.shape: Shape = value.shape if shape is None else shape
         self.dtype: DType = value.dtype
@@ -260,11 +255,84 @@ class Tile:
             shape.append(size)
         return self._view((*shape, *sizes))
 
+    # Functions of `tl` that are methods of a tile too, as in Triton.
+
+    def abs(self) -> Tile:
+        """Return `tl.abs` of the tile."""
+        return self._tl.abs(self)
+
+    def cos(self) -> Tile:
+        """Return `tl.cos` of the tile."""
+        return self._tl.cos(self)
+
+    def exp(self) -> Tile:
+        """Return `tl.exp` of the tile."""
+        return self._tl.exp(self)
+
+    def exp2(self) -> Tile:
+        """Return `tl.exp2` of the tile."""
+        return self._tl.exp2(self)
+
+    def log(self) -> Tile:
+        """Return `tl.log` of the tile."""
+        return self._tl.log(self)
+
+    def log2(self) -> Tile:
+        """Return `tl.log2` of the tile."""
+        return self._tl.log2(self)
+
+    def rsqrt(self) -> Tile:
+        """Return `tl.rsqrt` of the tile."""
+        return self._tl.rsqrt(self)
+
+    def sigmoid(self) -> Tile:
+        """Return `tl.sigmoid` of the tile."""
+        return self._tl.sigmoid(self)
+
+    def sin(self) -> Tile:
+        """Return `tl.sin` of the tile."""
+        return self._tl.sin(self)
+
+    def sqrt(self) -> Tile:
+        """Return `tl.sqrt` of the tile."""
+        return self._tl.sqrt(self)
+
+    def trans(self) -> Tile:
+        """Return `tl.trans` of the tile."""
+        return self._tl.trans(self)
+
+    def cast(self, dtype: DTypeLike) -> Tile:
+        """Return `tl.cast` of the tile."""
+        return self._tl.cast(self, dtype)
+
+    to = cast
+
+    def cdiv(self, div: Any) -> Any:
+        """Return `tl.cdiv` of the tile."""
+        return self._tl.cdiv(self, div)
+
+    def max(self, axis: int | None = None, keep_dims: bool = False) -> Tile:
+        """Return `tl.max` of the tile."""
+        return self._tl.max(self, axis, keep_dims)
+
+    def min(self, axis: int | None = None, keep_dims: bool = False) -> Tile:
+        """Return `tl.min` of the tile."""
+        return self._tl.min(self, axis, keep_dims)
+
+    def reshape(self, *shape: Any) -> Tile:
+        """Return `tl.reshape` of the tile."""
+        return self._tl.reshape(self, *shape)
+
+    def softmax(self, dim: int | None = None) -> Tile:
+        """Return `tl.softmax` of the tile."""
+        return self._tl.softmax(self, dim)
+
+    def sum(self, axis: int | None = None, keep_dims: bool = False, dtype: DTypeLike | None = None) -> Tile:
+        """Return `tl.sum` of the tile."""
+        return self._tl.sum(self, axis, keep_dims, dtype)
+
     def __getattr__(self, name: str) -> Any:
-        if name in METHODS:
-            function = getattr(self._tl, "cast" if name == "to" else name)
-            return lambda *args, **kwargs: function(self, *args, **kwargs)
-        known = [*METHODS, "T", "shape", "dtype", "item", "numpy", "came_from"]
+        known = [n for n in dir(Tile) if not n.startswith("_")]
         raise AttributeError(f"a tile has no attribute {name!r}; {nearest(name, known)}", name=name)
 
     def __repr__(self) -> str:

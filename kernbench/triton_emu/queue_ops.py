@@ -15,10 +15,9 @@ import numpy as np
 from kernbench.components.command import Recv, Run, Send, Value
 from kernbench.dtypes import DType, as_dtype, float16
 from kernbench.errors import KernelError
-from kernbench.triton_emu.handles import Pending, Pointer, Shape, Tile
-from kernbench.triton_emu.matrix_ops import MatrixOps
-from kernbench.triton_emu.program import shape_of
-from kernbench.triton_emu.vector_ops import DTypeLike
+from kernbench.triton_emu.handles import DTypeLike, Pending, Pointer, Shape, Tile
+from kernbench.triton_emu.memory_ops import as_pointer
+from kernbench.triton_emu.program import Program, shape_of
 
 
 class Arrival(Pending):
@@ -30,161 +29,172 @@ class Arrival(Pending):
         self.command, self.tile = command, tile
 
 
-class QueueOps(MatrixOps):
-    """Messages to and from the neighbours of a program, by the names of its queues."""
+def send(
+    tl: Program, dir: str, src: Any, *, shape: int | Sequence[int] | None = None, dtype: DTypeLike | None = None
+) -> None:
+    """Send a message to the neighbour behind `dir`. Never blocks.
 
-    def send(
-        self, dir: str, src: Any, *, shape: int | Sequence[int] | None = None, dtype: DTypeLike | None = None
-    ) -> None:
-        """Send a message to the neighbour behind `dir`. Never blocks.
+    Parameters
+    ----------
+    dir : str
+        The queue: "E", "parent", ... as the launch names them.
+    src : Tile or Pointer or int
+        A tile, whose value is taken now, or where the bytes lie in memory. Memory is read as each part of
+        the message leaves; a later store to it waits for that. An integer is a byte address and needs `dtype`.
+    shape : int or sequence of int, optional
+        Elements to send from memory; of a tile, the shape that it is expected to have.
+    dtype : DType or str, optional
+        Element type of the message. A tile of another type is cast first; a pointer is reinterpreted.
 
-        Parameters
-        ----------
-        dir : str
-            The queue: "E", "parent", ... as the launch names them.
-        src : Tile or Pointer or int
-            A tile, whose value is taken now, or where the bytes lie in memory. Memory is read as each part of
-            the message leaves; a later store to it waits for that. An integer is a byte address and needs `dtype`.
-        shape : int or sequence of int, optional
-            Elements to send from memory; of a tile, the shape that it is expected to have.
-        dtype : DType or str, optional
-            Element type of the message. A tile of another type is cast first; a pointer is reinterpreted.
+    Raises
+    ------
+    IpcqInvalidDirection
+        If the program has no such queue.
+    KernelError
+        If `src` is neither tile nor pointer, or shapes do not fit.
+    """
+    compute: Callable[[np.ndarray], np.ndarray] | None = None
+    tl._own(src)
+    if not isinstance(src, Tile):
+        if shape is None:
+            raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")
+        runs, nbytes = _run(tl, "send", src, shape_of(shape), dtype)
+        tl._backend.submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, runs=runs))
+        return
+    if shape is not None and shape_of(shape) != src.shape:
+        raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
+    if dtype is not None:
+        src = tl.cast(src, dtype)
+    if tl._data:
+        dt = src.dtype
 
-        Raises
-        ------
-        IpcqInvalidDirection
-            If the program has no such queue.
-        KernelError
-            If `src` is neither tile nor pointer, or shapes do not fit.
-        """
-        compute: Callable[[np.ndarray], np.ndarray] | None = None
-        self._own(src)
-        if not isinstance(src, Tile):
-            if shape is None:
-                raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")
-            runs, nbytes = self._run("send", src, shape_of(shape), dtype)
-            self._backend.submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, runs=runs))
-            return
-        if shape is not None and shape_of(shape) != src.shape:
-            raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
-        if dtype is not None:
-            src = self.cast(src, dtype)
-        if self._data:
-            dt = src.dtype
+        def compute(array: np.ndarray) -> np.ndarray:
+            return np.ascontiguousarray(array.astype(dt.numpy, copy=False)).reshape(-1).view(np.uint8)
 
-            def compute(array: np.ndarray) -> np.ndarray:
-                return np.ascontiguousarray(array.astype(dt.numpy, copy=False)).reshape(-1).view(np.uint8)
+    value = src._value
+    tl._backend.submit(Send("send", (value,), None, compute, 0, dir, direction=dir, nbytes=value.nbytes))
 
-        value = src._value
-        self._backend.submit(Send("send", (value,), None, compute, 0, dir, direction=dir, nbytes=value.nbytes))
 
-    def recv(
-        self,
-        dir: str | None = None,
-        *,
-        shape: int | Sequence[int],
-        dtype: DTypeLike | None = None,
-        dst: Any = None,
-    ) -> Tile | None:
-        """Receive the next message from `dir`; block until it is there.
+def recv(
+    tl: Program,
+    dir: str | None = None,
+    *,
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    dst: Any = None,
+) -> Tile | None:
+    """Receive the next message from `dir`; block until it is there.
 
-        A message of one slot stays in its slot while its tile is held: drop the tile early (`del`), so that the
-        sender can go on. `came_from` of the tile says where it came from.
+    A message of one slot stays in its slot while its tile is held: drop the tile early (`del`), so that the
+    sender can go on. `came_from` of the tile says where it came from.
 
-        Parameters
-        ----------
-        dir : str, optional
-            The queue; without it, the earliest arrival of any, in turn where several are there.
-        shape : int or sequence of int
-            Shape of the tile; it must take exactly the bytes of the message.
-        dtype : DType or str, optional
-            Element type: that of `dst`, else f16, unless given.
-        dst : Pointer or int, optional
-            Where in memory the message goes instead of a tile.
+    Parameters
+    ----------
+    dir : str, optional
+        The queue; without it, the earliest arrival of any, in turn where several are there.
+    shape : int or sequence of int
+        Shape of the tile; it must take exactly the bytes of the message.
+    dtype : DType or str, optional
+        Element type: that of `dst`, else f16, unless given.
+    dst : Pointer or int, optional
+        Where in memory the message goes instead of a tile.
 
-        Returns
-        -------
-        Tile or None
-            The message, or None with `dst`.
+    Returns
+    -------
+    Tile or None
+        The message, or None with `dst`.
 
-        Raises
-        ------
-        IpcqInvalidDirection
-            If the program has no such queue.
-        KernelError
-            If the message has another size.
-        IpcqDeadlock
-            If nobody sends and nothing else can go on.
-        """
-        handle = self.recv_async(dir, shape=shape, dtype=dtype, dst=dst)
-        self._backend.block(handle.command)
-        return handle.tile
+    Raises
+    ------
+    IpcqInvalidDirection
+        If the program has no such queue.
+    KernelError
+        If the message has another size.
+    IpcqDeadlock
+        If nobody sends and nothing else can go on.
+    """
+    handle = recv_async(tl, dir, shape=shape, dtype=dtype, dst=dst)
+    tl._backend.block(handle.command)
+    return handle.tile
 
-    def recv_async(
-        self,
-        dir: str | None = None,
-        *,
-        shape: int | Sequence[int],
-        dtype: DTypeLike | None = None,
-        dst: Any = None,
-    ) -> Arrival:
-        """Post a receive and go on; `tl.wait` on the handle gives what `recv` would. Parameters as there.
 
-        Receives of one direction complete in the order in which they are posted.
-        """
-        sizes = shape_of(shape)
-        if dst is not None:
-            runs, nbytes = self._run("recv", dst, sizes, dtype)
-            command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
-            self._backend.submit(command)
-            return Arrival(command, None)
-        return self._receive(dir, sizes, dtype, consume=True)
+def recv_async(
+    tl: Program,
+    dir: str | None = None,
+    *,
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    dst: Any = None,
+) -> Arrival:
+    """Post a receive and go on; `tl.wait` on the handle gives what `recv` would. Parameters as there.
 
-    def recv_no_consume(
-        self, dir: str | None = None, *, shape: int | Sequence[int], dtype: DTypeLike | None = None
-    ) -> Tile:
-        """Look at the next message and leave it where it is, for diagnosis. Blocks; parameters as of `recv`."""
-        handle = self._receive(dir, shape_of(shape), dtype, consume=False)
-        self._backend.block(handle.command)
-        assert handle.tile is not None
-        return handle.tile
+    Receives of one direction complete in the order in which they are posted.
+    """
+    sizes = shape_of(shape)
+    if dst is not None:
+        runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
+        command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
+        tl._backend.submit(command)
+        return Arrival(command, None)
+    return _receive(tl, dir, sizes, dtype, consume=True)
 
-    def wait(self, *handles: Pending | Tile) -> Any:
-        """Block until each of `handles` is complete: of a composite, of `recv_async`, or a tile.
 
-        Returns
-        -------
-        Tile or tuple of Tile or None
-            What was received, in order; None if `handles` are all of something else.
-        """
-        super().wait(*handles)
-        tiles = tuple([h.tile for h in handles if isinstance(h, Arrival) and h.tile is not None])
-        return tiles if len(tiles) > 1 else tiles[0] if tiles else None
+def recv_no_consume(
+    tl: Program, dir: str | None = None, *, shape: int | Sequence[int], dtype: DTypeLike | None = None
+) -> Tile:
+    """Look at the next message and leave it where it is, for diagnosis. Blocks; parameters as of `recv`."""
+    handle = _receive(tl, dir, shape_of(shape), dtype, consume=False)
+    tl._backend.block(handle.command)
+    assert handle.tile is not None
+    return handle.tile
 
-    def copy(self, x: Tile) -> Tile:
-        """Return a copy of `x` with a place of its own: one simple operation.
 
-        What came in one slot and is passed on round a ring has to be copied first: the slot is then free before
-        the copy has left, and a full ring of slots that all wait to be passed on cannot come about.
-        """
-        return self._vector("copy", ("simple",), np.copy, (x,), x.shape, x.dtype, None)
+def wait(tl: Program, *handles: Pending | Tile) -> Any:
+    """Block until each of `handles` is complete: of a composite, of `recv_async`, or a tile.
 
-    def _receive(self, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Arrival:
-        dt: DType = as_dtype(float16 if dtype is None else dtype)
-        out = Value(sizes, dt)
-        compute: Callable[[np.ndarray], np.ndarray] | None = None
-        if self._data:
+    Returns
+    -------
+    Tile or tuple of Tile or None
+        What was received, in order; None if `handles` are all of something else.
+    """
+    tl._own(*handles)
+    for handle in handles:
+        if isinstance(handle, Pending):
+            tl._backend.block(handle.command)
+        elif not isinstance(handle, Tile):
+            raise KernelError(f"wait takes the handle of a composite or a tile, got {handle!r}")
+        elif not handle._constant:
+            tl._backend.block(handle._value)
+    tiles = tuple([h.tile for h in handles if isinstance(h, Arrival) and h.tile is not None])
+    return tiles if len(tiles) > 1 else tiles[0] if tiles else None
 
-            def compute(raw: np.ndarray) -> np.ndarray:
-                return raw.view(dt.numpy).astype(dt.carrier, copy=False).reshape(sizes)
 
-        command = Recv("recv", (), out, compute, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
-        tile = self._tile(out)
-        tile._recv = command
-        self._backend.submit(command)
-        return Arrival(command, tile)
+def copy(tl: Program, x: Tile) -> Tile:
+    """Return a copy of `x` with a place of its own: one simple operation.
 
-    def _run(self, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None) -> tuple[tuple[Run, ...], int]:
-        base: Pointer = self._pointer(name, pointer, dtype)
-        nbytes = prod(sizes) * base.dtype.itemsize
-        return (Run(base.va, nbytes, nbytes),), nbytes
+    What came in one slot and is passed on round a ring has to be copied first: the slot is then free before
+    the copy has left, and a full ring of slots that all wait to be passed on cannot come about.
+    """
+    return tl._vector("copy", ("simple",), np.copy, (x,), x.shape, x.dtype, None)
+
+
+def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Arrival:
+    dt: DType = as_dtype(float16 if dtype is None else dtype)
+    out = Value(sizes, dt)
+    compute: Callable[[np.ndarray], np.ndarray] | None = None
+    if tl._data:
+
+        def compute(raw: np.ndarray) -> np.ndarray:
+            return raw.view(dt.numpy).astype(dt.carrier, copy=False).reshape(sizes)
+
+    command = Recv("recv", (), out, compute, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
+    tile = tl._tile(out)
+    tile._recv = command
+    tl._backend.submit(command)
+    return Arrival(command, tile)
+
+
+def _run(tl: Program, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None) -> tuple[tuple[Run, ...], int]:
+    base: Pointer = as_pointer(tl, name, pointer, dtype)
+    nbytes = prod(sizes) * base.dtype.itemsize
+    return (Run(base.va, nbytes, nbytes),), nbytes

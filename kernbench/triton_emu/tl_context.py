@@ -8,9 +8,9 @@ from typing import Any
 from kernbench import dtypes
 from kernbench.components.command import Backend, Value
 from kernbench.errors import KernelError
+from kernbench.triton_emu import matrix_ops, memory_ops, queue_ops
 from kernbench.triton_emu.handles import Tile, nearest
-from kernbench.triton_emu.program import when_complete
-from kernbench.triton_emu.queue_ops import QueueOps
+from kernbench.triton_emu.program import Program, when_complete
 
 
 class ProgramIndex(int):
@@ -21,7 +21,7 @@ class ProgramIndex(int):
         return int(self)
 
 
-class TLContext(QueueOps):
+class TLContext(Program):
     """The language of one program.
 
     Commands are issued in program order and do not wait; the program waits in `wait` and `recv`, where Python reads a
@@ -60,6 +60,13 @@ class TLContext(QueueOps):
     int1 = dtypes.bool_
 
     static_range = range
+
+    load, store, ref = memory_ops.load, memory_ops.store, memory_ops.ref
+    dot, composite = matrix_ops.dot, matrix_ops.composite
+    send, recv, recv_async, recv_no_consume = (
+        queue_ops.send, queue_ops.recv, queue_ops.recv_async, queue_ops.recv_no_consume,
+    )  # fmt: skip
+    wait, copy = queue_ops.wait, queue_ops.copy
 
     def __init__(
         self,

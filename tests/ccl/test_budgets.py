@@ -9,8 +9,8 @@ import pytest
 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.backend import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.network import ENGINE
 from kernbench.topology.builder import resolve_topology
 from kernbench.units import KIB
 

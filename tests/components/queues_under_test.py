@@ -11,7 +11,7 @@ from kernbench.analysis.causes import CREDIT, PART
 from kernbench.analysis.transfer import Leg, message
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.install import QueueSpec
+from kernbench.sim_engine.host import QueueSpec
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.components.one_pe import SPACE, VA

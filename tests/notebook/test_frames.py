@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import kernbench as kb
 from kernbench.notebook.frames import SHOWN_LINKS, Film, frame_of, live_frame
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.counters import ENGINES
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.observer import ENGINES
 from kernbench.studies import gemm
 
 

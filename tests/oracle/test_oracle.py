@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kernbench.policy.routing import router_of
-from kernbench.sim_engine.backend import ENGINE
+from kernbench.sim_engine.network import ENGINE
 from kernbench.topology import naming
 from kernbench.topology.builder import resolve_topology
 from tests.oracle import compare

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.sim_engine.backend import ENGINE
-from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.network import ENGINE, Clock
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import pe_dma
 from kernbench.units import KIB, flits

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernbench.sim_engine.backend import ENGINE, Core
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.network import ENGINE, Core
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import HOST, hbm, pe_dma
 from tests.sim_engine.under_test import Engine

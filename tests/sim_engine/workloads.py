@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import kernbench as kb
-from kernbench.sim_engine.backend import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.network import ENGINE
 from tests.components.one_pe import gemm, run
 from tests.reference.traffic import agents, random_machine, run_traffic
 from tests.sim_engine.under_test import Engine

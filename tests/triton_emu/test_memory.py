@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernbench.components.command import Run
 from kernbench.errors import KernelError, OutOfBoundsError
-from kernbench.triton_emu.runs import Access
+from kernbench.triton_emu.memory_ops import Access
 from tests.triton_emu.recorder import pointer, program
 
 DTYPES = [

@@ -5,8 +5,8 @@ Refresh, row misses and bank conflicts are not modelled: `efficiency` and `acces
 
 from __future__ import annotations
 
-from kernbench.sim_engine.backend import HbmSlice
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.network import HbmSlice
 
 
 class HbmCtrl(HbmSlice):

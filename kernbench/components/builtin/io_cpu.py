@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernbench.sim_engine.broadcast import Broadcast
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Broadcast
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 

@@ -14,8 +14,8 @@ from kernbench.components.pe import Pe
 from kernbench.components.pipeline import Stage
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.registry import COMPONENTS, RUNNERS
-from kernbench.sim_engine.broadcast import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Broadcast, Launch
 from kernbench.sim_engine.lines import user_frame, user_line
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps

@@ -4,11 +4,11 @@ cdef class Channel
 cdef class Port
 cdef class PeDma
 from kernbench.sim_engine.core cimport Core
-from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.transfer cimport Route
 from kernbench.sim_engine.core cimport Arbiter as CArbiter
 from kernbench.sim_engine.transfer cimport Transaction
 from kernbench.components.source cimport Source
-from kernbench.sim_engine.callee cimport Callee
+from kernbench.sim_engine.transfer cimport Callee
 cdef class Channel(Callee):
     cdef public Core core
     cdef public int limit, outstanding

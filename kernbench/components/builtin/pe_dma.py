@@ -6,14 +6,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kernbench.components.source import Source
-from kernbench.sim_engine.backend import BULK, Arbiter
-from kernbench.sim_engine.callee import Callee
-from kernbench.sim_engine.transfer import COMMAND_BYTES, Memory, Transaction
+from kernbench.sim_engine.network import BULK, Arbiter
+from kernbench.sim_engine.transfer import COMMAND_BYTES, Callee, Memory, Transaction
 
 if TYPE_CHECKING:
     from kernbench.components.pe import Pe
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.route import Route
+    from kernbench.sim_engine.transfer import Route
 
 
 class Channel(Callee):

@@ -1,9 +1,9 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.callee cimport Callee
+from kernbench.sim_engine.transfer cimport Callee
 from kernbench.sim_engine.core cimport Core
 cdef int _PUMP, _IN_SLOT, _RELEASE
-from kernbench.sim_engine.route cimport Route
+from kernbench.sim_engine.transfer cimport Route
 from kernbench.sim_engine.core cimport Arbiter as CArbiter
 from kernbench.components.command cimport Value, Command, Send, Recv
 from kernbench.components.queues cimport Slot, Queue, Message, RecvJob

@@ -18,12 +18,11 @@ from kernbench.components.queues import Message, Queue, RecvJob, Slot
 from kernbench.components.receiver import Receiver
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
-from kernbench.sim_engine.backend import QUEUE, Arbiter
-from kernbench.sim_engine.callee import Callee
-from kernbench.sim_engine.install import QueueSpec
+from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.network import QUEUE, Arbiter
 from kernbench.sim_engine.observer import QueueEvent
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transfer import Callee, Transaction
 from kernbench.topology import naming
 
 if TYPE_CHECKING:

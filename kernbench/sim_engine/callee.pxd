@@ -1,3 +1,0 @@
-cdef class Callee:
-    cpdef landed(self, arg)
-    cpdef woken(self, int what, arg)
