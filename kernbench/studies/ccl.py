@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+import kernbench.studies.ccl_report as report
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.estimate import Estimate
@@ -35,7 +36,6 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import check, run, tuner_of
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.studies import ccl_report
 from kernbench.studies.ccl_report import (
     KINDS,
     LIMITS,
@@ -207,15 +207,6 @@ class CclStudy(Study):
     """Collectives on many systems: time by size, compared with a lower bound and with a closed form."""
 
     name, title = "ccl", "Collectives"
-    method = (
-        "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "
-        "are installed before; shards are in HBM before and after. The lower bound is the largest of what latency, a "
-        "cut of the machine, all traffic together, the vector engines and the memories allow: no algorithm between the "
-        "same PEs can be faster. The closed form of an algorithm is its steps and sizes over the machine's latencies, "
-        "bandwidths, windows of slots, vector engines and memories; nothing in it is fitted. Bus bandwidth is that of "
-        "nccl-tests. Unless a row says otherwise a queue has the slots of the machine file, so that times are not the "
-        "best for long vectors; all-reduces of 1 MiB by cube and those of lists have slots of one chunk."
-    )
     parameters: ClassVar = {
         "ccl_file": Parameter("", "ccl.yaml whose algorithms are compared; empty: the packaged one"),
         "own": Parameter("", "Python file with user-defined algorithms"),
@@ -231,8 +222,7 @@ class CclStudy(Study):
         "real": Parameter({"lists": [], "system": [2, "ring_1d"]}, "all-reduces of real programs"),
         "marks": Parameter([], "sizes of the reference design's figures", "B"),
     }
-    columns: ClassVar = ccl_report.COLUMNS
-    charts: ClassVar = ccl_report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
         points, refused = _admitted(machine, parameters)
@@ -389,10 +379,10 @@ class CclStudy(Study):
         return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return ccl_report.findings(rows)
+        return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return ccl_report.tables(rows)
+        return report.tables(rows)
 
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:

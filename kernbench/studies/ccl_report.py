@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
     from kernbench.topology.builder import Machine
 
+METHOD = (
+    "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "
+    "are installed before; shards are in HBM before and after. The lower bound is the largest of what latency, a "
+    "cut of the machine, all traffic together, the vector engines and the memories allow: no algorithm between the "
+    "same PEs can be faster. The closed form of an algorithm is its steps and sizes over the machine's latencies, "
+    "bandwidths, windows of slots, vector engines and memories; nothing in it is fitted. Bus bandwidth is that of "
+    "nccl-tests. Unless a row says otherwise a queue has the slots of the machine file, so that times are not the "
+    "best for long vectors; all-reduces of 1 MiB by cube and those of lists have slots of one chunk."
+)
 SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
     "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "limits", "lists", "published",
 )  # fmt: skip

@@ -12,6 +12,7 @@ from functools import partial
 from math import isqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import kernbench.studies.design_space_report as report
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError
@@ -19,9 +20,9 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
-from kernbench.studies import design_space_report, gqa, layers
-from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
+from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, start
 from kernbench.studies.layers import Shape, select
+from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.cache import default_cache
@@ -34,7 +35,7 @@ from kernbench.topology.builder import Machine
 if TYPE_CHECKING:
     import pandas as pd
 
-MESH, UCIE, HBM, SIPS = design_space_report.AXES
+MESH, UCIE, HBM, SIPS = report.AXES
 LATENCY = "latency_ns"
 REASONS = 3  # of each part, longest first
 CHANNELS, CHANNEL_GBS = 8, 32.0
@@ -63,7 +64,6 @@ class DesignSpaceStudy(Study):
     """Grids of machines, and one factor at a time, for a decode step of Llama-3 70B and the products of GPT-2."""
 
     name, title = "design_space", "Design space: what parts of the machine buy"
-    method = design_space_report.METHOD
     parameters: ClassVar = {
         "context": Parameter(256, "tokens whose keys and values are kept", "tokens"),
         "hidden": Parameter(512, "elements of the hidden state"),
@@ -79,8 +79,7 @@ class DesignSpaceStudy(Study):
         "change": Parameter(0.2, "share by which each is changed"),
         "ties": Parameter(2, "other orders of simultaneous arrivals"),
     }
-    columns = design_space_report.COLUMNS
-    charts = design_space_report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
         found = []
@@ -121,10 +120,10 @@ class DesignSpaceStudy(Study):
         return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return design_space_report.tables(rows)
+        return report.tables(rows)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return design_space_report.findings(rows)
+        return report.findings(rows)
 
 
 def _plans(
@@ -317,16 +316,16 @@ def _part(
 def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: int | None) -> Ran:
     config = machine.config
     ranks = config.pes_per_sip
-    setting = gqa.Setting(
+    setting = Setting(
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
         head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    result = run_program(machine, lambda torch: gqa.start(torch, setting)(), log=log, tie_seed=tie_seed)
+    result = run_program(machine, lambda torch: start(torch, setting)(), log=log, tie_seed=tie_seed)
     return result, result.records.links
 
 
 def _product(machine: Machine, *, shape: Shape, placement: str, log: str, tie_seed: int | None) -> Ran:
-    return layers.run(machine, shape, placement, log=log, tie_seed=tie_seed)
+    return run_layer(machine, shape, placement, log=log, tie_seed=tie_seed)
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import kernbench.studies.gemm_report as report
 from kernbench.analysis.blame import blame
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.critical_path import critical_path
@@ -25,7 +26,6 @@ from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import check_product, operand
-from kernbench.studies import gemm_report as report
 from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.studies import row_of
@@ -60,7 +60,6 @@ class GemmStudy(Study):
     """C = A @ B on one PE."""
 
     name, title = "gemm", "GEMM on one PE"
-    method = report.METHOD
     parameters: ClassVar = {
         "shapes": Parameter([list(shape) for shape in SHAPES], "M, K, N of each product"),
         "variants": Parameter(list(STAGINGS), "stagings of the operands"),
@@ -68,8 +67,7 @@ class GemmStudy(Study):
         "dtype": Parameter("f16", "type of A, B and C"),
         "timeline": Parameter([128, 256, 128], "M, K, N of the product whose tiles are kept, if it is one of shapes"),
     }
-    columns: ClassVar = report.COLUMNS
-    charts: ClassVar = report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def check(
         self,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import ml_dtypes
 import numpy as np
 
+import kernbench.studies.gqa_report as report
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.ideal import macs_per_ns
@@ -44,7 +45,6 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.studies import gqa_report
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (
     LABELS,
@@ -504,7 +504,6 @@ class GqaStudy(Study):
     """Attention of Llama-3 70B over PEs, cubes and SIPs."""
 
     name, title = "gqa", "Attention of Llama-3 70B"
-    method = gqa_report.METHOD
     parameters: ClassVar = {
         "contexts": Parameter([256, 512], "contexts of one decode step", "tokens"),
         "batches": Parameter([[256, 4], [131072, 64]], "context and sequences, for decode"),
@@ -526,8 +525,7 @@ class GqaStudy(Study):
         "cubes": Parameter(2, "cubes of a SIP"),
         "dtype": Parameter("f16", "type of q, k, v and the result"),
     }
-    columns = gqa_report.COLUMNS
-    charts = gqa_report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def points(self, machine: Machine, *, halvings: Sequence[Sequence[Any]], **parameters: Any) -> list[Row]:
         series = _series(**parameters)
@@ -645,10 +643,10 @@ class GqaStudy(Study):
         return SESSION_US + setting.programs * (each + (2e-4 * macs if data else 0.0))
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return gqa_report.tables(rows, steps(rows))
+        return report.tables(rows, steps(rows))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return gqa_report.findings(rows, steps(rows))
+        return report.findings(rows, steps(rows))
 
 
 def _linear(machine: Machine, asked: Point) -> Row:
@@ -789,12 +787,12 @@ def _explored(phase: str, *, causal: bool, order: str, **values: Any) -> Setting
 
 def steps(rows: Sequence[Row]) -> list[Row]:
     """Return the decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
-    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in gqa_report.simulated(rows, "linear")}
+    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in report.simulated(rows, "linear")}
     found: list[Row] = []
-    for row in gqa_report.simulated(rows, "decode context", "decode batch"):
+    for row in report.simulated(rows, "decode context", "decode batch"):
         linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
         if row["sips"] == 1 and len(linear) == len(PRODUCTS):
             step_ns = LAYERS * row["makespan_ns"] + sum(linear)
             rate = round(row["batch"] * 1e9 / step_ns, 1)
-            found.append({**row, "linear_share": sum(linear) / step_ns, gqa_report.WITH_LINEAR: rate})
+            found.append({**row, "linear_share": sum(linear) / step_ns, report.WITH_LINEAR: rate})
     return found

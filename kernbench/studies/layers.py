@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+import kernbench.studies.layers_report as report
 from kernbench.analysis.blame import blame
 from kernbench.analysis.ideal import macs_per_ns
 from kernbench.analysis.launches import span
@@ -52,7 +53,6 @@ from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.verify import operand
 from kernbench.sim_engine.op_log import link_table
-from kernbench.studies import layers_report as report
 from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
 from kernbench.sweeps.activity import activity
 from kernbench.sweeps.keys import Row
@@ -352,7 +352,6 @@ class LayersStudy(Study):
     """C = A @ B over all PEs of a SIP: layers of published networks in three placements."""
 
     name, title, page = "layers", "Layers over a whole SIP", "layers.md"
-    method = report.METHOD
     parameters: ClassVar = {
         "layers": Parameter(["vit-s", "gpt2"], "lists of layers, or some of a list: `gpt2 QKT`, `llama3-70b tp8 m128`"),
         "placements": Parameter(["rows", "columns", "2-D"], "placements of C; there is split-K, too"),

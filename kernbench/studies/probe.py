@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import kernbench.studies.probe_report as report
 from kernbench.analysis import transfer
 from kernbench.analysis.fair import drain
 from kernbench.analysis.links import hottest, shares
@@ -22,7 +23,6 @@ from kernbench.sim_engine.definition import Hop
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import QueueSpec
 from kernbench.sim_engine.transfer import Route, Transaction
-from kernbench.studies import probe_report as report
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
 from kernbench.studies.study import Choices, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+import kernbench.studies.validation_network as network
+import kernbench.studies.validation_pe as pe
+import kernbench.studies.validation_report as report
 from kernbench.registry import hint
-from kernbench.studies import validation_pe  # noqa: F401 - adds its checks
-from kernbench.studies import validation_report as report
 from kernbench.studies.study import Finding, Parameter, Study
-from kernbench.studies.validation_network import REGISTERED
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 CHECKS = {
     check.name: check
-    for check in sorted(REGISTERED, key=lambda check: tuple(map(int, check.rule.removeprefix("M").split("."))))
+    for check in sorted(
+        (*network.CHECKS, *pe.CHECKS), key=lambda check: tuple(map(int, check.rule.removeprefix("M").split(".")))
+    )
 }
 
 

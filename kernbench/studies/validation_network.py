@@ -116,19 +116,22 @@ class Check:
         }  # fmt: skip
 
 
-REGISTERED: list[Check] = []
+CHECKS: list[Check] = []
 
 
-def check(
-    name: str, rule: str, what: str, unit: str = "ps", allowed: float | None = 0.0, note: str = ""
+def register(
+    checks: list[Check], name: str, rule: str, what: str, unit: str = "ps", allowed: float | None = 0.0, note: str = ""
 ) -> Callable[[Run], Run]:
-    """Register a check."""
+    """Add a check to some."""
 
     def add(run: Run) -> Run:
-        REGISTERED.append(Check(name, rule, what, run, unit, allowed, note))
+        checks.append(Check(name, rule, what, run, unit, allowed, note))
         return run
 
     return add
+
+
+check = partial(register, CHECKS)
 
 
 SIZES = (0, 1, 16, 255, 256, 257, 1000, 4096, 5000, 65_536)

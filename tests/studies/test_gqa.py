@@ -199,7 +199,7 @@ def linear_rows(**more):
 
 
 def test_a_whole_step_is_80_layers_and_the_head():
-    [step] = gqa_report.steps(linear_rows())
+    [step] = gqa.steps(linear_rows())
     assert step["with_linear_tokens_per_s_per_sip"] == round(4 / (80 * 120e-6 + 1e-3), 1)
     assert step["linear_share"] == pytest.approx((80 * 110 + 1000) / (80 * 120 + 1000))
     table = GqaStudy().tables(linear_rows())
@@ -209,7 +209,7 @@ def test_a_whole_step_is_80_layers_and_the_head():
 
 @pytest.mark.parametrize("rows", [linear_rows()[:-1], linear_rows(batch=2), linear_rows(sips=2)])
 def test_no_tokens_per_second_without_all_linear_layers(rows):
-    assert gqa_report.steps(rows) == []
+    assert gqa.steps(rows) == []
     assert not GqaStudy().findings(rows)
 
 
