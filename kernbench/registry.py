@@ -27,6 +27,21 @@ def hint(name: object, known: Iterable[str], likeness: float = 0.6) -> str:
     return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
 
 
+def locate(path: str) -> Any:
+    """Return the module `path`, or what a module holds: `pkg.mod`, `pkg.mod.name`.
+
+    >>> locate("kernbench.registry.locate") is locate
+    True
+    """
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        parent, _, name = path.rpartition(".")
+        if error.name != path or not parent or not hasattr(holder := import_module(parent), name):
+            raise
+        return getattr(holder, name)
+
+
 class Registry:
     """Names of one kind of thing.
 
@@ -118,9 +133,9 @@ _TOPOLOGIES = (
 )  # fmt: skip
 TOPOLOGIES = Registry("topology of participants", {name: f"kernbench.ccl.topologies:{name}" for name in _TOPOLOGIES})
 MAPPERS = Registry(
-    "mapper", {name: f"kernbench.ccl.mappers:{name}" for name in ("leader_only", "by_shard", "by_cube", "all_pes")}
+    "mapper", {name: f"kernbench.ccl.group:{name}" for name in ("leader_only", "by_shard", "by_cube", "all_pes")}
 )
 VALIDATORS = Registry(
     "validator",
-    {name: f"kernbench.ccl.validators:{name}" for name in ("single_shard_per_rank", "multi_pe_sip_local")},
+    {name: f"kernbench.ccl.group:{name}" for name in ("single_shard_per_rank", "multi_pe_sip_local")},
 )

@@ -31,7 +31,7 @@ import kernbench as kb
 from kernbench.analysis.utilization import pe_window
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.hops import Ring, hops_of
+from kernbench.ccl.channels import RingBuffer, channel_model
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.tuner import Tuner
@@ -144,10 +144,10 @@ print(f"{bound.ns:,.0f} ns, by {bound.by}")
 # rate than the link's:
 
 # %%
-hop = hops_of(machine).hop((0, 0, 0), (1, 0, 0), Ring("tcm", 4, 4096, 16))
-print(f"slowest link   {hop.bw_gbs:.0f} GB/s")
-print(f"round trip     {hop.round_trip_ns:.0f} ns, from a slot leaving to its credit being back")
-print(f"window         {hop.window_gbs:.0f} GB/s: 4 slots of 4 KiB in a round trip")
+channel = channel_model(machine).channel((0, 0, 0), (1, 0, 0), RingBuffer("tcm", 4, 4096, 16))
+print(f"slowest link   {channel.bw_gbs:.0f} GB/s")
+print(f"round trip     {channel.round_trip_ns:.0f} ns, from a slot leaving to its credit being back")
+print(f"window         {channel.window_gbs:.0f} GB/s: 4 slots of 4 KiB in a round trip")
 
 # %% [markdown]
 # A queue has four slots; a fifth part waits for a credit. So two things are wrong: too many bytes, and too few of them
@@ -210,7 +210,7 @@ result.why("all_reduce by blocks")
 # between the SIPs.
 
 # %%
-print(f"10 hops of one element: {10 * hop.alpha_ns:,.0f} ns")
+print(f"10 hops of one element: {10 * channel.alpha_ns:,.0f} ns")
 
 # %% [markdown]
 # ## 5. Compared with the shipped algorithms

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernbench.ccl.lane import Group, Lane
+from kernbench.ccl.group import Group, Subgroup
 from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
+    from kernbench.ccl.cost import Cost
     from kernbench.config import MachineConfig
 
 # For each participant: direction -> (the participant behind it, what that one calls the direction).
 Neighbours = list[dict[str, tuple[int, str]]]
-Topology = Callable[[Lane], Neighbours]
+Topology = Callable[[Subgroup], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
 Validator = Callable[[Group], None]
 
@@ -43,9 +44,9 @@ class Algorithm:
         `kernel_args(*, n_elem, world_size, **options)`, the kernel's further arguments; it also gets those of `FACTS`
         that it names.
     topology : callable
-        Lane to the neighbours of each participant.
+        Subgroup to the neighbours of each participant.
     mapper : callable
-        Group to lanes: who takes part.
+        Group to subgroups: who takes part.
     validator : callable
         Raises ConfigError where the algorithm does not take a group's shards.
     collective : str
@@ -66,6 +67,8 @@ class Algorithm:
         Participants; None: as many as the group has.
     options : mapping
         Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
+    cost : Cost or None
+        What its closed form needs; None if there is none.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Algorithm:
     root_cube: int | str = "corner"
     world_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         for key, known in (("buffer_kind", BUFFER_KINDS), ("contribution", CONTRIBUTIONS)):
@@ -105,12 +109,12 @@ class Algorithm:
             credit_bytes=ipcq.credit_bytes if self.credit_bytes is None else self.credit_bytes,
         )
 
-    def arguments(self, lane: Lane, n_elem: int, call: Mapping[str, Any]) -> tuple[Any, ...]:
+    def arguments(self, subgroup: Subgroup, n_elem: int, call: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the kernel's arguments after its pointers.
 
         Parameters
         ----------
-        lane : Lane
+        subgroup : Subgroup
             The participants.
         n_elem : int
             Elements of the program's shard.
@@ -138,9 +142,13 @@ class Algorithm:
                 f"algorithm {self.name!r}: its kernel_args asks for {missing[0]!r}, which nobody gives; state it in "
                 "the call or in options, or give it a default"
             )
-        self._check(options, lane.world_size)
-        facts = {name: getattr(lane, name) for name in FACTS if name in names}
-        return tuple(self.kernel_args(n_elem=n_elem, world_size=lane.world_size, **facts, **options))
+        self._check(options, subgroup.world_size)
+        return tuple(self.kernel_args(n_elem=n_elem, world_size=subgroup.world_size, **self.facts(subgroup), **options))
+
+    def facts(self, subgroup: Subgroup) -> dict[str, Any]:
+        """Return the facts about the participants that `kernel_args` names."""
+        names = signature(self.kernel_args).parameters
+        return {name: getattr(subgroup, name) for name in FACTS if name in names}
 
     def check_kernel(self, all_args: Iterable[tuple[Any, ...]]) -> None:
         """Refuse arguments that the kernel does not take, such as those of too many tensors.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.ccl.lane import Place, Target
+from kernbench.ccl.group import Place, Target
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.errors import ArgumentError

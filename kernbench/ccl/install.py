@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.ccl.algorithms import Collective
 from kernbench.config import AUTO, CclConfig, find, read_ccl
 from kernbench.errors import ConfigError, quote
-from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
+from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
 CclLike = CclConfig | str | Path | Mapping[str, Any]
-AlgorithmLike = str | Algorithm | ModuleType | Callable[..., object]
+AlgorithmLike = str | Algorithm | Collective | ModuleType | Callable[..., object]
 
 _SETTINGS = ("buffer_kind", "n_slots", "slot_size", "vc_chunk_size", "n_elem", "root_cube", "world_size")
 
@@ -94,11 +94,11 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
             f"algorithm {quote(name)} is unknown; {hint(name, ccl.algorithms)}; or a path pkg.mod:algorithm"
         )
     entry = ccl.algorithms[name]
-    module = _module(name, entry.module)
+    holder = _located(name, entry.module)
     return Algorithm(
         name=name,
-        kernel=_held(name, module, "kernel"),
-        kernel_args=_held(name, module, "kernel_args"),
+        kernel=_held(name, holder, "kernel"),
+        kernel_args=_held(name, holder, "kernel_args"),
         topology=TOPOLOGIES.resolve(entry.topology),
         mapper=MAPPERS.resolve(entry.mapper),
         validator=VALIDATORS.resolve(entry.validator),
@@ -106,13 +106,16 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
         contribution=entry.contribution,
         credit_bytes=ccl.setting(name, "ipcq_credit_size_bytes"),
         options=entry.options,
+        cost=getattr(holder, "cost", None),
         **{key: ccl.setting(name, key) for key in _SETTINGS},
     )
 
 
-def _own(given: Algorithm | ModuleType | Callable[..., object]) -> Algorithm:
+def _own(given: Algorithm | Collective | ModuleType | Callable[..., object]) -> Algorithm:
     if isinstance(given, Algorithm):
         return given
+    if isinstance(given, Collective):
+        return algorithm(given.kernel, given.kernel_args, cost=given.cost)
     if isinstance(given, ModuleType):
         name = given.__name__.rpartition(".")[2]
         return algorithm(_held(name, given, "kernel"), _held(name, given, "kernel_args"), name=name)
@@ -130,12 +133,12 @@ def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     if not module or not attribute:
         raise ConfigError(f"algorithm {quote(path)} is no path; expected pkg.mod:algorithm, or a name of ccl.yaml")
-    return _held(path, _module(path, module), attribute)
+    return _held(path, _located(path, module), attribute)
 
 
-def _module(name: str, path: str) -> ModuleType:
+def _located(name: str, path: str) -> object:
     try:
-        return import_module(path)
+        return locate(path)
     except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(
@@ -143,10 +146,11 @@ def _module(name: str, path: str) -> ModuleType:
         ) from error
 
 
-def _held(name: str, module: ModuleType, attribute: str) -> Any:
-    if not callable(getattr(module, attribute, None)) and not isinstance(getattr(module, attribute, None), Algorithm):
+def _held(name: str, holder: object, attribute: str) -> Any:
+    found = getattr(holder, attribute, None)
+    if not callable(found) and not isinstance(found, Algorithm | Collective):
         raise ConfigError(
-            f"algorithm {quote(name)}: module {module.__name__} has no {quote(attribute)}; it has to define "
-            "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
+            f"algorithm {quote(name)}: module {getattr(holder, '__name__', holder)} has no {quote(attribute)}; it "
+            "has to define kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
         )
-    return getattr(module, attribute)
+    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm, Neighbours
-from kernbench.ccl.lane import Grid, Group, Lane, Place, Target
+from kernbench.ccl.group import Grid, Group, Place, Subgroup, Target
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ class Role:
     Attributes
     ----------
     rank : int
-        Its number among the participants of its lane.
-    lane : int
-        Which lane it is in.
+        Its number among the participants of its subgroup.
+    subgroup : int
+        Which subgroup it is in.
     neighbours : mapping
         Direction to (the PE behind it, what that PE calls the direction).
     """
 
     rank: int
-    lane: int
+    subgroup: int
     neighbours: Mapping[str, tuple[Place, str]]
 
 
@@ -41,25 +41,25 @@ class Plan:
     ----------
     algorithm : Algorithm
     world_size : int
-        Participants of each lane.
+        Participants of each subgroup.
     programs : mapping
         (sip, cube, pe) to its role, for every PE that runs the kernel.
-    lanes : tuple of Lane
+    subgroups : tuple of Subgroup
     """
 
     algorithm: Algorithm
     world_size: int
     programs: Mapping[Place, Role]
-    lanes: tuple[Lane, ...]
+    subgroups: tuple[Subgroup, ...]
 
     @property
     def sips(self) -> tuple[int, ...]:
         """Devices, in rank order."""
-        return self.lanes[0].sips
+        return self.subgroups[0].sips
 
     def __repr__(self) -> str:
-        a, lanes = self.algorithm, len(self.lanes)
-        beside = f" in each of {lanes} lanes" if lanes > 1 else ""
+        a, subgroups = self.algorithm, len(self.subgroups)
+        beside = f" in each of {subgroups} subgroups" if subgroups > 1 else ""
         return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{beside}, SIPs {list(self.sips)}>"
 
     def on(self, sip: int) -> dict[Target, Role]:
@@ -77,7 +77,7 @@ class Plan:
         **call
             What this call asks for, such as `op` or `root`.
         """
-        return self.algorithm.arguments(self.lanes[self.programs[place].lane], n_elem, call)
+        return self.algorithm.arguments(self.subgroups[self.programs[place].subgroup], n_elem, call)
 
 
 def plan(
@@ -142,40 +142,40 @@ def plan_group(algorithm: Algorithm, group: Group) -> Plan:
     """
     try:
         algorithm.validator(group)
-        lanes = tuple(_lane(algorithm, group, places) for places in algorithm.mapper(group))
+        subgroups = tuple(_subgroup(algorithm, group, places) for places in algorithm.mapper(group))
         programs: dict[Place, Role] = {}
         graph: Neighbours = []
-        for number, lane in enumerate(lanes):
-            if algorithm.world_size not in (None, lane.world_size):
+        for number, subgroup in enumerate(subgroups):
+            if algorithm.world_size not in (None, subgroup.world_size):
                 raise ConfigError(
-                    f"world_size = {algorithm.world_size}, but {lane.world_size} take part; give it so many, or leave "
-                    "world_size out"
+                    f"world_size = {algorithm.world_size}, but {subgroup.world_size} take part; change it to that, or "
+                    "leave world_size out"
                 )
-            own = algorithm.topology(lane)
+            own = algorithm.topology(subgroup)
             if own != graph:
-                _check(own, lane)
+                _check(own, subgroup)
                 graph = own
-            for rank, (place, beside) in enumerate(zip(lane.places, own, strict=True)):
-                neighbours = {way: (lane.places[peer], back) for way, (peer, back) in beside.items()}
+            for rank, (place, beside) in enumerate(zip(subgroup.places, own, strict=True)):
+                neighbours = {way: (subgroup.places[peer], back) for way, (peer, back) in beside.items()}
                 programs[place] = Role(rank, number, neighbours)
     except ConfigError as error:
         raise ConfigError(f"algorithm {algorithm.name!r}: {error}") from error
-    return Plan(algorithm, lanes[0].world_size, programs, lanes)
+    return Plan(algorithm, subgroups[0].world_size, programs, subgroups)
 
 
-def _lane(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> Lane:
+def _subgroup(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> Subgroup:
     options = algorithm.options
     grid = Grid(options["grid_w"], options["grid_h"]) if {"grid_w", "grid_h"} <= options.keys() else None
-    return Lane(places, group.sip_grid, group.cube_columns, algorithm.root_cube, grid)
+    return Subgroup(places, group.sip_grid, group.cube_columns, algorithm.root_cube, grid)
 
 
-def _check(graph: Neighbours, lane: Lane) -> None:
+def _check(graph: Neighbours, subgroup: Subgroup) -> None:
     """Refuse a topology whose queues do not join two ends: a user's own may be wrong."""
     for rank, beside in enumerate(graph):
         for way, (peer, back) in beside.items():
             if (other := graph[peer].get(back)) != (rank, way):
-                ends = other and (lane.places[other[0]], other[1])
+                ends = other and (subgroup.places[other[0]], other[1])
                 raise ConfigError(
-                    f"{way!r} of PE {lane.places[rank]} leads to {back!r} of {lane.places[peer]}, which leads to "
-                    f"{ends}; a topology has to name both ends of each queue"
+                    f"{way!r} of PE {subgroup.places[rank]} leads to {back!r} of {subgroup.places[peer]}, which leads "
+                    f"to {ends}; a topology has to name both ends of each queue"
                 )

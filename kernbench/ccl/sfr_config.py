@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernbench.ccl import topologies
-from kernbench.ccl.lane import Group, Lane, Place
+from kernbench.ccl.group import Group, Place, Subgroup
 
 if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Topology
@@ -71,8 +71,8 @@ def _wired(
 ) -> dict[Place, Mapping[str, tuple[Place, str]]]:
     group = Group.of(machine, range(machine.n_sips) if sips is None else sips, places)
     members = tuple((sip, cube, pe) for sip in group.sips for cube, pe in places)
-    lane = Lane(members, group.sip_grid, group.cube_columns, root)
+    subgroup = Subgroup(members, group.sip_grid, group.cube_columns, root)
     return {
         here: {way: (members[peer], back) for way, (peer, back) in beside.items()}
-        for here, beside in zip(members, of(lane), strict=True)
+        for here, beside in zip(members, of(subgroup), strict=True)
     }

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from kernbench.ccl.group import Group, Place
 from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
-from kernbench.ccl.lane import Group, Place
 from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import Plan, plan_group
 from kernbench.components.command import Command, Recv, Send, Stopped, Value
@@ -39,7 +39,7 @@ def run_kernel_in_mock(
         kernel(t_ptr, n_elem, world_size, *, tl) for a ring; or an algorithm on a group.
     tensors : sequence of array, or mapping of place to array
         The shard of each participant, written in place; a tuple where the kernel takes several pointers. As a
-        sequence, in the order of the plan: lane by lane, by number.
+        sequence, in the order of the plan: subgroup by subgroup, by number.
     group : Group, optional
         The devices. Unless given, as many as there are tensors, joined in a ring.
     n_slots : int, optional
@@ -73,7 +73,7 @@ def run_kernel_in_mock(
     if not isinstance(kernel, Plan):
         kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
     plan = kernel
-    places = [place for lane in plan.lanes for place in lane.places]
+    places = [place for subgroup in plan.subgroups for place in subgroup.places]
     if len(places) != len(tensors):
         raise KernelError(f"{len(tensors)} tensors for {len(places)} participants; give one for each")
     given = tensors if isinstance(tensors, Mapping) else dict(zip(places, tensors, strict=True))
@@ -152,9 +152,11 @@ class _Participant(MockBackend):
 
     def _program(self) -> None:
         _, cube, pe = self.place
-        lane = self.plan.lanes[self.role.lane]
+        subgroup = self.plan.subgroups[self.role.subgroup]
         participant = (self.role.rank, self.plan.world_size)
-        run_program(self.plan.algorithm.kernel, self.args, self, (pe, cube), (lane.n_pes, lane.n_cubes), participant)
+        run_program(
+            self.plan.algorithm.kernel, self.args, self, (pe, cube), (subgroup.n_pes, subgroup.n_cubes), participant
+        )
         while self.inbox.posted:
             self.block(self.inbox.posted[0])
 

@@ -1,4 +1,4 @@
-"""Whom each participant talks to: graphs over a lane, pure functions of it.
+"""Whom each participant talks to: graphs over a subgroup, pure functions of it.
 
 Each returns, for every participant, direction -> (participant behind it, what that one calls the direction). In the
 graphs over all participants, E and W (and N and S) follow their numbers. In those of levels, `local_E` and `local_W`
@@ -7,7 +7,7 @@ are the ring of a cube's PEs; N, S, E, W lead to the same PE of the next cube; `
 
 from __future__ import annotations
 
-from kernbench.ccl.lane import Grid, Lane
+from kernbench.ccl.group import Grid, Subgroup
 from kernbench.errors import ConfigError
 
 Neighbours = list[dict[str, tuple[int, str]]]
@@ -16,49 +16,49 @@ _OPPOSITE = {"E": "W", "W": "E", "S": "N", "N": "S"}
 _STEP = {"E": (0, 1), "W": (0, -1), "S": (1, 0), "N": (-1, 0)}
 
 
-def none(lane: Lane) -> Neighbours:
+def none(subgroup: Subgroup) -> Neighbours:
     """Return no neighbours: for a kernel that sends nothing."""
-    return [{} for _ in lane.places]
+    return [{} for _ in subgroup.places]
 
 
-def ring_1d(lane: Lane) -> Neighbours:
+def ring_1d(subgroup: Subgroup) -> Neighbours:
     """Return a ring: E leads to the next participant, W to the one before; of two, both lead to the other."""
-    return _grid(Grid(lane.world_size, 1, wraps=True))
+    return _grid(Grid(subgroup.world_size, 1, wraps=True))
 
 
-def ring_1d_unidir(lane: Lane) -> Neighbours:
+def ring_1d_unidir(subgroup: Subgroup) -> Neighbours:
     """Return the ring of `ring_1d`, for kernels that send to E and receive from W only.
 
     The queues are the same; that the other half of each stays empty is the kernel's promise.
     """
-    return ring_1d(lane)
+    return ring_1d(subgroup)
 
 
-def mesh_2d(lane: Lane) -> Neighbours:
+def mesh_2d(subgroup: Subgroup) -> Neighbours:
     """Return the torus: as in machine files, `mesh_2d` is another name of `torus_2d`."""
-    return torus_2d(lane)
+    return torus_2d(subgroup)
 
 
-def torus_2d(lane: Lane) -> Neighbours:
+def torus_2d(subgroup: Subgroup) -> Neighbours:
     """Return rows and columns that are rings: E, W, N, S."""
-    grid = lane.flat_grid()
+    grid = subgroup.flat_grid()
     return _grid(Grid(grid.w, grid.h, wraps=True))
 
 
-def double_torus(lane: Lane) -> Neighbours:
+def double_torus(subgroup: Subgroup) -> Neighbours:
     """Return the torus twice, with queues `a_E`, ... and `b_E`, ...: for what begins in rows, and in columns."""
-    grid = lane.flat_grid()
+    grid = subgroup.flat_grid()
     twice = (_grid(Grid(grid.w, grid.h, wraps=True), prefix) for prefix in ("a_", "b_"))
     return [a | b for a, b in zip(*twice, strict=True)]
 
 
-def mesh_2d_no_wrap(lane: Lane) -> Neighbours:
+def mesh_2d_no_wrap(subgroup: Subgroup) -> Neighbours:
     """Return rows and columns with ends: E, W, N, S, where there is somebody."""
-    grid = lane.flat_grid()
+    grid = subgroup.flat_grid()
     return _grid(Grid(grid.w, grid.h))
 
 
-def mesh_cycle(lane: Lane) -> Neighbours:
+def mesh_cycle(subgroup: Subgroup) -> Neighbours:
     """Return what `mesh_2d_no_wrap` does, where a cycle leads through all of it, or nobody else takes part.
 
     Raises
@@ -66,24 +66,24 @@ def mesh_cycle(lane: Lane) -> Neighbours:
     ConfigError
         If there is none: both sides have to be at least 2, and one of them even.
     """
-    grid = lane.flat_grid()
-    if lane.world_size > 1 and (min(grid.w, grid.h) < 2 or grid.w * grid.h % 2):
+    grid = subgroup.flat_grid()
+    if subgroup.world_size > 1 and (min(grid.w, grid.h) < 2 or grid.w * grid.h % 2):
         raise ConfigError(
             f"a {grid.w} x {grid.h} mesh has no cycle through all participants; both sides have to be at least 2 and "
             "one of them even: choose ring or mesh_2d instead"
         )
-    return mesh_2d_no_wrap(lane)
+    return mesh_2d_no_wrap(subgroup)
 
 
-def tree_binary(lane: Lane) -> Neighbours:
+def tree_binary(subgroup: Subgroup) -> Neighbours:
     """Return the binary heap: `parent` of r is (r - 1) // 2, `child_left` 2 r + 1, `child_right` 2 r + 2."""
-    graph = none(lane)
-    for child in range(1, lane.world_size):
+    graph = none(subgroup)
+    for child in range(1, subgroup.world_size):
         _join(graph, (child - 1) // 2, "child_left" if child % 2 else "child_right", child, "parent")
     return graph
 
 
-def double_tree(lane: Lane) -> Neighbours:
+def double_tree(subgroup: Subgroup) -> Neighbours:
     """Return two binary trees: `a_parent`, `a_child_left`, `a_child_right`, and `b_...`.
 
     What has children in one is a leaf of the other; with an odd number, 0 may have children in both.
@@ -94,8 +94,8 @@ def double_tree(lane: Lane) -> Neighbours:
     even, and a moved on by one if n is odd. Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast,
     reduction and scan, Parallel Computing 35 (2009).
     """
-    n = lane.world_size
-    graph = none(lane)
+    n = subgroup.world_size
+    graph = none(subgroup)
     for child in range(n):
         parent = in_order_parent(child, n)
         if parent is not None:
@@ -106,11 +106,11 @@ def double_tree(lane: Lane) -> Neighbours:
     return graph
 
 
-def hypercube(lane: Lane) -> Neighbours:
+def hypercube(subgroup: Subgroup) -> Neighbours:
     """Return partners at distances 2^k: `bit0`, `bit1`, ...; beyond the largest power of two p, r and r - p: `fold`."""
-    n = lane.world_size
+    n = subgroup.world_size
     power = 1 << n.bit_length() - 1
-    graph = none(lane)
+    graph = none(subgroup)
     for bit in range(power.bit_length() - 1):
         for rank in range(power):
             graph[rank][f"bit{bit}"] = (rank ^ 1 << bit, f"bit{bit}")
@@ -119,32 +119,32 @@ def hypercube(lane: Lane) -> Neighbours:
     return graph
 
 
-def all_to_all(lane: Lane) -> Neighbours:
+def all_to_all(subgroup: Subgroup) -> Neighbours:
     """Return everybody for everybody: `to0`, `to1`, ... by the participant behind it."""
-    n = lane.world_size
+    n = subgroup.world_size
     return [{f"to{peer}": (peer, f"to{rank}") for peer in range(n) if peer != rank} for rank in range(n)]
 
 
-def intercube(lane: Lane) -> Neighbours:
+def intercube(subgroup: Subgroup) -> Neighbours:
     """Return the mesh of cubes of each device (N, S, E, W); the root cubes are joined by `global_E`, ... as well."""
-    graph = none(lane)
-    _cubes(lane, graph)
-    _devices(lane, graph, at_root=True)
+    graph = none(subgroup)
+    _cubes(subgroup, graph)
+    _devices(subgroup, graph, at_root=True)
     return graph
 
 
-def local_ring(lane: Lane) -> Neighbours:
+def local_ring(subgroup: Subgroup) -> Neighbours:
     """Return the ring of each cube's PEs: `local_E`, `local_W`."""
-    graph = none(lane)
-    _local(lane, graph)
+    graph = none(subgroup)
+    _local(subgroup, graph)
     return graph
 
 
-def hierarchical_3level(lane: Lane) -> Neighbours:
+def hierarchical_3level(subgroup: Subgroup) -> Neighbours:
     """Return the ring of each cube's PEs (`local_E`, `local_W`), the mesh of cubes, and the devices, for every PE."""
-    graph = local_ring(lane)
-    _cubes(lane, graph)
-    _devices(lane, graph, at_root=False)
+    graph = local_ring(subgroup)
+    _cubes(subgroup, graph)
+    _devices(subgroup, graph, at_root=False)
     return graph
 
 
@@ -174,36 +174,36 @@ def _spread(graph: Neighbours, inner: Neighbours, members: list[int]) -> None:
             graph[members[here]][way] = (members[peer], back)
 
 
-def _ranks(lane: Lane) -> dict[tuple[int, int, int], int]:
+def _ranks(subgroup: Subgroup) -> dict[tuple[int, int, int], int]:
     """Return participant numbers by (device's rank, cube, PE), each counted among those that take part."""
-    sips, cubes, pes = ({n: i for i, n in enumerate(level)} for level in (lane.sips, lane.cubes, lane.pes))
-    if len(sips) * len(cubes) * len(pes) != lane.world_size:
+    sips, cubes, pes = ({n: i for i, n in enumerate(level)} for level in (subgroup.sips, subgroup.cubes, subgroup.pes))
+    if len(sips) * len(cubes) * len(pes) != subgroup.world_size:
         raise ConfigError("the cubes, or SIPs, do not take part with the same PEs; spread the tensor evenly over them")
-    return {(sips[sip], cubes[cube], pes[pe]): rank for rank, (sip, cube, pe) in enumerate(lane.places)}
+    return {(sips[sip], cubes[cube], pes[pe]): rank for rank, (sip, cube, pe) in enumerate(subgroup.places)}
 
 
-def _local(lane: Lane, graph: Neighbours) -> None:
-    ranks = _ranks(lane)
-    ring = _grid(Grid(lane.n_pes, 1, wraps=True), "local_")
-    for sip in range(lane.n_sips):
-        for cube in range(lane.n_cubes):
-            _spread(graph, ring, [ranks[sip, cube, pe] for pe in range(lane.n_pes)])
+def _local(subgroup: Subgroup, graph: Neighbours) -> None:
+    ranks = _ranks(subgroup)
+    ring = _grid(Grid(subgroup.n_pes, 1, wraps=True), "local_")
+    for sip in range(subgroup.n_sips):
+        for cube in range(subgroup.n_cubes):
+            _spread(graph, ring, [ranks[sip, cube, pe] for pe in range(subgroup.n_pes)])
 
 
-def _cubes(lane: Lane, graph: Neighbours) -> None:
-    ranks = _ranks(lane)
-    mesh = _grid(Grid(lane.cube_w, lane.cube_h))
-    for sip in range(lane.n_sips):
-        for pe in range(lane.n_pes):
-            _spread(graph, mesh, [ranks[sip, cube, pe] for cube in range(lane.n_cubes)])
+def _cubes(subgroup: Subgroup, graph: Neighbours) -> None:
+    ranks = _ranks(subgroup)
+    mesh = _grid(Grid(subgroup.cube_w, subgroup.cube_h))
+    for sip in range(subgroup.n_sips):
+        for pe in range(subgroup.n_pes):
+            _spread(graph, mesh, [ranks[sip, cube, pe] for cube in range(subgroup.n_cubes)])
 
 
-def _devices(lane: Lane, graph: Neighbours, *, at_root: bool) -> None:
-    ranks = _ranks(lane)
-    between = _grid(lane.sip_grid, "global_")
-    for cube in [lane.root_cube] if at_root else range(lane.n_cubes):
-        for pe in range(lane.n_pes):
-            _spread(graph, between, [ranks[sip, cube, pe] for sip in range(lane.n_sips)])
+def _devices(subgroup: Subgroup, graph: Neighbours, *, at_root: bool) -> None:
+    ranks = _ranks(subgroup)
+    between = _grid(subgroup.sip_grid, "global_")
+    for cube in [subgroup.root_cube] if at_root else range(subgroup.n_cubes):
+        for pe in range(subgroup.n_pes):
+            _spread(graph, between, [ranks[sip, cube, pe] for sip in range(subgroup.n_sips)])
 
 
 def in_order_parent(rank: int, n: int) -> int | None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.estimate import Estimate
-from kernbench.ccl.lane import Group, Target
+from kernbench.ccl.cost import Estimate
+from kernbench.ccl.group import Group, Target
 from kernbench.ccl.plan import Plan, plan, plan_group
 from kernbench.config.safe import damaged, read_json, write_text
 from kernbench.errors import ConfigError

@@ -6,9 +6,10 @@ import ast
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from inspect import Parameter, signature
+
+from kernbench.registry import locate
 
 _OURS = "kernbench."
 _LONGEST_CHAIN = 8  # of modules that import a name from one another
@@ -22,7 +23,7 @@ class MissingModuleError(Exception):
 
 @dataclass(frozen=True)
 class Outline:
-    """The names at the top level of one module.
+    """The names at the top level of one module, or those of an object in it, such as `pkg.mod.name`.
 
     A module of kernbench is imported, one that has been imported already is looked at; of any other, the source is
     read. What is decided only when it runs, such as a star import, is taken to be right.
@@ -55,23 +56,26 @@ class Outline:
         return None
 
     @cached_property
-    def _module(self) -> object | None:
+    def _module(self) -> object:
         if not self.name.startswith(_OURS):
-            return sys.modules.get(self.name)
+            parent, _, name = self.name.rpartition(".")
+            return sys.modules.get(self.name) or getattr(sys.modules.get(parent), name, None)
         try:
-            return import_module(self.name)
+            return locate(self.name)
         except ImportError as error:
             raise MissingModuleError(f"{type(error).__name__}: {error}") from error
 
     @cached_property
     def _tree(self) -> ast.Module | None:
-        """The source; None of a compiled module."""
+        """The source; None of a compiled module, and of an object in a module."""
         spec, path = None, None
         parts = self.name.split(".")
         for i in range(len(parts)):
             here = ".".join(parts[: i + 1])
             spec = _spec(here, path)
             if spec is None:
+                if i and i == len(parts) - 1 and parts[i] in Outline(".".join(parts[:i]))._bound:
+                    return None  # what the object has, running its module decides
                 raise MissingModuleError(f"ModuleNotFoundError: No module named {here!r}")
             path = list(spec.submodule_search_locations or ())
         source = getattr(spec.loader, "get_source", None) if spec is not None else None

@@ -32,7 +32,7 @@ from kernbench.triton_emu.handles import Pointer
 if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
     from kernbench.ccl.algorithm import Algorithm
-    from kernbench.ccl.lane import Place, Target
+    from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
     from kernbench.topology.builder import Machine
 
@@ -192,7 +192,7 @@ class Collectives:
     def _identity(plan: Plan, key: str) -> tuple[Any, ...]:
         a = plan.algorithm
         sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
-        graph = (a.topology, a.root_cube, plan.lanes[0].grid)
+        graph = (a.topology, a.root_cube, plan.subgroups[0].grid)
         return key, a.name, *sizes, *graph, tuple(plan.programs)
 
     def _send(self, plan: Plan, key: str) -> Queues:
@@ -413,7 +413,7 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
 def check(
     engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant has in the end with what numpy makes of the tensors of its lane.
+    """Compare what every participant has in the end with what numpy makes of the tensors of its subgroup.
 
     Parameters
     ----------
@@ -431,9 +431,9 @@ def check(
     VerificationError
         If a value is another.
     """
-    for lane in plan.lanes:
-        given = [values[place] for place in lane.places]
-        for rank, place in enumerate(lane.places):
+    for subgroup in plan.subgroups:
+        given = [values[place] for place in subgroup.places]
+        for rank, place in enumerate(subgroup.places):
             expected = _expected(plan.algorithm.collective, given, rank)
             got = engine.memory.peek([(ends[place], len(expected) * kind.itemsize)]).view(kind.numpy)
             if not np.array_equal(got.astype(np.float64), expected):

@@ -15,7 +15,7 @@ from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
 
 if TYPE_CHECKING:
-    from kernbench.ccl.lane import Place, Target
+    from kernbench.ccl.group import Place, Target
     from kernbench.runtime_api.host import Host
     from kernbench.triton_emu.handles import Pointer
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
-from kernbench.ccl.algorithms import exchange
-from kernbench.ccl.algorithms.exchange import Copy, Message
-from kernbench.ccl.lane import Lane, Target
+from kernbench.ccl.algorithms import Copy, Message, exchange
+from kernbench.ccl.group import Subgroup, Target
 from kernbench.errors import PlacementError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.regions import Region, Run, elements, rows, runs, whole
@@ -57,12 +56,12 @@ class Pairs:
 
     pairs: frozenset[tuple[int, int]]
 
-    def __call__(self, lane: Lane) -> Neighbours:
+    def __call__(self, subgroup: Subgroup) -> Neighbours:
         """Return each member's neighbours: `to0`, `to1`, ..."""
         joined = self.pairs | {(b, a) for a, b in self.pairs}
         return [
-            {f"to{peer}": (peer, f"to{me}") for peer in range(lane.world_size) if (me, peer) in joined}
-            for me in range(lane.world_size)
+            {f"to{peer}": (peer, f"to{me}") for peer in range(subgroup.world_size) if (me, peer) in joined}
+            for me in range(subgroup.world_size)
         ]
 
 
@@ -73,9 +72,7 @@ def no_args(*, n_elem: int, world_size: int) -> tuple[()]:
 
 def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
     """Return the algorithm by which members send each other parts of their tensors."""
-    return algorithm(
-        exchange.kernel, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name
-    )
+    return algorithm(exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name)
 
 
 def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, Task]]:
@@ -164,6 +161,6 @@ def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simp
     args: Mapping[Target, tuple[Any, ...]] = {place: task.args for place, task in own.items()}
 
     def start() -> simpy.Event:
-        return host.engine.launch(routes[0].of.sip, list(own), exchange.kernel, args, name).done
+        return host.engine.launch(routes[0].of.sip, list(own), exchange, args, name).done
 
     return start

@@ -22,7 +22,7 @@ from kernbench.runtime_api.work import Call, Start
 from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.ccl.lane import Place, Target
+    from kernbench.ccl.group import Place, Target
     from kernbench.runtime_api.host import Host
     from kernbench.runtime_api.process_group import ProcessGroup
 

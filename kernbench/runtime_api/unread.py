@@ -8,7 +8,7 @@ from kernbench.errors import KernelError
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
-    from kernbench.ccl.lane import Place
+    from kernbench.ccl.group import Place
     from kernbench.ccl.plan import Plan
     from kernbench.components.queues import Queue
     from kernbench.sim_engine.engine import GraphEngine

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.analysis.why import Why
-    from kernbench.ccl.lane import Target
+    from kernbench.ccl.group import Target
 
 _SIMULATED = 3  # of the candidates by closed form
 _ITEMSIZE = 2

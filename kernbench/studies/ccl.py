@@ -24,9 +24,9 @@ import numpy as np
 import kernbench.studies.ccl_report as report
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.cost import Estimate
+from kernbench.ccl.group import Place, Target
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.lane import Place, Target
 from kernbench.ccl.plan import plan
 from kernbench.ccl.tuner import SHORT_LIST, Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
@@ -136,8 +136,8 @@ class Case:
         programs = len(self.plan.programs)
         if not self.form.known:
             return programs * (_PROGRAM + 4 * -(-nbytes // slot))
-        sent = self.form.sent(nbytes)
-        return _PROGRAM * programs + sum(x.messages * sum(x.queues.values()) * (1 + -(-x.nbytes // slot)) for x in sent)
+        sent = [(x.messages * sum(x.channels.values()), -(-x.nbytes // slot)) for x in self.form.sent(nbytes)]
+        return _PROGRAM * programs + sum(messages * (1 + parts) for messages, parts in sent)
 
 
 def case_of(

@@ -29,9 +29,8 @@ from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
 from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
+from kernbench.ccl.group import Group, Place, by_shard
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.lane import Group, Place
-from kernbench.ccl.mappers import by_shard
 from kernbench.ccl.plan import Plan, plan
 from kernbench.components.tile_plan import cuts
 from kernbench.config import MachineConfig
@@ -171,7 +170,12 @@ def algorithm_of(setting: Setting) -> Algorithm:
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
     own = replace(
-        base, name=f"decode merged by {base.name}", mapper=mapper, n_slots=setting.n_slots, slot_size=setting.slot_size
+        base,
+        name=f"decode merged by {base.name}",
+        mapper=mapper,
+        cost=None,
+        n_slots=setting.n_slots,
+        slot_size=setting.slot_size,
     )
     if _in_tcm(base):
         return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
@@ -262,9 +266,9 @@ def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
 def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.ndarray) -> None:
     """Compare what the ranks wrote with numpy in f64."""
     q, k, v = (x.astype(np.float64) for x in given)
-    rows = {place: i for i, place in enumerate(sorted(place for lane in plan.lanes for place in lane.places))}
-    for lane in plan.lanes:
-        at = [divmod(rows[place], setting.cubes * setting.pes) for place in lane.places]
+    rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
+    for subgroup in plan.subgroups:
+        at = [divmod(rows[place], setting.cubes * setting.pes) for place in subgroup.places]
         order = np.concatenate([_positions(setting, rank) for rank in range(setting.ranks)])
         keys, values = (np.concatenate([x[i] for i in at], axis=1)[:, np.argsort(order)] for x in (k, v))
         for rank, i in enumerate(at):

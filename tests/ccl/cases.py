@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import ml_dtypes
 import numpy as np
 
+from kernbench.ccl import algorithms
 from kernbench.ccl.algorithm import algorithm
-from kernbench.ccl.lane import Grid, Group
+from kernbench.ccl.group import Grid, Group
 from kernbench.ccl.testing import run_kernel_in_mock
 
 OPS = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max, "product": np.prod}
@@ -34,8 +33,8 @@ OVER_LEVELS = {
 
 
 def built(module, topology="ring_1d", **settings):
-    found = import_module(f"kernbench.ccl.algorithms.{module}")
-    return algorithm(found.kernel, found.kernel_args, name=module, topology=topology, **settings)
+    found = getattr(algorithms, module)
+    return algorithm(found.kernel, found.kernel_args, name=module, topology=topology, cost=found.cost, **settings)
 
 
 def grid(w, h, wraps=True, places=((0, 0),), cube_columns=1):

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.ccl.algorithms.hierarchical_sliced import SHORT_SLICE
+from kernbench.ccl.algorithms import SHORT_SLICE
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.cost import Estimate
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import plan
-from kernbench.ccl.shapes import SHAPES
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
 
@@ -36,12 +35,11 @@ def planned(machine, name, **changes):
 
 
 def test_every_shipped_algorithm_has_a_form():
-    modules = {entry.module.rpartition(".")[2] for entry in CONFIG.algorithms.values()}
-    assert modules <= SHAPES.keys()
+    assert [name for name in CONFIG.algorithms if resolve_algorithm_config(name, CONFIG).cost is None] == []
 
 
 @pytest.mark.parametrize(
-    ("name", "levels"),
+    ("name", "stages"),
     [
         ("ring_allreduce_tcm", [6]),
         ("torus_allreduce", [3, 2]),
@@ -53,9 +51,9 @@ def test_every_shipped_algorithm_has_a_form():
         ("hierarchical_allreduce_sliced", [8, 16, 3, 2]),
     ],
 )
-def test_levels(machine, name, levels):
-    found = Estimate(planned(machine, name), machine).levels
-    assert [level.part.n or str(len(level.part.line)) for level in found] == levels
+def test_stages(machine, name, stages):
+    found, _ = Estimate(planned(machine, name), machine).stages(1 << 20)
+    assert [stage.of.n or str(len(stage.of.path)) for stage in found] == stages
 
 
 @pytest.mark.parametrize("name", ["ring_allreduce_tcm", "tree_allreduce", "torus_allreduce", "intercube_allreduce"])
@@ -72,7 +70,7 @@ def test_short_slices_go_over_a_tree_of_cubes(machine):
     form = Estimate(planned(machine, "hierarchical_allreduce_sliced"), machine)
     short, long = form.ns(8 * SHORT_SLICE), form.ns(8 * SHORT_SLICE + 16)
     assert short < 0.95 * long
-    messages = sum(sum(sent.queues.values()) * sent.messages for sent in form.sent(512))
+    messages = sum(sum(sent.channels.values()) * sent.messages for sent in form.sent(512))
     assert messages < 768 * 30  # of 768 PEs; around the cubes alone it would be 30 of each
 
 

@@ -6,14 +6,18 @@ import copy
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from kernbench import config
 from kernbench.ccl import install
 from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.ccl.cost import Estimate
 from kernbench.ccl.plan import plan
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
+from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
+from kernbench.topology.builder import resolve_topology
 
 PACKAGED = config.read_ccl(config.default_ccl_path())
 CONTENT = config.load_yaml(config.default_ccl_path())
@@ -82,6 +86,45 @@ def test_a_module_of_ones_own(monkeypatch):
     del mine.kernel_args
     with pytest.raises(ConfigError, match=r"algorithms.star.module = 'my_star': the module has no kernel_args"):
         install.resolve_algorithm_config("star", content)
+
+
+TWO_RINGS = """
+from kernbench.ccl.algorithms import all_reduce
+from kernbench.ccl.stages import Ring
+
+@all_reduce(both_ways=False)
+def one_ring(rank, n):
+    return [[Ring(rank, n, "E", "W")]]
+"""
+
+
+def test_an_all_reduce_of_a_few_lines(tmp_path, monkeypatch):
+    """It is checked without running it, has the options of a ring, takes as long, and has a closed form."""
+    (tmp_path / "my_stages.py").write_text(TWO_RINGS)
+    monkeypatch.syspath_prepend(tmp_path)
+    content = copy.deepcopy(CONTENT)
+    ring = content["algorithms"]["ring_allreduce_tcm"]
+    content["algorithms"]["mine"] = ring | {"module": "my_stages.one_ring", "options": {"both_ways": True}}
+    content["algorithms"]["theirs"] = ring | {"options": {"both_ways": True}}
+    ccl = install.load_ccl_config(content)
+    assert "my_stages" not in sys.modules
+    machine = resolve_topology("preset:six_sip_torus")
+    mine, theirs = (
+        plan(install.resolve_algorithm_config(name, ccl), machine.config, range(6), [(0, 0)])
+        for name in ("mine", "theirs")
+    )
+    for nbytes in (64, 1 << 20):
+        assert Estimate(mine, machine).ns(nbytes) == Estimate(theirs, machine).ns(nbytes) > 0
+    x = [np.full(7, rank, np.float16) for rank in range(6)]
+    run_kernel_in_mock(mine, x)
+    assert all((v == 15).all() for v in x)
+    assert install.load_ccl_config(content).algorithms["mine"] == ccl.algorithms["mine"]  # imported by now
+    content["algorithms"]["mine"]["options"] = {"both_way": True}
+    with pytest.raises(ConfigError, match=r"is no option of my_stages.one_ring; did you mean both_ways"):
+        install.load_ccl_config(content)
+    content["algorithms"]["mine"] = ring | {"module": "my_stages.two_rings"}
+    with pytest.raises(ConfigError, match=r"module = 'my_stages.two_rings' cannot be imported: .*two_rings"):
+        install.load_ccl_config(content)
 
 
 def test_a_module_that_is_not_there():

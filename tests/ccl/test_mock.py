@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernbench.ccl.algorithm import algorithm
-from kernbench.ccl.lane import Group
+from kernbench.ccl.group import Group
 from kernbench.ccl.mock_queues import Inbox
 from kernbench.ccl.plan import plan_group
 from kernbench.ccl.testing import run_kernel_in_mock

@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from kernbench.ccl.estimate import Estimate
+from kernbench.ccl.cost import Estimate
 from kernbench.ccl.plan import plan
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session

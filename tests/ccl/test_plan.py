@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernbench.ccl.algorithm import algorithm
-from kernbench.ccl.lane import Group
+from kernbench.ccl.group import Group
 from kernbench.ccl.plan import devices, plan, plan_group
 from kernbench.errors import ConfigError
 
@@ -22,9 +22,9 @@ def kernel(t_ptr, n_elem, world_size, *, tl):
 def test_each_shard_has_a_lane_over_the_devices(two_sips):
     found = plan(algorithm(kernel), two_sips, [0, 1], [(0, 0), (3, 5)])
     assert found.world_size == 2
-    assert [lane.places for lane in found.lanes] == [((0, 0, 0), (1, 0, 0)), ((0, 3, 5), (1, 3, 5))]
+    assert [subgroup.places for subgroup in found.subgroups] == [((0, 0, 0), (1, 0, 0)), ((0, 3, 5), (1, 3, 5))]
     role = found.programs[1, 3, 5]
-    assert (role.rank, role.lane, role.neighbours["E"]) == (1, 1, ((0, 3, 5), "W"))
+    assert (role.rank, role.subgroup, role.neighbours["E"]) == (1, 1, ((0, 3, 5), "W"))
     assert set(found.on(1)) == {(0, 0), (3, 5)}
 
 
@@ -35,16 +35,16 @@ def test_ranks_follow_the_order_of_the_devices(six_sips):
 
 
 @pytest.mark.parametrize(
-    ("mapper", "places", "world", "lanes"),
+    ("mapper", "places", "world", "subgroups"),
     [("leader_only", ALL, 2, 1), ("by_shard", ALL, 2, 128), ("by_cube", ALL, 32, 8), ("by_cube", CUBES, 32, 1),
      ("all_pes", ALL, 256, 1)],
 )  # fmt: skip
-def test_what_mappers_count(two_sips, mapper, places, world, lanes):
+def test_what_mappers_count(two_sips, mapper, places, world, subgroups):
     found = plan(algorithm(kernel, topology="none", mapper=mapper), two_sips, [0, 1], places)
-    assert (found.world_size, len(found.lanes), len(found.programs)) == (world, lanes, world * lanes)
-    for number, lane in enumerate(found.lanes):
-        assert [found.programs[place].rank for place in lane.places] == list(range(world))
-        assert {found.programs[place].lane for place in lane.places} == {number}
+    assert (found.world_size, len(found.subgroups), len(found.programs)) == (world, subgroups, world * subgroups)
+    for number, subgroup in enumerate(found.subgroups):
+        assert [found.programs[place].rank for place in subgroup.places] == list(range(world))
+        assert {found.programs[place].subgroup for place in subgroup.places} == {number}
 
 
 def test_the_machine_file_gives_the_rings_that_an_algorithm_leaves_to_it(two_sips):
@@ -98,7 +98,7 @@ def test_multi_pe_sip_local(two_sips):
 
 
 def test_a_graph_with_one_ended_queues_is_refused(two_sips):
-    def broken(lane):
+    def broken(subgroup):
         return [{"E": (1, "W")}, {"W": (0, "N")}]
 
     assert "'E' of PE (0, 0, 0) leads to 'W' of (1, 0, 0)" in refusal(two_sips, [0, 1], [(0, 0)], topology=broken)
@@ -135,5 +135,5 @@ def test_kernel_args_may_take_every_option():
 
 def test_a_plan_says_what_it_is(two_sips):
     assert repr(plan(algorithm(kernel), two_sips, [0, 1], CUBES)) == (
-        "<Plan of kernel: all_reduce, 2 participants in each of 16 lanes, SIPs [0, 1]>"
+        "<Plan of kernel: all_reduce, 2 participants in each of 16 subgroups, SIPs [0, 1]>"
     )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.ccl import topologies
-from kernbench.ccl.lane import Grid, Group, Lane
+from kernbench.ccl.group import Grid, Group, Subgroup
 from kernbench.errors import ConfigError
 from kernbench.registry import TOPOLOGIES
 
@@ -17,13 +17,13 @@ GRIDS = ("mesh_cycle",)
 LEVELS = ("intercube", "local_ring", "hierarchical_3level")
 
 
-def flat(n: int, grid: Grid | None = None) -> Lane:
-    return Lane(tuple((sip, 0, 0) for sip in range(n)), Grid(n, 1, wraps=True), grid=grid)
+def flat(n: int, grid: Grid | None = None) -> Subgroup:
+    return Subgroup(tuple((sip, 0, 0) for sip in range(n)), Grid(n, 1, wraps=True), grid=grid)
 
 
-def levels(sip_grid: Grid, w: int, h: int, pes: int, root: int | str = "centre") -> Lane:
+def levels(sip_grid: Grid, w: int, h: int, pes: int, root: int | str = "centre") -> Subgroup:
     places = [(s, c, p) for s in range(sip_grid.w * sip_grid.h) for c in range(w * h) for p in range(pes)]
-    return Lane(tuple(places), sip_grid, w, root)
+    return Subgroup(tuple(places), sip_grid, w, root)
 
 
 def joined(graph: topologies.Neighbours) -> bool:
@@ -72,14 +72,14 @@ def test_flat_graphs_join_everybody(name, n):
     root=st.sampled_from(["corner", "centre", 0]),
 )
 def test_graphs_of_levels_join_what_they_should(sips, w, h, pes, root):
-    lane = levels(sips, w, h, pes, root)
-    full = topologies.hierarchical_3level(lane)
+    subgroup = levels(sips, w, h, pes, root)
+    full = topologies.hierarchical_3level(subgroup)
     assert joined(full)
-    assert reached(full) == set(range(lane.world_size))
-    cubes = topologies.intercube(lane)
+    assert reached(full) == set(range(subgroup.world_size))
+    cubes = topologies.intercube(subgroup)
     assert joined(cubes)
-    assert len(reached(cubes)) == lane.world_size // pes
-    ring = topologies.local_ring(lane)
+    assert len(reached(cubes)) == subgroup.world_size // pes
+    ring = topologies.local_ring(subgroup)
     assert joined(ring)
     assert len(reached(ring)) == pes
 
@@ -142,11 +142,11 @@ def test_the_hypercube_folds_what_is_beyond_a_power_of_two():
 
 
 def test_between_devices_only_root_cubes_talk():
-    lane = levels(Grid(3, 2, wraps=True), 3, 2, 1)
-    graph = topologies.intercube(lane)
+    subgroup = levels(Grid(3, 2, wraps=True), 3, 2, 1)
+    graph = topologies.intercube(subgroup)
     talks = [any(way.startswith("global_") for way in beside) for beside in graph]
-    assert talks == [cube == lane.root_cube for _, cube, _ in lane.places]
-    root = lane.root_cube
+    assert talks == [cube == subgroup.root_cube for _, cube, _ in subgroup.places]
+    root = subgroup.root_cube
     assert root == 4
     assert graph[root]["global_E"] == (6 + root, "global_W")
     assert graph[root]["global_N"] == (18 + root, "global_S")
@@ -164,15 +164,15 @@ def test_in_three_levels_a_pe_meets_its_ring_its_likes_of_other_cubes_and_of_oth
 
 
 def test_cubes_that_fill_no_rectangle_are_refused():
-    lane = Lane(tuple((0, cube, 0) for cube in (0, 1, 4)), Grid(1, 1), 4)
+    subgroup = Subgroup(tuple((0, cube, 0) for cube in (0, 1, 4)), Grid(1, 1), 4)
     with pytest.raises(ConfigError, match="fill no rectangle of a mesh with 4 columns"):
-        topologies.intercube(lane)
+        topologies.intercube(subgroup)
 
 
 def test_uneven_pes_are_refused():
-    lane = Lane(((0, 0, 0), (0, 0, 1), (0, 1, 0)), Grid(1, 1), 2)
+    subgroup = Subgroup(((0, 0, 0), (0, 0, 1), (0, 1, 0)), Grid(1, 1), 2)
     with pytest.raises(ConfigError, match="evenly"):
-        topologies.hierarchical_3level(lane)
+        topologies.hierarchical_3level(subgroup)
 
 
 def test_some_devices_of_a_torus_form_the_rectangle_that_they_fill_or_a_ring(six_sips):

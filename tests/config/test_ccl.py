@@ -51,7 +51,7 @@ def test_the_packaged_file():
 
 
 def test_the_file_of_the_repository_is_the_packaged_one():
-    assert (ROOT / "ccl.yaml").read_text() == config.default_ccl_path().read_text()
+    assert (ROOT / "ccl.yaml").samefile(config.default_ccl_path())
 
 
 def test_an_entry_stands_over_the_defaults():

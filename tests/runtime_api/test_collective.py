@@ -71,7 +71,7 @@ def test_a_cube_s_shard_is_a_contribution(name):
     with session(small(), data=True) as torch:
         arrays, tensors = of_each_device(torch, (CUBES, 9), OVER_CUBES)
         found = torch.collective(tensors, name, config=CCL)
-        assert (found.world_size, len(found.lanes)) == (2 * CUBES, 1)
+        assert (found.world_size, len(found.subgroups)) == (2 * CUBES, 1)
         for tensor in tensors:
             np.testing.assert_array_equal(tensor.numpy(), np.tile(sum(a.sum(0) for a in arrays), (CUBES, 1)))
     assert f"all_reduce by {name} over each cube's shard" in repr(torch.result)

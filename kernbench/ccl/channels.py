@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kernbench.analysis.transfer import Channels, Leg, message, read, write
-from kernbench.ccl.lane import Place, Target
+from kernbench.ccl.group import Place, Target
 from kernbench.components.builtin.pe_math import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.policy.routing import Router, reverse
@@ -33,7 +33,7 @@ Flows = Mapping[tuple[int, int], Ends]
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class RingBuffer:
     """The slots of a queue: where they lie, how many, how large; and the size of a credit."""
 
     kind: str
@@ -43,7 +43,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PeMemory:
     """How a memory is written and read by a PE: `set_up_ps` for each access, over `there` and `back`.
 
     TCM has no way to it, only ports, for what arrives and for what is read; SRAM has no `channels`.
@@ -96,7 +96,7 @@ class Memory:
 
 
 @dataclass(frozen=True, eq=False)
-class Hop:
+class Channel:
     """A queue from one PE to another, on an idle machine; those of a machine that are alike are one.
 
     Attributes
@@ -105,7 +105,7 @@ class Hop:
         The way to the ring, and the way of credits.
     ring : Ring
         Its slots.
-    memory : Memory
+    memory : PeMemory
         Where they lie.
     math : PeMath
         The vector engine of the receiver.
@@ -117,14 +117,14 @@ class Hop:
 
     out: tuple[Leg, ...]
     back: tuple[Leg, ...]
-    ring: Ring
-    memory: Memory
+    ring: RingBuffer
+    memory: PeMemory
     math: PeMath
     command_ns: float
     itemsize: int = 2
     _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)  # the same whatever the slots
 
-    def with_slots(self, n_slots: int) -> Hop:
+    def with_slots(self, n_slots: int) -> Channel:
         """Return the same queue with another number of slots."""
         return replace(self, ring=replace(self.ring, n_slots=n_slots))
 
@@ -200,8 +200,8 @@ class Hop:
         return found
 
 
-class Hops:
-    """Hops of one machine, which are alike in all SIPs: each kind of way is looked at once."""
+class ChannelModel:
+    """ChannelModel of one machine, which are alike in all SIPs: each kind of way is looked at once."""
 
     def __init__(self, machine: Machine) -> None:
         self._graph = machine.graph
@@ -209,27 +209,27 @@ class Hops:
         self._cube = machine.config.cube
         self._math = PeMath(self._cube.pe.pe_math)
         self._command_ns = self._cube.pe.pe_cpu.command_ns
-        self._hops: dict[tuple[object, ...], Hop] = {}
+        self._channels: dict[tuple[object, ...], Channel] = {}
         self._ways: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
         self._passes: dict[str, float] = {}
         self._bw_gbs: dict[tuple[str, str], float] = {}
         self._between: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
 
-    def hop(self, src: Place, dst: Place, ring: Ring, *, itemsize: int = 2) -> Hop:
+    def channel(self, src: Place, dst: Place, ring: RingBuffer, *, itemsize: int = 2) -> Channel:
         """Return the queue from `src` to `dst`, whose elements are of `itemsize` bytes."""
         key = (src[1:], dst[1:], len(self._crossed(src[0], dst[0])), ring, itemsize)
-        found = self._hops.get(key)
+        found = self._channels.get(key)
         if found is None:
             out = self._legs(self._router.path(_dma(src), _end(dst, ring.kind)))
             back = self._legs(reverse(self._router.path(_dma(src), _dma(dst))))
             memory = self.memory(dst, ring.kind)
             alike = (out, back, memory, ring, itemsize)
-            if alike not in self._hops:
-                self._hops[alike] = Hop(out, back, ring, memory, self._math, self._command_ns, itemsize)
-            found = self._hops[key] = self._hops[alike]
+            if alike not in self._channels:
+                self._channels[alike] = Channel(out, back, ring, memory, self._math, self._command_ns, itemsize)
+            found = self._channels[key] = self._channels[alike]
         return found
 
-    def counted(self, flows: Flows, ring: Ring, *, itemsize: int = 2) -> Counter[Hop]:
+    def counted(self, flows: Flows, ring: RingBuffer, *, itemsize: int = 2) -> Counter[Channel]:
         """Return the queues of some flows, and how many of each there are."""
         times: Counter[tuple[Ends, int]] = Counter()
         one: dict[int, tuple[int, int]] = {}
@@ -237,14 +237,14 @@ class Hops:
             far = len(self._crossed(*sips))
             times[ends, far] += 1
             one[far] = sips
-        found: Counter[Hop] = Counter()
+        found: Counter[Channel] = Counter()
         for (ends, far), n in times.items():
             src, dst = one[far]
             for a, b in ends.pairs:
-                found[self.hop((src, *a), (dst, *b), ring, itemsize=itemsize)] += n
+                found[self.channel((src, *a), (dst, *b), ring, itemsize=itemsize)] += n
         return found
 
-    def shared_gbs(self, flows: Flows, ring: Ring) -> float:
+    def shared_gbs(self, flows: Flows, ring: RingBuffer) -> float:
         """Return what each queue of some flows gets if all are in use: the least share of a link, or a ring's memory.
 
         SIPs whose PEs have the same queues are alike: each kind is looked at once.
@@ -272,18 +272,18 @@ class Hops:
                 shares.append(self._passes_gbs(ring.kind) / max(arriving.values()))
         return min(shares)
 
-    def memory(self, place: Place, kind: str) -> Memory:
+    def memory(self, place: Place, kind: str) -> PeMemory:
         """Return the memory of `kind` that a PE uses: its TCM, its cube's SRAM, or its slice of HBM."""
         pe, hbm = self._cube.pe, self._cube.hbm
         if kind == "tcm":
-            return Memory(in_gbs=pe.pe_tcm.write_bw_gbs, out_gbs=pe.pe_tcm.read_bw_gbs)
+            return PeMemory(in_gbs=pe.pe_tcm.write_bw_gbs, out_gbs=pe.pe_tcm.read_bw_gbs)
         path = self._router.path(_dma(place), _end(place, kind))
         there, back = (self._legs(way) for way in (path, reverse(path)))
         if kind == "sram":
-            return Memory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), there=there, back=back)
+            return PeMemory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), there=there, back=back)
         burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
         channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
-        return Memory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
+        return PeMemory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
 
     def _crossed(self, src: int, dst: int) -> tuple[tuple[int, int], ...]:
         """Return the links between SIPs from one to another."""
@@ -319,9 +319,9 @@ class Hops:
 
 
 @lru_cache(maxsize=32)
-def hops_of(machine: Machine) -> Hops:
-    """Return the hops of `machine`, the same for as long as it is in use: its routes are found once."""
-    return Hops(machine)
+def channel_model(machine: Machine) -> ChannelModel:
+    """Return the channels of `machine`, the same for as long as it is in use: its routes are found once."""
+    return ChannelModel(machine)
 
 
 def _dma(place: Place) -> str:

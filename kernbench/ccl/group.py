@@ -1,4 +1,4 @@
-"""Who takes part in a collective: the devices of a group, their shards, and lanes of participants."""
+"""Who takes part in a collective: the devices of a group, their shards, and subgroups of participants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Group:
     shards : tuple of tuple of Place
         For each device, in rank order: (sip, cube, pe) of every shard, ascending.
     sip_grid : Grid
-        How the devices stand: rank r at row r // w, column r % w.
+        The grid of the devices: rank r at row r // w, column r % w.
     cube_columns : int
         Cubes in a row of the machine's mesh.
     """
@@ -49,21 +49,7 @@ class Group:
     def of(
         cls, machine: MachineConfig, sips: Sequence[int], places: Sequence[Target] | Mapping[int, Sequence[Target]]
     ) -> Group:
-        """Return the group of some devices of a machine.
-
-        Parameters
-        ----------
-        machine : MachineConfig
-        sips : sequence of int
-            Its devices, in rank order.
-        places : sequence of (cube, pe), or mapping of a SIP to such a sequence
-            The PEs that hold a shard: the same on each device, or each device's own.
-
-        Raises
-        ------
-        ConfigError
-            If the machine does not have one of them.
-        """
+        """Return the group of devices in rank order, with shards on `places`: of all devices, or by device."""
         missing = [sip for sip in sips if not 0 <= sip < machine.n_sips]
         if missing or not sips or len(set(sips)) != len(sips):
             raise ConfigError(
@@ -94,11 +80,11 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """Participants that talk to each other, in the order of their numbers, and how they stand.
+class Subgroup:
+    """Participants that talk to each other, in the order of their numbers.
 
-    A collective is one lane, or several side by side that share nothing but links. The integer attributes are what
-    `kernel_args` may ask for by name.
+    A collective has one subgroup, or several at the same time that share nothing but links. The integer attributes are
+    what `kernel_args` may ask for by name.
 
     Attributes
     ----------
@@ -109,7 +95,7 @@ class Lane:
     cube_columns : int
         Cubes in a row of the machine's mesh.
     root : int, "corner" or "centre"
-        The cube that stands for its SIP, as ccl.yaml has it.
+        The root cube of each SIP, as in ccl.yaml.
     grid : Grid or None
         The grid of all participants, where ccl.yaml gives it.
     """
@@ -182,13 +168,7 @@ class Lane:
 
     @property
     def root_cube(self) -> int:
-        """The cube that stands for its SIP, counted among `cubes`.
-
-        Raises
-        ------
-        ConfigError
-            If it takes no part.
-        """
+        """The root cube of each SIP, counted among `cubes`; ConfigError if it takes no part."""
         if self.root == "corner":
             return 0
         if self.root == "centre":
@@ -209,13 +189,7 @@ class Lane:
         return self.flat_grid().h
 
     def flat_grid(self) -> Grid:
-        """Return the grid that all participants form: as given, else the devices' own, else the squarest.
-
-        Raises
-        ------
-        ConfigError
-            If their number has no grid of at least two rows and columns.
-        """
+        """Return the grid that all participants form: as given, else the devices' own, else the squarest."""
         n, given = self.world_size, self.grid
         if given is not None:
             if given.w * given.h != n:
@@ -250,3 +224,76 @@ def _sip_grid(machine: MachineConfig, sips: Sequence[int]) -> Grid:
 
 def _axes(net: SipNetwork) -> tuple[list[int], list[int]]:
     return [s // net.w for s in range(net.count)], [s % net.w for s in range(net.count)]
+
+
+# -- mappers: from the shards of a group to subgroups of participants, in the order of their numbers. What a mapper
+# counts is what `world_size` counts: devices (`leader_only`, `by_shard`), cubes (`by_cube`) or PEs (`all_pes`).
+
+Subgroups = list[tuple[Place, ...]]
+
+
+def leader_only(group: Group) -> Subgroups:
+    """Return one subgroup with the first PE of each device that holds a shard."""
+    return [tuple(shards[0] for shards in group.shards)]
+
+
+def by_shard(group: Group) -> Subgroups:
+    """Return a subgroup for each shard: the PEs that hold it, one on each device."""
+    multi_pe_sip_local(group)
+    return list(zip(*group.shards, strict=True))
+
+
+def by_cube(group: Group) -> Subgroups:
+    """Return a subgroup for each PE that a cube's shard is spread over: that PE of every cube, device by device."""
+    multi_pe_sip_local(group)
+    held = [_by_pe(shards) for shards in group.shards]
+    return [tuple(place for device in held for place in device[pe]) for pe in held[0]]
+
+
+def all_pes(group: Group) -> Subgroups:
+    """Return one subgroup with every PE that holds a shard: device by device, cube by cube."""
+    multi_pe_sip_local(group)
+    for shards in group.shards:
+        _by_pe(shards)
+    return [tuple(place for shards in group.shards for place in shards)]
+
+
+def _by_pe(shards: tuple[Place, ...]) -> dict[int, list[Place]]:
+    """Return the places of each PE number, the same PEs of every cube."""
+    found: dict[int, list[Place]] = {}
+    for place in shards:
+        found.setdefault(place[2], []).append(place)
+    cubes = {pe: [cube for _, cube, _ in places] for pe, places in found.items()}
+    if len({tuple(local) for local in cubes.values()}) > 1:
+        raise ConfigError(
+            f"the cubes of SIP {shards[0][0]} hold shards on different PEs; spread the tensor evenly over cubes and PEs"
+        )
+    return found
+
+
+# -- validators: what an algorithm requires of the shards of a group; ConfigError if that does not hold
+
+
+def single_shard_per_rank(group: Group) -> None:
+    """Require one shard on each device."""
+    for shards in group.shards:
+        if len(shards) != 1:
+            raise ConfigError(
+                f"it takes one shard on each device, and SIP {shards[0][0]} has {len(shards)}; place the tensor on one "
+                "PE (the default), or choose an algorithm with mapper by_shard"
+                if shards
+                else "it takes one shard on each device, and one has none; the tensor is empty"
+            )
+
+
+def multi_pe_sip_local(group: Group) -> None:
+    """Require shards on each device, on the same PEs as on every other."""
+    first = [place[1:] for place in group.shards[0]]
+    for shards in group.shards:
+        if not shards:
+            raise ConfigError("it takes shards on each device, and one has none; the tensor is empty")
+        if [place[1:] for place in shards] != first:
+            raise ConfigError(
+                f"it takes shards on the same PEs of each device, and SIP {shards[0][0]} holds {len(shards)} on other "
+                f"PEs than SIP {group.shards[0][0][0]} ({len(first)}); use the same DPPolicy on every device"
+            )

@@ -1,1 +1,0 @@
-"""Collective algorithms, one a file: each a list of moves that `moves.perform` carries out."""

@@ -1,0 +1,292 @@
+"""Stages of an all-reduce: rings and trees, nested, in one pipeline of steps.
+
+A ring stage leaves each member with a part of the vector, which is what the next stage reduces. A tree stage brings the
+whole vector to its root, and only the root takes part in the next stage. What a stage receives is a further source of
+the steps of the next one, and its result goes back the way that contributions came: every element is touched once on
+its way in and once on its way out, and no stage waits for the previous one to end. Only where that would make too many
+short messages does a ring end its sum in memory, and start again with the result of the next stage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from kernbench.ccl.schedule import Chunking, Span, Step, blocks, interleave
+
+Directions = tuple[str, ...]
+
+# Chunks, for each edge to the root, that a member of a tree contributes before it waits for the first result.
+LAG = 8
+# A ring forwards the pieces of the next stage, unless there are more than `MANY` in a turn of the ring, each shorter
+# than `SHORT` bytes for each of them: a message costs a PE some 20 ns, however short (fitted; 16 to 256 participants).
+SHORT, MANY = 8, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Place `rank` of a ring of `n`; pieces go to `to` and come from `source`. Two form a ring over one queue each."""
+
+    rank: int
+    n: int
+    to: str
+    source: str
+
+    @property
+    def reversed(self) -> Ring:
+        """The same ring in the other direction."""
+        return Ring(self.n - 1 - self.rank, self.n, self.source, self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A place in a tree: `depth` edges from the root, which has no parent, `height` edges above the deepest below."""
+
+    parent: str | None
+    children: Directions
+    depth: int
+    height: int = field(default=0, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairwise:
+    """Direct messages to each of `n` - 1 other participants, one after the other; no stage of an all-reduce."""
+
+    n: int
+    to: Directions
+
+
+Stage = Ring | Tree
+# Of one participant: for each stream, its stages, the innermost first. Streams share the vector in equal parts.
+Streams = Sequence[Sequence[Stage]]
+
+
+def pipeline(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
+    """Return the steps of one participant, taken from each stream in turn; no two streams may use the same queue."""
+    parts = blocks(0, n_elem, len(streams), chunking.row)
+    return interleave(*(all_reduce(stages, part, chunking) for stages, part in zip(streams, parts, strict=True)))
+
+
+def all_reduce(
+    stages: Sequence[Stage], vector: Span, chunking: Chunking, up: Directions = (), down: Directions = ()
+) -> Iterator[Step]:
+    """Yield the steps of one participant.
+
+    Parameters
+    ----------
+    stages : sequence of Ring or Tree
+        The participant's places, innermost stage first.
+    vector : tuple of int
+        First element and number of elements.
+    chunking : Chunking
+        How it is split into messages.
+    up, down : tuple of str
+        Where further contributions come from, and where results go in addition.
+    """
+    if not stages:
+        for chunk in chunking.chunks(vector):
+            yield Step(*chunk, up, local=True, complete=True, to=down, store=True)
+        return
+    stage, rest = stages[0], stages[1:]
+    if isinstance(stage, Ring):
+        yield from _ring(stage, rest, vector, chunking, up, down)
+    elif stage.parent is None:
+        yield from all_reduce(rest, vector, chunking, (*up, *stage.children), (*stage.children, *down))
+    else:
+        yield from _below(stage, stage.parent, all_reduce(rest, vector, chunking, ("taken",), ("given",)), up, down)
+
+
+def _ring(
+    ring: Ring, rest: Sequence[Stage], vector: Span, chunking: Chunking, up: Directions, down: Directions
+) -> Iterator[Step]:
+    rank, n, to, source = ring.rank, ring.n, ring.to, ring.source
+    last: list[Step] = []
+    for segment in chunking.segments(*vector, n):
+        parts = blocks(*segment, n, chunking.row)
+        apart = bool(rest) and ends_in_memory(n, len(_pieces(rest, parts[0], chunking)[0]), parts[0][1], chunking)
+        # The others' parts, in the pieces and in the order in which the next stage takes and gives them.
+        pieces = [(chunking.chunks(part),) * 2 if apart else _pieces(rest, part, chunking) for part in parts]
+        taken, given = [of[0] for of in pieces], [of[1] for of in pieces]
+        yield from (Step(*piece, up, local=True, to=(to,)) for piece in taken[rank])
+        # What starts this segment leaves before the last step of the previous segment, so that the ring is never idle.
+        yield from last
+        for step in range(1, n - 1):
+            for piece in taken[(rank - step) % n]:
+                yield Step(*piece, (*up, source), local=True, to=(to,))
+        mine = (rank + 1) % n
+        if apart:
+            yield from (Step(*piece, (*up, source), local=True, store=True) for piece in taken[mine])
+            yield from all_reduce(rest, parts[mine], chunking)
+            yield from (Step(*piece, local=True, to=(to, *down)) for piece in given[mine])
+        else:
+            yield from all_reduce(rest, parts[mine], chunking, (*up, source), (to, *down))
+        for step in range(n - 2):
+            for piece in given[(rank - step) % n]:
+                yield Step(*piece, (source,), to=(to, *down), store=True)
+        last = [Step(*piece, (source,), to=down, store=True) for piece in given[(rank + 2) % n]]
+    yield from last
+
+
+def ends_in_memory(n: int, pieces: int, part: int, chunking: Chunking) -> bool:
+    """Return whether a ring of `n` stores its sums for the next stage, instead of forwarding its `pieces`.
+
+    They would be too short, and too many. `part` is the longest [elements], the same for every member.
+    """
+    many = (n - 1) * pieces
+    return many > MANY and pieces > len(chunking.chunks((0, part))) and part * chunking.itemsize < SHORT * many * pieces
+
+
+def _pieces(stages: Sequence[Stage], vector: Span, chunking: Chunking) -> tuple[list[Span], list[Span]]:
+    """Return the pieces in which stages take a vector, and those in which they give its sum, in their order."""
+    start, size = vector
+    taken, given = _pieces_of(tuple(stages), size, chunking)
+    return [(start + at, n) for at, n in taken], [(start + at, n) for at, n in given]
+
+
+@lru_cache(maxsize=10_000)
+def _pieces_of(stages: tuple[Stage, ...], size: int, chunking: Chunking) -> tuple[list[Span], list[Span]]:
+    steps = list(all_reduce(stages, (0, size), chunking, ("taken",), ("given",)))
+    taken = [(step.start, step.size) for step in steps if "taken" in step.sources]
+    return taken, [(step.start, step.size) for step in steps if "given" in step.to]
+
+
+def _below(tree: Tree, parent: str, above: Iterable[Step], up: Directions, down: Directions) -> Iterator[Step]:
+    """Yield contributions and results in the order of the root, whose steps are `above`; results with a lag."""
+    waiting: deque[Step] = deque()
+    for step in above:
+        if "taken" in step.sources:
+            yield Step(step.start, step.size, (*up, *tree.children), local=True, to=(parent,))
+        if "given" in step.to:
+            waiting.append(Step(step.start, step.size, (parent,), to=(*tree.children, *down), store=True))
+            if len(waiting) > LAG * tree.depth:
+                yield waiting.popleft()
+    yield from waiting
+
+
+def heap_tree(rank: int, n: int, root: int = 0) -> Tree:
+    """Return the place of `rank` in the binary heap of `n` (queues parent, child_left, child_right), seen from `root`.
+
+    >>> heap_tree(1, 6)
+    Tree(parent='parent', children=('child_left', 'child_right'), depth=1)
+    >>> heap_tree(1, 6, root=4)
+    Tree(parent='child_right', children=('parent', 'child_left'), depth=1)
+    """
+    adjacent = {"parent": (rank - 1) // 2, "child_left": 2 * rank + 1, "child_right": 2 * rank + 2}
+    peers = {way: peer for way, peer in adjacent.items() if 0 <= peer < n and (rank or way != "parent")}
+    line = [root]
+    while line[-1]:
+        line.append((line[-1] - 1) // 2)
+    at, depth = rank, 0
+    while at not in line:
+        at, depth = (at - 1) // 2, depth + 1
+    depth += line.index(at)
+    if rank == root:
+        return Tree(None, tuple(peers), 0)
+    next_peer = line[line.index(rank) - 1] if rank in line else (rank - 1) // 2
+    parent = next(way for way, peer in peers.items() if peer == next_peer)
+    return Tree(parent, tuple(way for way in peers if way != parent), depth)
+
+
+def mesh_tree(rank: int, w: int, h: int, root: int, prefix: str = "") -> Tree:
+    """Return the place of `rank` in a w x h mesh without wrap, numbered row by row: along the row, then the column.
+
+    >>> mesh_tree(0, 3, 2, root=4)
+    Tree(parent='E', children=(), depth=2)
+    >>> mesh_tree(1, 3, 2, root=4, prefix="global_")
+    Tree(parent='global_S', children=('global_W', 'global_E'), depth=1)
+    """
+    (row, column), (root_row, root_column) = divmod(rank, w), divmod(root, w)
+    children = []
+    if column > 0 and column <= root_column:
+        children.append("W")
+    if column < w - 1 and column >= root_column:
+        children.append("E")
+    if column == root_column:
+        children += ["N"] if 0 < row <= root_row else []
+        children += ["S"] if root_row <= row < h - 1 else []
+    if column != root_column:
+        parent = "E" if column < root_column else "W"
+    else:
+        parent = "" if row == root_row else "S" if row < root_row else "N"
+    depth = abs(row - root_row) + abs(column - root_column)
+    return Tree(prefix + parent if parent else None, tuple(prefix + way for way in children), depth)
+
+
+def in_order_tree(rank: int, n: int, prefix: str) -> Tree:
+    """Return the place of `rank` in the in-order tree of 1 .. n-1 under 0 (queues parent, child_left, child_right)."""
+    parents, heights = _in_order(n)
+    depth, at = 0, parents[rank]
+    while at is not None:
+        at, depth = parents[at], depth + 1
+    children = tuple(
+        f"{prefix}child_{'left' if child < rank or rank == 0 else 'right'}"
+        for child, parent in enumerate(parents)
+        if parent == rank
+    )
+    return Tree(f"{prefix}parent" if rank else None, children, depth, heights[rank])
+
+
+def in_order_height(n: int) -> int:
+    """Return the edges from the root of the in-order tree to its deepest member."""
+    return _in_order(n)[1][0]
+
+
+def in_order_parent(rank: int, n: int) -> int | None:
+    """Return the parent of a member of the in-order binary tree of 1..n-1 under root 0; None for the root."""
+    if rank == 0:
+        return None
+    bit = rank & -rank
+    parent = (rank ^ bit) | bit << 1
+    return parent if parent < n else rank ^ bit
+
+
+@lru_cache(maxsize=16)
+def _in_order(n: int) -> tuple[list[int | None], list[int]]:
+    """Return each member's parent, and the edges from it to the deepest member below."""
+    parents = [in_order_parent(member, n) for member in range(n)]
+    heights = [0] * n
+    for member in range(n):
+        at, edges = member, 0
+        while (above := parents[at]) is not None:
+            at, edges = above, edges + 1
+            heights[at] = max(heights[at], edges)
+    return parents, heights
+
+
+def sip_stages(rank: int, w: int, h: int, wraps: bool) -> list[Stage]:
+    """Return the stages between devices, by queues global_E, ...: a ring for each axis that wraps, else a tree."""
+    if not wraps:
+        return [mesh_tree(rank, w, h, h // 2 * w + w // 2, "global_")] if w * h > 1 else []
+    row, column = divmod(rank, w)
+    rings: list[Stage] = [Ring(column, w, "global_E", "global_W")] if w > 1 else []
+    return rings + ([Ring(row, h, "global_S", "global_N")] if h > 1 else [])
+
+
+def cycle(rank: int, w: int, h: int) -> Ring | None:
+    """Return the place of `rank` in a Hamiltonian cycle of the w x h mesh, or None where there is none.
+
+    There is one if both sides are at least 2 and one of them is even: along column 0, back in a snake over the rest.
+
+    >>> cycle(0, 4, 2), cycle(4, 4, 2)
+    (Ring(rank=0, n=8, to='E', source='S'), Ring(rank=7, n=8, to='N', source='E'))
+    """
+    if min(w, h) < 2 or w * h % 2:
+        return None
+    turned = h % 2 == 1
+    rows, columns = (w, h) if turned else (h, w)
+    path = [(0, 0)]
+    for row in range(rows):
+        across = range(1, columns)
+        path += [(row, column) for column in (across if row % 2 == 0 else reversed(across))]
+    path += [(row, 0) for row in range(rows - 1, 0, -1)]
+    places = [(c, r) if turned else (r, c) for r, c in path]
+    here = divmod(rank, w)
+    at = places.index(here)
+    return Ring(at, len(places), _direction(here, places[(at + 1) % len(places)]), _direction(here, places[at - 1]))
+
+
+def _direction(here: tuple[int, int], there: tuple[int, int]) -> str:
+    down, right = there[0] - here[0], there[1] - here[1]
+    return {(0, 1): "E", (0, -1): "W", (1, 0): "S", (-1, 0): "N"}[down, right]
