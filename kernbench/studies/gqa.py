@@ -169,14 +169,8 @@ def algorithm_of(setting: Setting) -> Algorithm:
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    own = replace(
-        base,
-        name=f"decode merged by {base.name}",
-        mapper=mapper,
-        cost=None,
-        n_slots=setting.n_slots,
-        slot_size=setting.slot_size,
-    )
+    own = replace(base, name=f"decode merged by {base.name}", mapper=mapper, cost=None)
+    own = replace(own, n_slots=setting.n_slots, slot_size=setting.slot_size)
     if _in_tcm(base):
         return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
     return replace(own, kernel=merged_attention, kernel_args=_decode_args(base, setting))
@@ -489,7 +483,7 @@ _PANEL_CONFIG = {
 
 
 # What makes each part of a machine half as fast, and nothing else: factors of fields of the machine file.
-HALVES = {
+HALVES: dict[str, dict[str, float]] = {
     "HBM": {"cube.hbm.channel_bw_gbs": 0.5, "cube.hbm.bw_gbs": 0.5},
     "matrix engine": {"cube.pe.pe_gemm.clock_ghz": 0.5},
     "vector engine": {"cube.pe.pe_math.clock_ghz": 0.5},
@@ -540,8 +534,8 @@ class GqaStudy(Study):
             more = {MACHINE: {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
             found.append({LABELS: {"series": name}, **more, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
-            for part, factors in {"": {}, **HALVES}.items():
-                change = scaled(config, factors)
+            for part in ("", *HALVES):
+                change = scaled(config, HALVES.get(part, {}))
                 found.append({LABELS: {"series": "halving", "part": part}, MACHINE: change, **asdict(point)})
         return found
 

@@ -207,7 +207,7 @@ def run(machine: Machine, case: Case, nbytes: int) -> Probe:
         there = engine.fabric.route(src, memory)
         back = engine.fabric.back(there)
         closed = transfer.read if case.kind == "read" else transfer.write
-        alone.append(closed(*(legs(machine.graph, _nodes(route)) for route in (there, back)), nbytes, channels, offset))
+        alone.append(closed(_legs(machine, there), _legs(machine, back), nbytes, channels, offset))
         parts.append(alone[-1].measured(end))
         data = back if case.kind == "read" else there
         ways.append([*(link.name for link in data.links), memory])
@@ -310,8 +310,8 @@ def _offsets(case: Case, nbytes: int) -> Iterator[int]:
         used[memory] = used.get(memory, 0) + nbytes
 
 
-def _nodes(route: Route) -> list[str]:
-    return [route.links[0].src, *(link.dst for link in route.links)]
+def _legs(machine: Machine, route: Route) -> list[Leg]:
+    return legs(machine.graph, [route.links[0].src, *(link.dst for link in route.links)])
 
 
 def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:

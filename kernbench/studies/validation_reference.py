@@ -158,7 +158,6 @@ def _last(count: int, done: Done) -> Done:
     return once
 
 
-Done = Callable[[], None]
 _GBS = (30.0, 64.0, 77.7, 100.0, 128.0, 205.0, 256.0, 300.0)
 
 
