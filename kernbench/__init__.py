@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernbench import ccl
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
-    from kernbench.benches.run import run
+    from kernbench.benches.registry import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine.limits import Limits
@@ -49,7 +49,7 @@ _WHERE = {
     "gemm": "kernbench.studies.best_product:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
     "read": "kernbench.analysis.result:Result.load",
-    "run": "kernbench.benches.run:run",
+    "run": "kernbench.benches.registry:run",
     "session": "kernbench.runtime_api.context:session",
     "sweep": "kernbench.sweeps.sweep:sweep",
 }

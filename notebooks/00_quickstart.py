@@ -22,12 +22,12 @@
 import numpy as np
 
 import kernbench as kb
-from kernbench.analysis.timeline import timeline
+from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.viz.timeline import tile_timeline
+from kernbench.viz.roofline import tile_timeline
 
 # %% [markdown]
 # ## A machine

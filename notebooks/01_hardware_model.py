@@ -20,7 +20,7 @@
 
 # %%
 import kernbench as kb
-from kernbench.analysis.links import hottest, shares
+from kernbench.analysis.utilization import hottest, shares
 from kernbench.studies import ProbeStudy, probe
 from kernbench.viz.heatmap import link_heatmap
 

@@ -25,10 +25,10 @@ from IPython.display import display
 
 import kernbench as kb
 from kernbench.analysis.breakdown import breakdown
-from kernbench.analysis.timeline import timeline
+from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window
 from kernbench.triton_emu.testing import run_kernel
-from kernbench.viz.timeline import tile_timeline
+from kernbench.viz.roofline import tile_timeline
 
 rng = np.random.default_rng(0)
 

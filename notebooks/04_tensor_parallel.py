@@ -27,9 +27,8 @@ import pandas as pd
 
 import kernbench as kb
 from kernbench import dtensor, tp
-from kernbench.analysis.overlap import overlap
-from kernbench.tp.llama import LlamaBlock, LlamaConfig
-from kernbench.tp.reference import llama_block
+from kernbench.analysis.breakdown import overlap
+from kernbench.tp.llama import LlamaBlock, LlamaConfig, llama_block
 
 rng = np.random.default_rng(0)
 
@@ -68,7 +67,7 @@ pd.DataFrame(times).round(2)
 
 # %%
 from kernbench.tp import parallel_state as ps
-from kernbench.tp.rank_groups import rank_groups
+from kernbench.tp.parallel_state import rank_groups
 
 sizes = {"tp": 2, "cp": 1, "dp": 4}
 pd.DataFrame(

@@ -25,8 +25,7 @@ import pandas as pd
 
 import kernbench as kb
 from kernbench.ccl.testing import run_kernel_in_mock
-from kernbench.kernels.attention import attention
-from kernbench.kernels.flash import tiles
+from kernbench.kernels.attention import attention, tiles
 from kernbench.studies import gqa
 from kernbench.triton_emu.testing import run_kernel
 

@@ -24,8 +24,7 @@
 
 # %%
 import kernbench as kb
-from kernbench.sweeps.answers import effects, pareto
-from kernbench.sweeps.sensitivity import sensitivity
+from kernbench.sweeps.sensitivity import effects, pareto, sensitivity
 from kernbench.viz import sweeps as draw
 
 # By default all cores work, and a bar shows how far it is and how long it will take: quick and quiet here.

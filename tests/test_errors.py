@@ -13,9 +13,8 @@ from kernbench import errors
 from kernbench.errors import KernbenchError
 from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.study import Report, read_results
-from kernbench.sweeps.cache import Cache
-from kernbench.sweeps.store import Store
-from kernbench.tp import rank_groups
+from kernbench.sweeps.cache import Cache, Store
+from kernbench.tp import parallel_state
 from tests.repo import ROOT
 from tests.sweeps import studies
 
@@ -44,7 +43,7 @@ def test_an_indivisible_size_is_a_value_error():
 
 def test_a_bad_order_is_a_value_error():
     with pytest.raises(ValueError, match="'xp' is unknown"):
-        rank_groups.check_order("tp-xp", {"tp": 2})
+        parallel_state.check_order("tp-xp", {"tp": 2})
 
 
 # What only a mistake in the engine itself can cause.

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.analysis.breakdown import ORDER
-from kernbench.analysis.launches import calls, span
-from kernbench.analysis.result import LABELS, Result
+from kernbench.analysis.result import LABELS, Result, calls, span
 
 ABSENT = None
 
@@ -92,7 +91,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from kernbench.viz.compare import compare_html
+        from kernbench.viz.html import compare_html
 
         return compare_html(self)
 

@@ -10,11 +10,11 @@ from heapq import heapreplace
 from pathlib import Path
 from typing import Any
 
-from kernbench.analysis.causes import CREDIT, FETCH, MESSAGE, PART, READ
+from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES
 from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import Records
-from kernbench.analysis.way import Ways
-from kernbench.config.safe import write_text
+from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, Records
+from kernbench.analysis.transfer import Ways
+from kernbench.config.files import write_text
 
 Event = dict[str, Any]
 PATH = "critical path"
@@ -168,3 +168,35 @@ def _meta(name: str, pid: int, tid: int, args: Event) -> Event:
 
 def _us(ps: int) -> float:
     return ps / 1_000_000
+
+
+LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")  # the way of a tile, then messages
+
+_STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
+
+
+def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    """Return a row for each piece of work of one PE, in order of start.
+
+    Parameters
+    ----------
+    records : Records
+        Logged at tile level, to see each tile.
+    pe : (sip, cube, pe)
+    window : (start_ps, end_ps), optional
+        Only work that overlaps it.
+    """
+    rows = records.of_pe(*pe).of_kind(*ENGINE_KINDS)
+    if window:
+        rows = rows.within(*window)
+    table = [
+        {
+            "stage": _STAGE_OF[op.kind],
+            "start_ns": op.start_ps / 1000,
+            "end_ns": op.end_ps / 1000,
+            "tile": op.tile,
+            "command": op.command.name,
+        }
+        for op in rows
+    ]
+    return sorted(table, key=lambda row: (row["start_ns"], row["end_ns"], row["stage"]))

@@ -8,12 +8,81 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from kernbench.analysis.records import Causes, LinkTable
 from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
 if TYPE_CHECKING:
-    from kernbench.config.cube import Hbm
+    from kernbench.config.schema import Hbm
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of a step's time: what it was spent on, and the component or link it was spent at."""
+
+    kind: str
+    resource: str
+    ps: int
+
+
+class Ways:
+    """The routes of one run, and what crossing them costs."""
+
+    def __init__(self, causes: Causes, links: LinkTable) -> None:
+        self._causes = causes
+        self._busy = dict(zip(links.names, links.busy_ps.tolist(), strict=True))
+
+    def ends(self, route: int) -> tuple[str, str]:
+        """Return the nodes at the beginning and the end of a route."""
+        nodes, path = self._causes.nodes, self._causes.routes[route]
+        return nodes[path[0]], nodes[path[-1]]
+
+    def links(self, route: int) -> list[str]:
+        """Return the names of a route's links, in both directions."""
+        path = self._causes.routes[route]
+        return [self._name(a, b) for way in (path, path[::-1]) for a, b in pairwise(way)]
+
+    def rate_gbs(self, route: int) -> float:
+        """Return the bandwidth of the slowest link of a route."""
+        return min(bw for _, bw in self._bandwidths(self._causes.routes[route]))
+
+    def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
+        """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.
+
+        Latencies and a flit's time on each link come first, then the rest of the bytes on the slowest link; what
+        is left is queueing, of which the log does not say where: it goes to the link that was busiest.
+        """
+        path = self._causes.routes[route]
+        if reverse:
+            path = path[::-1]
+        rates = self._bandwidths(path)
+        times = [(name, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for name, bw in rates]
+        slowest = max(times, key=lambda x: x[1])
+        wanted = []
+        for a, b in pairwise(path):
+            wire, node, _ = self._causes.links[a, b]
+            wanted += [("wire", self._name(a, b), wire), ("nodes", self._causes.nodes[b], node)]
+        wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
+        wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes)))
+        found = []
+        for kind, resource, want in wanted:
+            share = min(want, ps)
+            ps -= share
+            if share:
+                found.append(Part(kind, resource, share))
+        if ps:
+            busiest = max((name for name, _ in rates), key=lambda name: self._busy.get(name, 0))
+            found.append(Part("queueing", busiest, ps))
+        return found
+
+    def _bandwidths(self, path: Sequence[int]) -> list[tuple[str, float]]:
+        return [(self._name(a, b), self._causes.links[a, b][2]) for a, b in pairwise(path)]
+
+    def _name(self, a: int, b: int) -> str:
+        return f"{self._causes.nodes[a]}->{self._causes.nodes[b]}"
+
 
 COMMAND_BYTES, ACK_BYTES = 0, 16
 PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
@@ -21,17 +90,7 @@ PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One link of a way.
-
-    Attributes
-    ----------
-    bw_gbs : float
-        Its bandwidth.
-    wire_ps : int
-        Propagation, and the wire's own latency.
-    node_ps : int
-        Overhead of the node behind it.
-    """
+    """One link of a way."""
 
     bw_gbs: float
     wire_ps: int
@@ -40,15 +99,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """How a memory serves bursts: consecutive ones lie on neighbouring channels.
-
-    Attributes
-    ----------
-    count, burst_bytes, burst_ps : int
-        Channels, size of a burst, and how long a channel takes for one.
-    access_ps : int
-        What a read pays once; occupies nothing.
-    """
+    """How a memory serves bursts: consecutive ones lie on neighbouring channels."""
 
     count: int
     burst_bytes: int
@@ -64,21 +115,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where the time of a transfer went, in ps; the parts sum to it exactly.
-
-    Attributes
-    ----------
-    wire, nodes : int
-        Latency of the links, overheads of the nodes.
-    fill : int
-        One flit's time on every link but the slowest.
-    serialization : int
-        All flits on the slowest link.
-    memory : int
-        What memory adds: channels that start later or serve slower than the links carry.
-    queueing : int
-        All the rest: waiting for other transfers.
-    """
+    """Where the time of a transfer went, in ps; the parts sum to it exactly."""
 
     wire: int = 0
     nodes: int = 0
@@ -128,14 +165,7 @@ def message(legs: Sequence[Leg], nbytes: int) -> Parts:
 
 
 def read(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
-    """Return the parts of a read alone: a command of 0 B, memory, and the data on the way back.
-
-    Notes
-    -----
-    Flit j of q leaves once its share of the m bursts is done, at a_j. A train of equal flits through FIFO links ends
-    at max over j of a_j + (q - 1 - j) d after the fill, d being the slowest link's flit time, so memory adds
-    max over j of a_j - j d. docs/model.md, M4.5 and M4.7.
-    """
+    """Return the parts of a read alone: a command of 0 B, memory, and the data on the way back."""
     data = message(back, nbytes)
     q, m = flits(nbytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
@@ -147,13 +177,7 @@ def read(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channel
 
 
 def write(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
-    """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B.
-
-    Notes
-    -----
-    Flit j arrives j d after the first; burst i of m starts when _ceil((i + 1) q / m) flits have, on its channel.
-    Memory adds what the last burst takes beyond the last flit.
-    """
+    """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B."""
     data = message(there, nbytes)
     q, m = flits(nbytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q

@@ -1,11 +1,130 @@
-"""How much of the matrix engine's rate did useful work, and how much went into padding."""
+"""How busy links and matrix engines were, and how streams share links under max-min fairness."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from kernbench.analysis.breakdown import PE_KINDS, breakdown
-from kernbench.analysis.records import Records
+from kernbench.analysis.records import LinkTable, Records
+
+
+def shares(links: LinkTable, span_ps: int) -> dict[str, float]:
+    """Return the share of `span_ps` that each link was busy, for links that were at all."""
+    busy = zip(links.names, links.busy_ps.tolist(), strict=True)
+    return {name: ps / span_ps for name, ps in busy if ps} if span_ps else {}
+
+
+def hottest(share: Mapping[str, float]) -> str:
+    """Return the link that was busy longest, the first by name (numbers as numbers) of several."""
+    return min(share, key=lambda name: (-share[name], _natural(name)))
+
+
+class Crossings:
+    """What crossed the links of a run, and when."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        causes, index = records.causes, {name: i for i, name in enumerate(records.links.names)}
+        pairs = []
+        for number, route in enumerate(causes.routes):
+            names = [causes.nodes[node] for node in route]
+            for src, dst in pairwise(names):  # in both directions: a transaction goes out and comes back
+                pairs += [(number, index[x]) for x in (f"{src}->{dst}", f"{dst}->{src}") if x in index]
+        table = np.array(pairs, np.int64).reshape(-1, 2)
+        self._route, self._link = table[:, 0], table[:, 1]
+
+    def between(self, start_ps: int, end_ps: int) -> LinkTable:
+        """Return the traffic of every link in a part of the run."""
+        table, moves, whole_ps = self._records.links, self._records.causes.moves, self._records.makespan_ps
+        if start_ps <= 0 and end_ps >= whole_ps:
+            return table
+        length = np.maximum(1, moves["end_ps"] - moves["start_ps"])
+        before, after = (np.clip((t - moves["start_ps"]) / length, 0, 1) for t in (start_ps, end_ps))
+        inside, in_all = self._crossed(after - before), self._crossed(np.ones(len(length)))
+        share = np.where(in_all > 0, inside / np.maximum(1, in_all), (end_ps - start_ps) / whole_ps)
+        busy, nbytes = (np.rint(column * share).astype(np.int64) for column in (table.busy_ps, table.nbytes))
+        return LinkTable(table.names, nbytes, busy, table.bw_gbs)
+
+    def _crossed(self, share: np.ndarray) -> np.ndarray:
+        """Return the bytes that crossed each link, of each move a share."""
+        moves, causes = self._records.causes.moves, self._records.causes
+        by_route = np.bincount(moves["route"], moves["nbytes"] * share, len(causes.routes))
+        return np.bincount(self._link, by_route[self._route], len(self._records.links.names))
+
+
+def _natural(name: str) -> list[str | int]:
+    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", name)]
+
+
+Flow = Sequence[Hashable]
+
+
+def fair_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
+    """Return the max-min fair rate of each flow.
+
+    Parameters
+    ----------
+    flows : sequence of sequence
+        The resources (links, memories) that each flow uses.
+    capacity : mapping
+        Rate of each resource, in the unit of the result.
+
+    Notes
+    -----
+    Progressive filling: all rates grow alike until a resource is full; its flows keep their rate, and the others go
+    on. The result is the only allocation in which no rate can grow but at the cost of a smaller one (Bertsekas and
+    Gallager, Data Networks, 6.5.2).
+
+    Examples
+    --------
+    >>> fair_rates([["a"], ["a", "b"], ["b"]], {"a": 10, "b": 4})
+    [8.0, 2.0, 2.0]
+    """
+    users: dict[Hashable, set[int]] = {}
+    for i, flow in enumerate(flows):
+        for resource in flow:
+            users.setdefault(resource, set()).add(i)
+    left = {resource: float(capacity[resource]) for resource in users}
+    rates = [0.0] * len(flows)
+    while users:
+        full, share = min(((r, left[r] / len(users[r])) for r in users), key=lambda item: item[1])
+        for i in users.pop(full):
+            rates[i] = share
+            for resource in set(flows[i]) & users.keys():
+                users[resource].discard(i)
+                left[resource] -= share
+                if not users[resource]:
+                    del users[resource]
+    return rates
+
+
+def drain(flows: Sequence[Flow], capacity: Mapping[Hashable, float], amount: float) -> list[float]:
+    """Return when each flow has moved `amount`, all starting at 0 and sharing fairly what ended ones leave.
+
+    Examples
+    --------
+    >>> drain([["a"], ["a", "b"], ["b"]], {"a": 10, "b": 4}, 40)
+    [5.0, 20.0, 20.0]
+    """
+    ends = [0.0] * len(flows)
+    missing = dict.fromkeys(range(len(flows)), float(amount))
+    now = 0.0
+    while missing:
+        active = list(missing)
+        rates = dict(zip(active, fair_rates([flows[i] for i in active], capacity), strict=True))
+        step = min(missing[i] / rates[i] for i in active)
+        now += step
+        for i in active:
+            missing[i] -= step * rates[i]
+            if missing[i] <= 1e-9 * amount:
+                ends[i] = now
+                del missing[i]
+    return ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +140,12 @@ class Utilization:
 
 def pe_window(records: Records, pe: tuple[int, int, int] | None = None) -> tuple[int, int]:
     """Return (start_ps, end_ps) of everything the PE did, loads included; by default of all PEs."""
-    return _span((records.of_pe(*pe) if pe else records).of_kind(*PE_KINDS))
+    return _window_span((records.of_pe(*pe) if pe else records).of_kind(*PE_KINDS))
 
 
 def composite_window(records: Records, pe: tuple[int, int, int] | None = None) -> tuple[int, int]:
     """Return (start_ps, end_ps) of the PE's composites, up to the acknowledgement of the last write."""
-    return _span((records.of_pe(*pe) if pe else records).of_kind("composite"))
+    return _window_span((records.of_pe(*pe) if pe else records).of_kind("composite"))
 
 
 def utilization(
@@ -69,7 +188,7 @@ def utilization(
     )
 
 
-def _span(rows: Records) -> tuple[int, int]:
+def _window_span(rows: Records) -> tuple[int, int]:
     if not len(rows):
         return 0, 0
     return int(rows.start_ps.min()), int(rows.end_ps.max())

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.benches.env import env_int, env_text
-from kernbench.benches.registry import bench
+from kernbench.benches.registry import bench, env_int, env_text
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.plan import devices
 from kernbench.config import AUTO
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import check
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.verify import check
 
 ALGORITHM = "intercube_allreduce"
 EXACT_IN_F16 = 2048

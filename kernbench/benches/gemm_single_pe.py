@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernbench.benches.registry import bench
 from kernbench.kernels.gemm import gemm
+from kernbench.runtime_api.bench_runner import check_product, operand
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.verify import check_product, operand
 
 M, K, N = 32, 128, 32
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from kernbench.benches.env import env_choice, env_int
-from kernbench.benches.registry import bench
+from kernbench.benches.registry import bench, env_choice, env_int
 from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.kernels.gemm import STAGINGS, gemm
+from kernbench.runtime_api.bench_runner import check_product, operand
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.verify import check_product, operand
 
 DTYPES = ("f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8")
 

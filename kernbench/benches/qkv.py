@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from kernbench.benches.env import env_int
-from kernbench.benches.registry import bench
+from kernbench.benches.registry import bench, env_int
 from kernbench.kernels.gemm import column_gemm
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import check_product, operand
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.verify import check_product, operand
 
 M, K, N = 128, 256, 128
 GPT3_D_MODEL = 12288

@@ -3,37 +3,84 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.limits import Limits
+from kernbench.topology.builder import Machine
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
+
+
+# All that the package's benches read from the environment.
+SETTINGS = (
+    "CCL_ALGORITHM", "CCL_N_ELEM", "GPT3_D_MODEL", "GPT3_QKV_TOKENS", "MATMUL_DTYPE", "MATMUL_K", "MATMUL_M",
+    "MATMUL_N", "MATMUL_VARIANT",
+)  # fmt: skip
+
+
+def env_settings() -> dict[str, str]:
+    """Return those of `SETTINGS` that are set."""
+    return {name: os.environ[name] for name in SETTINGS if name in os.environ}
+
+
+def env_text(name: str, default: str) -> str:
+    """Return the environment variable `name`, which is one of `SETTINGS`."""
+    assert name in SETTINGS, name
+    return os.environ.get(name, default)
+
+
+def env_int(name: str, default: int) -> int:
+    """Return the environment variable `name` as an integer of at least 1."""
+    text = env_text(name, str(default))
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ConfigError(f"environment: {name} = {text!r} must be an integer >= 1")
+    return int(text)
+
+
+@contextmanager
+def env_set(name: str, value: str | None) -> Iterator[None]:
+    """Have the environment variable `name` for a while; with None, leave it as it is."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+
+
+def env_choice(name: str, default: str, known: Sequence[str]) -> str:
+    """Return the environment variable `name`, one of `known`."""
+    text = env_text(name, default)
+    if text not in known:
+        raise ConfigError(f"environment: {name} = {text!r} is unknown; known: {', '.join(known)}")
+    return text
+
 
 Run = Callable[["RuntimeContext"], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A named bench; calling it runs it.
-
-    Attributes
-    ----------
-    name, description : str
-        For `kernbench list`.
-    run : callable
-        `run(torch)`.
-    is_milestone : bool
-        Whether it regenerates a report on machines of its own, and so may ask nothing of the one it is given.
-    takes_algorithm : bool
-        Whether it does a collective by the algorithm that the environment's CCL_ALGORITHM names.
-    """
+    """A named bench; calling it runs it."""
 
     name: str
     description: str
@@ -130,13 +177,7 @@ def benches() -> list[Bench]:
 
 
 def _load() -> None:
-    """Import the benches of the package, which register themselves.
-
-    Raises
-    ------
-    ConfigError
-        If a module registers nothing.
-    """
+    """Import the benches of the package, which register themselves."""
     import kernbench.benches as package
 
     for module in pkgutil.iter_modules(package.__path__):
@@ -170,3 +211,46 @@ def _kebab(name: str) -> str:
 
 def _where(run: Run) -> str:
     return f"{run.__module__}:{getattr(run, '__qualname__', run)}"
+
+
+def run(
+    bench: str | Callable[[RuntimeContext], object],
+    machine: Machine | str | Path | Mapping[str, Any] | None = None,
+    *,
+    data: bool = False,
+    log: str = "operation",
+    device: DeviceSelector | str | None = None,
+    limits: Limits | Mapping[str, float] | None = None,
+) -> BenchResult:
+    """Run a bench and return what came of it.
+
+    Parameters
+    ----------
+    bench : str or callable
+        A name (see `kernbench list benches`), a path "pkg.mod:run", or a function of the torch-like namespace.
+    machine : Machine, path, mapping, optional
+        As for `kb.load`.
+    data : bool
+        Compute values, too, so that the bench checks them.
+    log : str
+        What the result can tell: "off", "operation" or "tile".
+    device : DeviceSelector or str, optional
+        "all" or "sip:N": the device that is current at first.
+    limits : Limits or mapping, optional
+        How much the run may take, as for `kb.session`.
+
+    Raises
+    ------
+    TypeError
+        If the bench is a generator or a coroutine.
+    """
+    found = resolve(bench) if isinstance(bench, str) else bench
+    check_plain(found, "bench")
+    return run_bench(
+        topology=machine,
+        bench_fn=found,
+        device=device,
+        data=data,
+        log=log,
+        limits=limits,
+    )

@@ -8,8 +8,8 @@ import numpy as np
 
 from kernbench.benches.registry import bench
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import check, operand
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.verify import check, operand
 
 if TYPE_CHECKING:
     from kernbench.triton_emu.tl_context import TLContext

@@ -9,7 +9,7 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 from kernbench.errors import ConfigError
-from kernbench.topology.sips import SipNetwork
+from kernbench.topology.mesh import SipNetwork
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig

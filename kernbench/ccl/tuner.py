@@ -19,7 +19,7 @@ from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.group import Group, Target
 from kernbench.ccl.plan import Plan, plan, plan_group
-from kernbench.config.safe import damaged, read_json, write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:

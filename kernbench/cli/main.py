@@ -9,18 +9,10 @@ from collections.abc import Sequence
 import click
 
 from kernbench import build
-from kernbench.cli.cache import cache
-from kernbench.cli.choose import ccl, gemm
-from kernbench.cli.compare import compare
 from kernbench.cli.lab import lab, web
-from kernbench.cli.listing import list_
-from kernbench.cli.milestone import milestone
-from kernbench.cli.new import new
-from kernbench.cli.probe import probe
-from kernbench.cli.run import run
-from kernbench.cli.show import show
-from kernbench.cli.sweep import sweep
-from kernbench.cli.validate import validate
+from kernbench.cli.machine import compare, list_, new, show, validate
+from kernbench.cli.reports import cache, milestone, sweep
+from kernbench.cli.run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
@@ -51,13 +43,7 @@ for command in (run, compare, gemm, ccl, list_, milestone, probe, sweep, cache, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; errors are lines on stderr.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name; by default those of the process.
-    """
+    """Run the command line and return its exit status; errors are lines on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None and "" not in sys.path:
         sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.causes import READ, WRITE
+from kernbench.analysis.records import READ, WRITE
 from kernbench.components.command import Load, Run, Store
 from kernbench.components.jobs import Job
 from kernbench.sim_engine.op_log import KIND

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.components.access import requests
 from kernbench.components.command import Run
 from kernbench.components.queues import Queue, RecvJob, Slot
-from kernbench.config.cube import PeIpcqConfig
+from kernbench.config.schema import PeIpcqConfig
 from kernbench.errors import KernelError
 from kernbench.sim_engine.network import QUEUE
 from kernbench.sim_engine.op_log import KIND

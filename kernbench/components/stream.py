@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis.causes import READ, WRITE
+from kernbench.analysis.records import READ, WRITE
 from kernbench.components.command import Ref
 from kernbench.components.jobs import TileJob
 from kernbench.components.source import Source

@@ -1,11 +1,10 @@
 """Configuration: machine files and ccl.yaml, validated with all faults of a file at once."""
 
 from kernbench.config.ccl import AUTO, COLLECTIVES, CclConfig, CclEntry
-from kernbench.config.cube import PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
 from kernbench.config.editor import json_schema
 from kernbench.config.files import default_ccl_path, find, load_yaml, preset_path, presets
 from kernbench.config.read import read_ccl, read_machine
-from kernbench.config.schema import MachineConfig
+from kernbench.config.schema import MachineConfig, PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
 
 __all__ = [
     "AUTO", "COLLECTIVES", "CclConfig", "CclEntry", "MachineConfig", "PeGemmConfig", "PeMathConfig", "PeMmuConfig",

@@ -15,8 +15,7 @@ from kernbench.config.ccl import CclConfig
 from kernbench.config.ccl_rules import broken as broken_ccl
 from kernbench.config.ccl_rules import misfits
 from kernbench.config.faults import Fault, dotted, found, key, model_at, unknown
-from kernbench.config.files import default_ccl_path, load_yaml, preset_path, presets, read_yaml
-from kernbench.config.parse import parse_yaml, problem
+from kernbench.config.files import default_ccl_path, load_yaml, parse_yaml, preset_path, presets, problem, read_yaml
 from kernbench.config.rules import broken
 from kernbench.config.schema import MachineConfig
 from kernbench.config.values import Model, keys
@@ -31,21 +30,7 @@ _Config = TypeVar("_Config", bound=Model)
 def read_machine(
     source: str | Path | Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str] = ()
 ) -> MachineConfig:
-    """Return the validated machine of a file, or of a mapping with a file's content.
-
-    Parameters
-    ----------
-    source : str, Path or mapping
-        With `base: NAME` it states only what differs from that preset.
-    overrides : mapping of path to value, or sequence of "path=value"
-        `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`; values of the latter are YAML. The value of a group of
-        keys takes the place of the whole group.
-
-    Raises
-    ------
-    ConfigError
-        With every fault, one a line: file, key, value, what was expected.
-    """
+    """Return the validated machine of a file, or of a mapping with a file's content."""
     draft = Draft.of(source, "machine")
     draft.rest_on_base()
     draft.override(overrides)
@@ -53,20 +38,7 @@ def read_machine(
 
 
 def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
-    """Return the validated content of a ccl.yaml.
-
-    Parameters
-    ----------
-    source : str, Path, mapping or CclConfig
-        A file, a mapping with a file's content, or what was read before.
-    machine : MachineConfig, optional
-        What it has to fit.
-
-    Raises
-    ------
-    ConfigError
-        With every fault, one a line: file, key, value, what was expected.
-    """
+    """Return the validated content of a ccl.yaml."""
     if isinstance(source, CclConfig):
         faults = [f"ccl: {fault.text}" for fault in (misfits(source, machine) if machine is not None else ())]
         if faults:
@@ -182,22 +154,7 @@ class Draft:
         example: Callable[[], Mapping[str, Any]],
         rules: Callable[[_Config], Iterable[Fault]],
     ) -> _Config:
-        """Return the configuration.
-
-        Parameters
-        ----------
-        model : type
-            Its keys and their bounds.
-        example : callable
-            Returns a right configuration, complete.
-        rules : callable
-            Yields the faults that lie between keys.
-
-        Raises
-        ------
-        ConfigError
-            With every fault, in the order of the file.
-        """
+        """Return the configuration."""
         config = accepted(model, self.content)
         if config is not None:
             wrong = list(rules(config))

@@ -5,11 +5,288 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from kernbench.config.cost import Cost
-from kernbench.config.cube import Cpu, Cube, Transit
-from kernbench.config.values import Count, Gbs, Model, Ns, Version, described
+from kernbench.config.values import (
+    NOT_EMPTY,
+    BurstBytes,
+    Bytes,
+    Count,
+    Cycles,
+    Gbs,
+    Ghz,
+    Gib,
+    Impl,
+    Kib,
+    Mib,
+    Mm,
+    Model,
+    Ns,
+    NsPerMm,
+    Place,
+    Point,
+    PowerOfTwo,
+    Proxy,
+    Share,
+    Side,
+    Unit,
+    Version,
+    described,
+)
+from kernbench.units import GIB
+
+Pj = Annotated[Proxy, Unit("pJ")]
+PjPerBit = Annotated[Proxy, Unit("pJ/bit")]
+PjPerBitMm = Annotated[Proxy, Unit("pJ/bit/mm")]
+Um2 = Annotated[Proxy, Unit("um2")]
+Mm2 = Annotated[Proxy, Unit("mm2")]
+Mm2PerMib = Annotated[Proxy, Unit("mm2/MiB")]
+Mm2PerGbs = Annotated[Proxy, Unit("mm2 per GB/s")]
+
+
+class Energy(Model):
+    """Energy of what is done and moved; what a machine takes while it waits is not in it."""
+
+    mac_f16_pj: Pj = described("A multiply-accumulate of float16")
+    mac_bf16_pj: Pj = described("Of bfloat16")
+    mac_f8_pj: Pj = described("Of float8_e4m3fn and float8_e5m2")
+    mac_i8_pj: Pj = described("Of int8")
+    mac_f32_pj: Pj = described("Of float32")
+    tcm_pj_per_bit: PjPerBit = described("Read or written in a TCM")
+    sram_pj_per_bit: PjPerBit = described("Read or written in a cube's SRAM")
+    hbm_pj_per_bit: PjPerBit = described("Read or written in HBM, interface included")
+    router_pj_per_bit: PjPerBit = described("Through a router")
+    wire_pj_per_bit_mm: PjPerBitMm = described("Over a wire of the mesh between routers")
+    ucie_pj_per_bit: PjPerBit = described("Over a UCIe link, both ports together")
+    sip_link_pj_per_bit: PjPerBit = described("From SIP to SIP")
+    pcie_pj_per_bit: PjPerBit = described("Between a SIP and the PCIe switch")
+
+
+class Area(Model):
+    """Silicon of the cubes' dies and the IO chiplets; memory stacks are not in it."""
+
+    mac_um2: Um2 = described("A multiplier and its accumulator, for f16")
+    pe_mm2: Mm2 = described("The rest of a PE: CPU, scheduler, DMA, vector engine")
+    tcm_mm2_per_mib: Mm2PerMib = described("TCM")
+    sram_mm2_per_mib: Mm2PerMib = described("SRAM of a cube")
+    router_mm2_per_gbs: Mm2PerGbs = described("A router, by the bandwidth of a link")
+    hbm_mm2_per_gbs: Mm2PerGbs = described("Controllers and interface of the HBM, by its bandwidth")
+    ucie_mm2_per_gbs: Mm2PerGbs = described("A UCIe port, by its bandwidth each way")
+    sip_link_mm2_per_gbs: Mm2PerGbs = described("One end of a link between SIPs, by its bandwidth each way")
+    io_mm2: Mm2 = described("The rest of an IO chiplet")
+
+
+class Cost(Model):
+    """Energy and area of parts."""
+
+    energy: Energy
+    area: Area
+
+
+class Part(Model):
+    """A part that a component models."""
+
+    impl: Impl = described("Registered name of the component, or a dotted path pkg.mod:Class")
+
+
+class Transit(Part):
+    """A part that messages pass through."""
+
+    overhead_ns: Ns = described("Added to the latency of every flit; occupies nothing")
+
+
+class Cpu(Part):
+    """A control processor: a serial server."""
+
+    service_ns: Ns = described("Occupied for this long by each launch or map message")
+
+
+class PeLayout(Model):
+    """Where the PEs of a cube stand."""
+
+    pe_per_corner: Side = described("PEs in each corner")
+    corners: Annotated[tuple[Literal["NW", "NE", "SW", "SE"], ...], NOT_EMPTY] = described(
+        "Corners with PEs: NW on row 0, NE on row 1, SW on row rows-2, SE on row rows-1"
+    )
+    pe_routers: Annotated[tuple[Place, ...], NOT_EMPTY] | None = described(
+        "[row, column] of the router of each PE; takes the place of the corners", default=None
+    )
+
+
+class Noc(Model):
+    """The router mesh of a cube."""
+
+    rows: Side = described("Rows of routers; row 0 is north")
+    cols: Side = described("Columns of routers; column 0 is west")
+    pitch_mm: Mm = described("Distance between neighbouring routers")
+    removed: tuple[Place, ...] = described("[row, column] of the places without a router")
+    link_bw_gbs: Gbs = described("Each link between routers, each way")
+    router: Transit
+
+
+class Ucie(Part):
+    """UCIe ports on the four sides of a cube."""
+
+    connections: Side = described("Connections on each side")
+    bw_gbs: Gbs = described("Each connection from port to port, each way")
+    router_bw_gbs: Gbs = described("Between a port and its router, each way")
+    port_ns: Ns = described("Latency of each port: a crossing passes two")
+
+
+class MCpu(Cpu):
+    """The management CPU of a cube."""
+
+    pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
+    bw_gbs: Gbs = described("To its router, each way")
+
+
+class Hbm(Part):
+    """The HBM stack of a cube, one slice for each PE."""
+
+    size_gib: Gib = described("The whole stack; a slice is size // PEs")
+    channels: PowerOfTwo = described("Pseudo channels of a slice")
+    channel_bw_gbs: Gbs = described("Each pseudo channel")
+    burst_bytes: BurstBytes = described("Served as one piece by a channel")
+    turnaround_ns: Ns = described("When a channel changes between reading and writing")
+    access_ns: Ns = described("From the service of a burst to its data")
+    efficiency: Share = described("Share of the channels' bandwidth that is reached")
+    gather: Literal["packed", "strided"] = described(
+        "How a tile lies in memory: contiguously, or in the lines of the row-major matrix"
+    )
+    bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
+
+    @property
+    def slice_gbs(self) -> float:
+        """Bandwidth of a slice [B/ns]."""
+        return self.channels * self.channel_bw_gbs * self.efficiency
+
+    def slice_bytes(self, pes: int) -> int:
+        """Return the bytes of each slice of a cube with `pes` PEs."""
+        return round(self.size_gib * GIB) // pes
+
+
+class Sram(Part):
+    """The shared SRAM of a cube."""
+
+    size_mib: Mib = described("For each cube")
+    bw_gbs: Gbs = described("To its router, each way")
+    pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
+
+
+class PeCpuConfig(Part):
+    """The control processor of a PE."""
+
+    command_ns: Ns = described("For each command issued, and each launch taken")
+    bw_gbs: Gbs = described("To its router, each way")
+
+
+class PeSchedulerConfig(Part):
+    """What cuts a composite command into tiles."""
+
+    tile_ns: Ns = described("For each tile, hidden behind the tile before")
+
+
+class PeDmaConfig(Part):
+    """What moves data between TCM and other memories."""
+
+    bw_gbs: Gbs = described("To its router, each way")
+    outstanding_reads: Count = described("Requests of the read channel under way at once")
+    outstanding_writes: Count = described("Requests of the write channel under way at once")
+
+
+class PeFetchStoreConfig(Part):
+    """What moves tiles between TCM and the engines, at the speed of the TCM's ports."""
+
+
+class MacsPerCycle(Model):
+    """Multiply-accumulates per cycle, by type of operand."""
+
+    f16: Count = described("For float16")
+    bf16: Count = described("For bfloat16")
+    f8: Count = described("For float8_e4m3fn and float8_e5m2")
+    i8: Count = described("For int8")
+    f32: Count = described("For float32")
+
+
+class Tile(Model):
+    """The tile of the matrix engine, in elements."""
+
+    m: Count = described("Rows of the first operand and of the result")
+    k: Count = described("The dimension that is summed over")
+    n: Count = described("Columns of the second operand and of the result")
+
+
+class PeGemmConfig(Part):
+    """The matrix engine."""
+
+    clock_ghz: Ghz = described("Clock of the matrix engine")
+    macs_per_cycle: MacsPerCycle
+    tile: Tile
+
+
+class PeMathConfig(Part):
+    """The vector engine."""
+
+    clock_ghz: Ghz = described("Clock of the vector engine")
+    lanes_16bit: Count = described("Values of up to 16 bits in a cycle")
+    lanes_32bit: Count = described("Values of 32 bits in a cycle; accumulators are 32 bits wide")
+    slow_op_cycles: Cycles = described("For exp, log, sqrt, division, sin, cos, per element and lane")
+
+
+class PeTcmConfig(Part):
+    """The memory of a PE. The *_mb keys count MiB."""
+
+    size_mb: Mib = described("Tile buffers, kernel scratch, and the rest for operands, handles and rings")
+    tile_buffer_mb: Mib = described("Buffers of streamed tiles")
+    kernel_scratch_mb: Mib = described("Scratch of kernels")
+    scratch_result_kib: Kib = described("Results up to this size lie in scratch")
+    read_bw_gbs: Gbs = described("The read port")
+    write_bw_gbs: Gbs = described("The write port")
+    buffers_per_operand: Count = described("Tiles of each streamed operand that are fetched ahead")
+    stage_buffers: Count = described("Tiles between the later stages of the pipeline")
+
+
+class PeMmuConfig(Part):
+    """Address translation of a PE."""
+
+    lookup_ns: Ns = described("For each request")
+
+
+class PeIpcqConfig(Part):
+    """Queues between PEs."""
+
+    n_slots: Count = described("Slots of a ring: one ring for each direction")
+    slot_bytes: Bytes = described("Each slot")
+    credit_bytes: Bytes = described("The message that gives a slot back to the sender")
+    sram_setup_ns: Ns = described("Once per access to a ring in SRAM")
+    hbm_setup_ns: Ns = described("Once per access to a ring in HBM")
+
+
+class Pe(Model):
+    """A processing element."""
+
+    pe_cpu: PeCpuConfig
+    pe_scheduler: PeSchedulerConfig
+    pe_dma: PeDmaConfig
+    pe_fetch_store: PeFetchStoreConfig
+    pe_gemm: PeGemmConfig
+    pe_math: PeMathConfig
+    pe_tcm: PeTcmConfig
+    pe_mmu: PeMmuConfig
+    pe_ipcq: PeIpcqConfig
+
+
+class Cube(Model):
+    """An HBM stack with the die under it."""
+
+    propagation_ns_per_mm: NsPerMm = described("Of wires on the die and on the interposer")
+    pe_layout: PeLayout
+    noc: Noc
+    ucie: Ucie
+    m_cpu: MCpu
+    hbm: Hbm
+    sram: Sram
+    pe: Pe
 
 
 class Sips(Model):

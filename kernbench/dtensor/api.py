@@ -9,10 +9,9 @@ import numpy as np
 
 from kernbench.dtensor import ops
 from kernbench.dtensor.device_mesh import DeviceMesh
-from kernbench.dtensor.local import COLUMNS, cut, on_device
-from kernbench.dtensor.local import empty as empty_part
 from kernbench.dtensor.placements import Placement, Replicate, Shard, local_part, normalized
-from kernbench.dtensor.redistribute import redistribute
+from kernbench.dtensor.redistribute import COLUMNS, cut, on_device, redistribute
+from kernbench.dtensor.redistribute import empty as empty_part
 from kernbench.dtypes import DType, float32
 from kernbench.errors import PlacementError, quote
 from kernbench.kernels.partition import chunk

@@ -2,44 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, SupportsFloat
 
-from kernbench.dtensor import rules
-from kernbench.dtensor.local import COLUMNS, empty, on_device, places_of, policy_of, relaid
-from kernbench.dtensor.placements import Partial, Placement, Replicate
-from kernbench.dtensor.scalar import scalar
+from kernbench.dtensor.placements import Partial, Placement, Replicate, Shard
+from kernbench.dtensor.redistribute import COLUMNS, empty, on_device, places_of, policy_of, relaid, scalar
 from kernbench.errors import PlacementError, quote
-from kernbench.kernels import parts as kernels
-from kernbench.kernels.linear import linear
+from kernbench.kernels import elementwise as kernels
+from kernbench.kernels.gemm import linear
 from kernbench.runtime_api.device_tensor import DeviceTensor
 
 if TYPE_CHECKING:
     from kernbench.dtensor.api import DTensor
 
 
+Rule = tuple[tuple[Placement, ...], Placement]  # what the operands have to be, and what the result is then
+Bytes = Callable[[int, Placement, Placement], float]
+
+R, P = Replicate(), Partial()
+MATMUL: tuple[Rule, ...] = (
+    ((R, R), R),
+    ((Shard(0), R), Shard(0)),
+    ((R, Shard(1)), Shard(1)),
+    ((Shard(1), Shard(0)), P),
+    ((P, R), P),
+    ((R, P), P),
+)
+
+
+def elementwise(ndim: int, operands: int, linear: bool) -> tuple[Rule, ...]:
+    """Return the rules of an operation that works element by element on `operands` tensors of one shape.
+
+    `linear`: the operation of summands sums to the operation of the sums, as for adding.
+    """
+    same: list[Placement] = [R, *(Shard(dim) for dim in range(ndim)), *([P] if linear else [])]
+    return tuple(((placement,) * operands, placement) for placement in same)
+
+
+def multiply(ndim: int) -> tuple[Rule, ...]:
+    """Return the rules of an element-wise product: one factor may be a summand."""
+    return (*elementwise(ndim, 2, linear=False), ((P, R), P), ((R, P), P))
+
+
+def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> float:
+    """Return the bytes that a rank sends to change one operand of `nbytes` in all; infinite where there is no way.
+
+    A local step is free; a ring's share is counted for the rest.
+    """
+    if source == target or isinstance(source, Replicate):
+        return 0.0
+    if isinstance(target, Partial):
+        return float("inf")
+    share = nbytes * (ranks - 1) / ranks
+    match source, target:
+        case Shard(), Shard():
+            return share / ranks
+        case Partial(), Replicate():
+            return 2 * share
+    return share
+
+
+def choose(
+    rules: Sequence[Rule], operands: Sequence[Placement], nbytes: Sequence[float], ranks: int
+) -> tuple[tuple[Placement, ...], Placement]:
+    """Return the rule to which the operands come with fewest bytes moved; the first of equals.
+
+    >>> choose(MATMUL, (Shard(1), R), (1.0, 1.0), 4)
+    ((Shard(dim=1), Shard(dim=0)), Partial(sum))
+    """
+
+    def cost(rule: Rule) -> float:
+        return sum(moved(a, b, n, ranks) for a, b, n in zip(operands, rule[0], nbytes, strict=True))
+
+    exact = [rule for rule in rules if rule[0] == tuple(operands)]
+    return exact[0] if exact else min(rules, key=cost)
+
+
 def matmul(a: DTensor, b: DTensor) -> DTensor:
     """Return a @ b of two matrices."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
-    (x, y), result = _aligned([a, b], rules.MATMUL)
+    (x, y), result = _aligned([a, b], MATMUL)
     return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]))
 
 
 def add(a: DTensor, b: DTensor) -> DTensor:
     """Return a + b, element by element."""
-    return _binary("add", a, b, rules.elementwise(a.dim(), 2, linear=True))
+    return _binary("add", a, b, elementwise(a.dim(), 2, linear=True))
 
 
 def mul(a: DTensor, b: DTensor) -> DTensor:
     """Return a * b, element by element."""
-    return _binary("mul", a, b, rules.multiply(a.dim()))
+    return _binary("mul", a, b, multiply(a.dim()))
 
 
 def unary(name: str, a: DTensor) -> DTensor:
     """Return a function of each element: "relu", "silu" or "gelu"."""
-    (x,), result = _aligned([a], rules.elementwise(a.dim(), 1, linear=False))
+    (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
     return _wrapped(_each(name, [x]), a, result, a.shape)
 
 
@@ -65,24 +125,21 @@ def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
     return _wrapped(out, a, a.placements, a.shape)
 
 
-def _binary(name: str, a: DTensor, b: DTensor, allowed: Sequence[rules.Rule]) -> DTensor:
+def _binary(name: str, a: DTensor, b: DTensor, allowed: Sequence[Rule]) -> DTensor:
     if a.shape != b.shape:
         raise PlacementError(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ; they have to be equal")
     (x, y), result = _aligned([a, b], allowed)
     return _wrapped(_each(name, [x, y]), a, result, a.shape)
 
 
-def _aligned(
-    tensors: Sequence[DTensor], allowed: Sequence[rules.Rule]
-) -> tuple[list[DeviceTensor], tuple[Placement, ...]]:
+def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[DeviceTensor], tuple[Placement, ...]]:
     """Return the parts of the operands, redistributed by the best rule of each axis, and the result's placements."""
     mesh = tensors[0].device_mesh
     if any(t.device_mesh != mesh for t in tensors):
         raise PlacementError(f"operands on different meshes: {', '.join(str(t.device_mesh) for t in tensors)}")
     nbytes = [float(t.to_local().element_size()) * _count(t.shape) for t in tensors]
     chosen = [
-        rules.choose(allowed, [t.placements[axis] for t in tensors], nbytes, mesh.shape[axis])
-        for axis in range(mesh.ndim)
+        choose(allowed, [t.placements[axis] for t in tensors], nbytes, mesh.shape[axis]) for axis in range(mesh.ndim)
     ]
     aligned = [t.redistribute(placements=[rule[0][i] for rule in chosen]) for i, t in enumerate(tensors)]
     return [on_device(t.to_local()) for t in aligned], tuple(rule[1] for rule in chosen)

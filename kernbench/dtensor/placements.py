@@ -72,13 +72,7 @@ class Move:
 
 
 def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[Placement, ...]:
-    """Return `placements` with dims counted from the front.
-
-    Raises
-    ------
-    PlacementError
-        If there is not one for each of the `axes`, or a dim does not exist.
-    """
+    """Return `placements` with dims counted from the front."""
     if isinstance(placements, Replicate | Shard | Partial):
         raise PlacementError(
             f"placements = {placements}: expected a list with one placement for each axis of the mesh: [{placements}]"

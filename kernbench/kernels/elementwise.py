@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+from kernbench.errors import KernelError
 from kernbench.kernels.partition import blocks
-from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096
@@ -46,3 +49,71 @@ def gelu(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TL
         x = tl.load(x_ptr + start, shape=(size,)).to(tl.float32)
         inner = x * tl.fma(x * x, 0.044715, 1.0)
         tl.store(out_ptr + start, x * tl.sigmoid(inner * 1.5957691216057308))
+
+
+Parts = Mapping[tuple[int, int], Sequence[tuple[int, int]]]  # (cube, PE) to (first element, elements)
+
+FUNCTIONS: dict[str, Callable[..., Tile]] = {
+    "add": lambda _tl, x, y: x + y,
+    "mul": lambda _tl, x, y: x * y,
+    "relu": lambda tl, x: tl.maximum(x, 0.0),
+    "silu": lambda tl, x: x * tl.sigmoid(x),
+    "gelu": lambda tl, x: x * tl.sigmoid(x * tl.fma(x * x, 0.044715, 1.0) * 1.5957691216057308),
+}
+
+
+def elementwise(name: str, operands: Sequence[Pointer], out_ptr: Pointer, parts: Parts, *, tl: TLContext) -> None:
+    """Write a function of the operands, all of which lie alike, to out; computed in f32."""
+    if name not in FUNCTIONS:
+        raise KernelError(f"function {name!r} is unknown; known: {', '.join(FUNCTIONS)}")
+    for first, n in parts.get((int(tl.program_id(1)), int(tl.program_id(0))), ()):
+        for at in range(first, first + n, BLOCK):
+            size = min(BLOCK, first + n - at)
+            tiles = [tl.load(ptr + at, shape=(size,)).to(tl.float32) for ptr in operands]
+            tl.store(out_ptr + at, FUNCTIONS[name](tl, *tiles))
+
+
+def swiglu(gate_ptr: Pointer, up_ptr: Pointer, out_ptr: Pointer, n: int, block: int = 4096, *, tl: TLContext) -> None:
+    """Write silu(gate) up to out, element by element over n values, computed in f32."""
+    for start, size in blocks(n, block, tl):
+        gate = tl.load(gate_ptr + start, shape=(size,)).to(tl.float32)
+        up = tl.load(up_ptr + start, shape=(size,)).to(tl.float32)
+        tl.store(out_ptr + start, gate * tl.sigmoid(gate) * up)
+
+
+def rotate(first: Tile, second: Tile, cos: Tile, sin: Tile, tl: TLContext) -> tuple[Tile, Tile]:
+    """Return (first cos - second sin, second cos + first sin), in f32."""
+    return tl.fma(first, cos, second * sin * -1.0), tl.fma(second, cos, first * sin)
+
+
+def rotary(
+    x_ptr: Pointer,
+    cos_ptr: Pointer,
+    sin_ptr: Pointer,
+    out_ptr: Pointer,
+    tokens: int,
+    heads: int,
+    head_dim: int,
+    block: int = 64,
+    *,
+    tl: TLContext,
+) -> None:
+    """Write x[tokens, heads, head_dim], rotated by the angles of its tokens, to out.
+
+    cos and sin are [tokens, head_dim / 2]: tables, as inference engines keep them. Blocks of tokens of one head go
+    round the programs.
+    """
+    half = head_dim // 2
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    units = [(start, head) for start in range(0, tokens, block) for head in range(heads)]
+    for start, head in units[program::programs]:
+        size = min(block, tokens - start)
+        cos = tl.load(cos_ptr + start * half, shape=(size, half)).to(tl.float32)
+        sin = tl.load(sin_ptr + start * half, shape=(size, half)).to(tl.float32)
+        at = ((start + tl.arange(0, size)[:, None]) * heads + head) * head_dim + tl.arange(0, half)[None, :]
+        first = tl.load(x_ptr + at).to(tl.float32)
+        second = tl.load(x_ptr + (at + half)).to(tl.float32)
+        low, high = rotate(first, second, cos, sin, tl)
+        tl.store(out_ptr + at, low)
+        tl.store(out_ptr + (at + half), high)

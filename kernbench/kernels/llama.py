@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernbench.kernels.partition import blocks
-from kernbench.kernels.placed import At
-from kernbench.kernels.rotary import rotate
+from kernbench.kernels.elementwise import rotate
+from kernbench.kernels.partition import At, blocks
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 

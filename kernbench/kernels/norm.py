@@ -56,3 +56,10 @@ def layernorm(
         x = x - tl.sum(x, axis=1, keep_dims=True) * (1 / cols)
         variance = tl.sum(x * x, axis=1, keep_dims=True) * (1 / cols)
         tl.store(out_ptr + start * cols, tl.fma(x * tl.rsqrt(variance + eps), weight, bias))
+
+
+def softmax(x_ptr: Pointer, out_ptr: Pointer, rows: int, cols: int, block_rows: int = 8, *, tl: TLContext) -> None:
+    """Write softmax(x) along rows to out, computed in f32."""
+    for start, size in blocks(rows, block_rows, tl):
+        x = tl.load(x_ptr + start * cols, shape=(size, cols)).to(tl.float32)
+        tl.store(out_ptr + start * cols, tl.softmax(x, dim=1))

@@ -9,13 +9,233 @@ Striped Attention (2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
 
 from kernbench.errors import KernelError
-from kernbench.kernels.attention import load_kv
-from kernbench.kernels.flash import Flash, Span, causal_mask, column, tiles, visible
+from kernbench.kernels.attention import (
+    NEG,
+    Flash,
+    Running,
+    Span,
+    causal_mask,
+    column,
+    load_kv,
+    over_memory,
+    tiles,
+    visible,
+)
+from kernbench.kernels.partition import blocks
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
+
+EXTRA = 2  # m and l
+BLOCK = 32
+HELD_BYTES = 256 * 1024  # of running states in TCM at a time: a quarter of the kernel's scratch
+
+
+def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
+    """Return the part that stands for both `x` and `y`: the operator of a reduction.
+
+    m = max(mx, my); the rest is x e^(mx - m) + y e^(my - m), the same bits whichever comes first.
+    """
+    is_m = tl.arange(0, x.shape[1])[None, :] == 0
+    mx, my = (tl.sum(tl.where(is_m, part, 0.0), axis=1, keep_dims=True) for part in (x, y))
+    m, of_x, of_y = _weights(mx, my, tl)
+    return tl.where(is_m, m, x * of_x + y * of_y)
+
+
+def _weights(mx: Tile, my: Tile, tl: TLContext) -> tuple[Tile, Tile, Tile]:
+    """Return the larger of two scaled maxima, and what the sums that belong to each are multiplied by."""
+    m = tl.maximum(mx, my)
+    return m, tl.exp(mx - m), tl.exp(my - m)
+
+
+def store_part(ptr: Pointer, state: Running | None, rows: int, head_dim: int, tl: TLContext) -> None:
+    """Write a running softmax (None: the identity) as a part to `ptr`."""
+    width = head_dim + EXTRA
+    if state is None:
+        tl.store(ptr, tl.where(tl.arange(0, width)[None, :] == 0, tl.full((rows, width), NEG, tl.float32), 0.0))
+        return
+    at = tl.arange(0, rows)[:, None] * width
+    tl.store(ptr + at, column(state.m) * (1 / sqrt(head_dim)))
+    tl.store(ptr + (at + 1), column(state.l))
+    tl.store(ptr + (at + EXTRA + tl.arange(0, head_dim)[None, :]), state.o)
+
+
+def store_normal(ptr: Pointer, part: Tile, tl: TLContext) -> None:
+    """Write o / l of a part to the rows from `ptr` on."""
+    rows, width = part.shape
+    column = tl.arange(0, width)[None, :]
+    total = tl.sum(tl.where(column == 1, part, 0.0), axis=1, keep_dims=True)
+    at = tl.arange(0, rows)[:, None] * (width - EXTRA) + (column - EXTRA)
+    tl.store(ptr + at, part / total, mask=(column >= EXTRA) & (at >= 0))
+
+
+def attend(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    part_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    q_len: int,
+    kv_len: int,
+    head_dim: int,
+    *,
+    tl: TLContext,
+) -> None:
+    """Write to part what the query tokens know of k and v, all of which they see: a part for each kv head.
+
+    q is [kv_heads, q_len, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, q_len, group,
+    head_dim + 2].
+    """
+    blocks = Span(0, q_len, kv_len).cut(tiles(group, q_len)[0])
+    for head in range(kv_heads):
+        row, kv = head * kv_len * head_dim, Span(0, kv_len, 0)
+        for block in blocks:
+            first, rows = (head * q_len + block.start) * group, block.size * group
+            q = tl.load(q_ptr + first * head_dim, shape=(rows, head_dim))
+            state = over_memory(q, block, k_ptr + row, v_ptr + row, kv, group, False, tl)
+            store_part(part_ptr + first * (head_dim + EXTRA), state, rows, head_dim, tl)
+
+
+def decode_part(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    part_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    kv_len: int,
+    head_dim: int,
+    *,
+    tl: TLContext,
+) -> None:
+    """Let one query token see this program's own kv tokens: `attend` on its shards of k, v, part; all have one q."""
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    row, at = program * kv_heads * kv_len * head_dim, program * kv_heads * group * (head_dim + EXTRA)
+    attend(q_ptr, k_ptr + row, v_ptr + row, part_ptr + at, kv_heads, group, 1, kv_len, head_dim, tl=tl)
+
+
+def merged_attention(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    part_ptr: Pointer,
+    out_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    q_len: int,
+    kv_len: int,
+    head_dim: int,
+    collective: Callable[..., object],
+    collective_args: Sequence[object],
+    *,
+    tl: TLContext,
+) -> None:
+    """Attend with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
+
+    Every rank gets the result. Pointers are to the rank's own copies (q, out) and parts (k, v, part).
+    """
+    attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, q_len, kv_len, head_dim, tl=tl)
+    collective(part_ptr, *collective_args, tl=tl)
+    rows = kv_heads * q_len * group
+    for start in range(0, rows, BLOCK):
+        size = min(BLOCK, rows - start)
+        part = tl.load(part_ptr + start * (head_dim + EXTRA), shape=(size, head_dim + EXTRA))
+        store_normal(out_ptr + start * head_dim, part, tl)
+
+
+def exchanged_attention(
+    q_ptr: Pointer,
+    k_ptr: Pointer,
+    v_ptr: Pointer,
+    out_ptr: Pointer,
+    kv_heads: int,
+    group: int,
+    q_len: int,
+    kv_len: int,
+    head_dim: int,
+    *,
+    tl: TLContext,
+) -> None:
+    """Attend as `merged_attention` by recursive doubling, with q and the running states in TCM throughout.
+
+    Ranks exchange whole states with partners at distance 1, 2, 4, ...; those beyond the largest power of two give
+    theirs to a partner first and get the result from it. Memory is read for q, k and v, and written for out.
+    """
+    tokens = tiles(group, q_len)[0]
+    units = [(head, block) for head in range(kv_heads) for block in Span(0, q_len, kv_len).cut(tokens)]
+    at_once = max(1, HELD_BYTES // (4 * tokens * group * (head_dim + EXTRA)))
+    for first in range(0, len(units), at_once):
+        held = units[first : first + at_once]
+        states = []
+        for head, block in held:
+            row = head * kv_len * head_dim
+            q = tl.load(q_ptr + _first(head, block, q_len, group) * head_dim, shape=(block.size * group, head_dim))
+            state = over_memory(q, block, k_ptr + row, v_ptr + row, Span(0, kv_len, 0), group, False, tl)
+            assert state is not None
+            states.append(Running(state.m * (1 / sqrt(head_dim)), state.l, state.o))
+        for (head, block), state in zip(held, exchange(states, tl), strict=True):
+            tl.store(out_ptr + _first(head, block, q_len, group) * head_dim, state.o / column(state.l))
+
+
+def exchange(states: list[Running], tl: TLContext) -> list[Running]:
+    """Return `states`, whose m are scaled, merged with those of all other ranks: the same bits on every rank."""
+    rank, n = tl.program_id(2), tl.num_programs(2)
+    power = 1 << n.bit_length() - 1
+    if rank >= power:
+        _send("fold", states, tl)
+        return [Running(*(tl.copy(_received_part("fold", x, tl)) for x in (own.m, own.l, own.o))) for own in states]
+    if rank < n - power:
+        states = [_merged("fold", own, tl) for own in states]
+    for direction in (f"bit{bit}" for bit in range(power.bit_length() - 1)):
+        _send(direction, states, tl)
+        states = [_merged(direction, own, tl) for own in states]
+    if rank < n - power:
+        _send("fold", states, tl)
+    return states
+
+
+def _send(direction: str, states: Sequence[Running], tl: TLContext) -> None:
+    for state in states:
+        for tile in (state.m, state.l, state.o):
+            tl.send(direction, tile)
+
+
+def _merged(direction: str, own: Running, tl: TLContext) -> Running:
+    """Return `own` merged with the state that comes from `direction`; each message leaves its slot before the next."""
+    m, of_own, of_other = _weights(own.m, _received_part(direction, own.m, tl), tl)
+    total = own.l * of_own + _received_part(direction, own.l, tl) * of_other
+    return Running(m, total, own.o * column(of_own) + _received_part(direction, own.o, tl) * column(of_other))
+
+
+def _received_part(direction: str, like: Tile, tl: TLContext) -> Tile:
+    got = tl.recv(direction, shape=like.shape, dtype=tl.float32)
+    assert got is not None
+    return got
+
+
+def _first(head: int, block: Span, q_len: int, group: int) -> int:
+    """Return the first row of a block of query tokens."""
+    return (head * q_len + block.start) * group
+
+
+def merge_parts(
+    part_ptr: Pointer, out_ptr: Pointer, parts: int, rows: int, head_dim: int, block: int = BLOCK, *, tl: TLContext
+) -> None:
+    """Merge `parts` parts of `rows` rows each, which lie one after the other, and write o / l to out.
+
+    Programs share the rows; each reads them from every part.
+    """
+    width = head_dim + EXTRA
+    for start, size in blocks(rows, block, tl):
+        merged = tl.load(part_ptr + start * width, shape=(size, width))
+        for i in range(1, parts):
+            merged = merge(merged, tl.load(part_ptr + (i * rows + start) * width, shape=(size, width)), tl)
+        store_normal(out_ptr + start * head_dim, merged, tl)
+
 
 ORDERS = ("contiguous", "zigzag", "striped")
 BLOCKS = 4

@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kernbench.components.command import Ref
-from kernbench.kernels.partition import chunk, share
-from kernbench.kernels.placed import columns_at
+from kernbench.kernels.partition import chunk, columns_at, share
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.dtypes import DType
-from kernbench.kernels.parts import FUNCTIONS
+from kernbench.kernels.elementwise import FUNCTIONS
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 

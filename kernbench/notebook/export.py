@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
-from kernbench.analysis.links import shares
 from kernbench.analysis.result import INCOMPLETE
-from kernbench.analysis.timeline import timeline
+from kernbench.analysis.trace import timeline
+from kernbench.analysis.utilization import shares
 from kernbench.errors import ArgumentError, KernbenchError
-from kernbench.notebook.roof import roofline_figure
+from kernbench.notebook.pictures import roofline_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kernbench.analysis.result import Result
-    from kernbench.notebook.state import Entry
+    from kernbench.notebook.model import Entry
 
 
 class Export(NamedTuple):
@@ -33,13 +33,7 @@ class Export(NamedTuple):
 
 
 def export(what: str, entry: Entry, result: Result) -> Export:
-    """Return one of `EXPORTS` of a run.
-
-    Raises
-    ------
-    ArgumentError
-        If the run has nothing of the kind to show.
-    """
+    """Return one of `EXPORTS` of a run."""
     suffix, kind, make = EXPORTS[what]
     try:
         return Export(f"run{entry.number}{suffix}", make(entry, result), kind)
@@ -78,7 +72,7 @@ def _links(entry: Entry, result: Result) -> bytes:
 
 
 def _timeline(entry: Entry, result: Result) -> bytes:
-    from kernbench.viz.timeline import tile_timeline
+    from kernbench.viz.roofline import tile_timeline
 
     pe = next(iter(result.records.pes()), (0, 0, 0))
     return png_of(tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name))

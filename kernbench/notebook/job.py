@@ -8,21 +8,149 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
-from kernbench.errors import KernbenchError, LimitError
-from kernbench.notebook.frames import Frame, live_frame
+from kernbench.benches.registry import env_settings
+from kernbench.errors import ConfigError, KernbenchError, LimitError
+from kernbench.notebook.live import Frame, live_frame
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import NONE, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.observer import Observer
+from kernbench.sweeps import worker as rows
+from kernbench.sweeps.cache import Cache, Kept, default_cache
+from kernbench.sweeps.keys import Row, Study, only_ours, study_name, study_version, sweep_key
+from kernbench.sweeps.plan import complete, resolve_study, row_of
 
 if TYPE_CHECKING:
+    from kernbench.notebook.model import Entry
     from kernbench.topology.builder import Machine
+
+
+STUDIES, BENCHES = "kernbench.studies.", "kernbench.benches."
+_NOTES = {"checks": int, "printed": str, "events": int}
+LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a program returned, as it was shown."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The place of a run in the cache: that of the same point in a sweep."""
+
+    cache: Cache
+    key: str
+    study: str
+    version: str
+    entry: Entry
+    parameters: Row
+
+    def find(self) -> Outcome | Row | None:
+        """Return what a finished run of this came to; of one whose log is not kept, as of a sweep, only its row."""
+        kept = self.cache.find(self.key)
+        if kept is None:
+            return None
+        if kept.log is None:
+            return kept.row
+        try:
+            return self._outcome(kept, kept.log)
+        except (ConfigError, LookupError, TypeError):
+            self.cache.drop(self.key)
+        except OSError as error:
+            warnings.warn(f"the log of a run in the cache is not read: {error}", RuntimeWarning, stacklevel=2)
+        return None
+
+    def _outcome(self, kept: Kept, log: bytes) -> Outcome:
+        notes: Any = dict(kept.notes)
+        shown = notes.pop("shown")
+        if {name: type(value) for name, value in notes.items()} != _NOTES:
+            raise TypeError("not the notes on a run")
+        return Outcome(
+            Result(_unpacked(log), self.entry.name),
+            shown=Shown(str(shown["html"])) if isinstance(shown, dict) else shown,
+            seconds=kept.seconds,
+            made=kept.made,
+            **notes,
+        )
+
+    def keep(self, outcome: Outcome) -> None:
+        """Keep what a run came to; whoever asks for the same point finds it."""
+        result, entry = outcome.result, self.entry
+        assert result is not None
+        row = rows.attempt(
+            lambda _: row_of(result, entry.machine, outcome.shown, self.parameters.get("dtype", "f16")), {}
+        )
+        if row.status != rows.OK:  # the program returned what no table can hold
+            return
+        self.cache.put(self.key, row.row, self.study, entry.machine.hash, self.version, outcome.seconds)
+        if len(result.records) <= LOG_ROWS:
+            try:
+                self.cache.put_log(self.key, _packed(result.records), _notes(outcome))
+            except OSError as error:
+                warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
+
+
+def shared(entry: Entry) -> Shared | None:
+    """Return the place of a run in the cache; None where it has none.
+
+    Studies and benches of the package have one, with the packaged ccl.yaml, on machines of built-in components; a
+    bench's settings in the environment are part of it. What code of a user's own reads is not known: it runs each time.
+    """
+    cache, work, options = default_cache(), entry.work, asdict(entry.options)
+    module = getattr(work.function, "__module__", "")
+    if cache is None or not module.startswith((STUDIES, BENCHES)) or not only_ours(entry.machine):
+        return None
+    try:
+        fn: Study = resolve_study(work.function)
+    except ConfigError:  # its parameters cannot be told from those of the run
+        return None
+    version = study_version(fn)
+    parameters = complete(fn, {**entry.values, **options})
+    if module.startswith(BENCHES):
+        parameters["environment"] = env_settings()
+    return Shared(
+        cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
+    )
+
+
+def _notes(outcome: Outcome) -> Row:
+    """Return what the panel shows beside the result."""
+    shown, html = outcome.shown, getattr(outcome.shown, "_repr_html_", None)
+    return {
+        "checks": outcome.checks,
+        "printed": outcome.printed,
+        "events": outcome.events,
+        "shown": {"html": str(html())} if callable(html) else shown if isinstance(shown, str) else None,
+    }
+
+
+def _packed(records: Records) -> bytes:
+    with TemporaryDirectory() as aside:
+        return records.save(Path(aside) / "log").read_bytes()
+
+
+def _unpacked(log: bytes) -> Records:
+    with TemporaryDirectory() as aside:
+        path = Path(aside) / "log"
+        path.write_bytes(log)
+        return Records.load(path)
+
 
 _EVERY_S = 0.1
 _COST = 10  # a frame is due again after this many times what the last one took
@@ -30,15 +158,7 @@ _COST = 10  # a frame is due again after this many times what the last one took
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a program is run.
-
-    Attributes
-    ----------
-    data : bool
-        Compute values, so that the program checks them.
-    log : str
-        As for `kb.run`.
-    """
+    """How a program is run."""
 
     data: bool = True
     log: str = "tile"
@@ -46,28 +166,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run.
-
-    Attributes
-    ----------
-    result : Result or None
-        None of a run that was cancelled or failed.
-    error : str
-        Why it failed.
-    cancelled : bool
-    checks : int
-        Results that the program compared with a reference.
-    shown : object
-        What the program returned.
-    printed : str
-        What it printed.
-    events : int
-        Events processed.
-    seconds : float
-        Host time.
-    made : float
-        When it was simulated, of a result that was found in the cache [s since 1970]; else 0.
-    """
+    """What came of a run."""
 
     result: Result | None = None
     error: str = ""
@@ -100,23 +199,7 @@ class Watch(Observer):
 
 @dataclass(eq=False)
 class Job:
-    """A run under way.
-
-    Parameters
-    ----------
-    machine : Machine
-    program : callable
-        `program(torch)`.
-    name : str
-        What the result is called.
-    options : Options
-    on_frame, on_end : callable
-        Called in the job's thread, with a Frame some times a second, and in the end with the Outcome.
-    before : callable
-        Called first, in the job's thread: an Outcome that there is already, or None.
-    limits : Limits
-        Of the run, and of each session that the program opens.
-    """
+    """A run under way."""
 
     machine: Machine
     program: Callable[[RuntimeContext], object]

@@ -2,14 +2,114 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING
 
-from kernbench.analysis.result import LABELS
+import numpy as np
+
+from kernbench.analysis.records import COLUMNS, Records
+from kernbench.analysis.result import LABELS, Busy, Result
+from kernbench.analysis.utilization import Crossings
+from kernbench.sim_engine.observer import ENGINES
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
-    from kernbench.notebook.frames import Frame
+    from kernbench.sim_engine.observer import Counters
+
+
+SHOWN_LINKS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the live view shows."""
+
+    now_ns: float
+    busy_ns: dict[str, float]
+    links: tuple[Busy, ...]
+    n_pes: int
+    done: int = 0
+    total: int = 0
+    events: int = 0
+    events_per_s: float = 0.0
+
+
+def frame_of(records: Records) -> Frame:
+    """Return the frame at the end of `records`."""
+    result = Result(records)
+    busy_ns = result.breakdown.busy_ns()
+    return Frame(
+        result.latency_ns,
+        {engine: busy_ns[engine] for engine in ENGINES},
+        tuple(result.busiest_links(SHOWN_LINKS)),
+        len(records.pes()),
+    )
+
+
+def live_frame(counters: Counters, events_per_s: float) -> Frame:
+    """Return what a snapshot of a run shows."""
+    now, n_pes = counters.now_ps, len(counters.pes)
+    first = np.argsort(-counters.busy_ps, kind="stable")[:SHOWN_LINKS].tolist()
+    links = [
+        Busy(
+            counters.links[i], int(counters.busy_ps[i]) / 1000, int(counters.busy_ps[i]) / now, int(counters.nbytes[i])
+        )
+        for i in first
+        if counters.busy_ps[i]
+    ]
+    busy = counters.engine_busy_ps.sum(axis=0) / (1000 * max(1, n_pes))
+    return Frame(
+        now / 1000,
+        dict(zip(ENGINES, busy.tolist(), strict=True)),
+        tuple(links),
+        n_pes,
+        done=counters.done,
+        total=counters.total,
+        events=counters.events,
+        events_per_s=events_per_s,
+    )
+
+
+class Film:
+    """A finished run, to be looked at again at any simulated time."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    @property
+    def end_ps(self) -> int:
+        """When the run ended."""
+        return self.records.makespan_ps
+
+    def frame(self, t_ps: int) -> Frame:
+        """Return the frame at a simulated time: that of the log cut there."""
+        return frame_of(self.cut(t_ps))
+
+    def cut(self, t_ps: int) -> Records:
+        """Return the log up to a time: rows begun by then, none longer than to then; links as `Crossings` has them."""
+        records = self.records
+        t = max(0, min(t_ps, records.makespan_ps))
+        if t == records.makespan_ps:
+            return records
+        begun = records.start_ps < t
+        columns = {name: getattr(records, name)[begun] for name in COLUMNS}
+        columns["end_ps"] = np.minimum(columns["end_ps"], t)
+        return replace(
+            records,
+            **columns,
+            links=self._crossings.between(0, t),
+            component_busy_ps=None,
+            makespan_ps=t,
+            launches=tuple(replace(x, end_ps=min(x.end_ps, t)) for x in records.launches if x.start_ps < t),
+            complete=False,
+        )
+
+    @cached_property
+    def _crossings(self) -> Crossings:
+        return Crossings(self.records)
+
 
 _BAR = "rgba(0,114,178,.35)"
 _COLOURS = {
@@ -18,17 +118,7 @@ _COLOURS = {
 
 
 def frame_html(frame: Frame | None, status: str, message: str = "", end_ns: float | None = None) -> str:
-    """Return a frame, under a line that says how the run stands.
-
-    Parameters
-    ----------
-    frame : Frame or None
-        None before the first.
-    status, message : str
-        As in `State`.
-    end_ns : float, optional
-        When the run ended, for a frame that looks back.
-    """
+    """Return a frame, under a line that says how the run stands."""
     parts = [_status(status, message)]
     if frame is not None:
         parts += [_clock(frame, end_ns), _busy(frame)]

@@ -13,7 +13,7 @@ import yaml
 
 from kernbench import config
 from kernbench.analysis.compare import Change, machine_changes
-from kernbench.config.safe import write_text
+from kernbench.config.files import write_text
 from kernbench.config.values import LARGEST
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
@@ -40,19 +40,7 @@ _KEY = re.compile(r"^[^:]*: '?([\w.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of the machine file.
-
-    Attributes
-    ----------
-    path : str
-        Dotted.
-    label : str
-        What is left of the path in its group.
-    unit, bounds, says : str
-        Unit; "> 0", ">= 1"; what it means.
-    choices : tuple of str
-        The values it can take, where they are few.
-    """
+    """One value of the machine file."""
 
     path: str
     label: str
@@ -63,38 +51,14 @@ class Field:
 
 
 class MachineForm:
-    """A machine file and the changes to it.
-
-    Parameters
-    ----------
-    source : str, Path, Machine or None
-        As for `kb.load`.
-    page : bool
-        Whether visitors of a served page fill it in: only what `sources` lists can be loaded, nothing is saved, and
-        fields that name code cannot be changed.
-
-    Attributes
-    ----------
-    machine : Machine
-        The last one that was right.
-    texts : dict of str to str
-        What was typed, by path, where it differs from the file.
-    wrong : dict of str to str
-        Message of the validator by path; under "" what belongs to no field.
-    """
+    """A machine file and the changes to it."""
 
     def __init__(self, source: str | Path | Machine | None = None, *, page: bool = False) -> None:
         self.page = page
         self._begin(resolve_topology(source))
 
     def load(self, source: str | Path | Machine | None) -> None:
-        """Begin anew with a file, a preset, or a machine.
-
-        Raises
-        ------
-        ConfigError
-            If it is wrong, or a page does not offer it; then nothing has changed.
-        """
+        """Begin anew with a file, a preset, or a machine."""
         if self.page and source not in (*self.sources().values(), self.file.source):
             raise ConfigError(f"a page loads only what it offers: {', '.join(self.sources())}")
         self._begin(resolve_topology(source))
@@ -129,11 +93,6 @@ class MachineForm:
         """Take `text` as the value of a field; return whether the machine is right with it.
 
         A machine that is not stays as it was, and `wrong` says why.
-
-        Raises
-        ------
-        ConfigError
-            If the field names code, on a page.
         """
         if self.page and path not in self.fields():
             raise ConfigError(f"{path} cannot be changed on a page: it names code")
@@ -171,15 +130,7 @@ class MachineForm:
         return yaml.safe_dump(dict(self.machine.spec), sort_keys=False)
 
     def save(self, path: str | Path) -> Path:
-        """Write the machine file; an existing one is kept.
-
-        Raises
-        ------
-        ConfigError
-            If values are wrong, the file is there already, or this is a page.
-        HostError
-            If it cannot be written.
-        """
+        """Write the machine file; an existing one is kept."""
         path = Path(path)
         if self.page:
             raise ConfigError("a page writes no files; download the machine file")

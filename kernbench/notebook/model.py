@@ -6,29 +6,138 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median, median_low
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis.compare import Comparison, compare, machine_changes
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook.estimate import HostSpeed, Point
-from kernbench.notebook.frames import Film, Frame
-from kernbench.notebook.job import Job, Options, Outcome
-from kernbench.notebook.kept import shared
+from kernbench.notebook.job import Job, Options, Outcome, shared
+from kernbench.notebook.live import Film, Frame
 from kernbench.notebook.machine import MachineForm
-from kernbench.notebook.parameters import Value
-from kernbench.notebook.state import CANCELLED, DONE, FAILED, OUTDATED, RUNNING, Entry, Finished, State
-from kernbench.notebook.works import works
+from kernbench.notebook.workloads import Value, works
 from kernbench.registry import hint
 from kernbench.sim_engine.limits import NONE, Limits
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
+    from kernbench.notebook.job import Options, Outcome
+    from kernbench.notebook.live import Film, Frame
     from kernbench.notebook.serve import Quota
+    from kernbench.notebook.workloads import Value, Work
     from kernbench.topology.builder import Machine
+
+
+_RECENT = 3
+
+
+class Point(NamedTuple):
+    """What determines how long a run takes: the work and its values, how it is run, and the PEs of the machine."""
+
+    work: str
+    values: tuple[tuple[str, object], ...]
+    options: object
+    n_pes: int
+
+
+class HostSpeed:
+    """Seconds of this host per unit of cost, measured on the runs that it has made."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Point, float] = {}
+        self._ratios: dict[str, list[float]] = {}
+
+    def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
+        """Remember how long a run took; its cost, if that is known."""
+        self._seconds[point] = seconds
+        if cost_us:
+            self._ratios.setdefault(point.work, []).append(seconds * 1e6 / cost_us)
+
+    def seconds(self, point: Point, cost_us: float | None) -> float | None:
+        """Return how long a run will take.
+
+        The same run takes as long as before. Another one of known cost takes that, times how much slower than the
+        reference this host ran the same work, or other works. Of anything else nothing is known.
+        """
+        if point in self._seconds:
+            return self._seconds[point]
+        if cost_us is None:
+            return None
+        own = self._ratios.get(point.work, [])[-_RECENT:]
+        every = [ratio for ratios in self._ratios.values() for ratio in ratios[-_RECENT:]]
+        return cost_us / 1e6 * (median_low(own) if own else median(every) if every else 1.0)
+
+
+IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
+OUTDATED = "outdated"
+REPLAY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run of the history."""
+
+    number: int
+    work: Work
+    values: dict[str, Value]
+    machine: Machine = field(repr=False)
+    source: str
+    overrides: tuple[str, ...]
+    options: Options
+    latency_ns: float = 0.0
+    seconds: float = 0.0
+    found: bool = False
+
+    @property
+    def title(self) -> str:
+        """What ran: the work and its parameters."""
+        return " ".join([self.work.name, *(f"{name}={value}" for name, value in self.values.items())])
+
+    @property
+    def name(self) -> str:
+        """What the result is called."""
+        return f"#{self.number} {self.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that ended well."""
+
+    entry: Entry
+    outcome: Outcome
+    film: Film
+    why: Why | str | None = None
+
+    @property
+    def result(self) -> Result:
+        """What the run came to."""
+        assert self.outcome.result is not None
+        return self.outcome.result
+
+    @property
+    def replays(self) -> bool:
+        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
+        return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The present run, and the finished one that the tabs show."""
+
+    status: str = IDLE
+    message: str = ""
+    frame: Frame | None = None
+    entry: Entry | None = None
+    finished: Finished | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return self.status == RUNNING
+
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "data": (True, False),
@@ -40,36 +149,7 @@ _PARAMETER = re.compile(r"^(\w+) = ")
 
 
 class Explorer:
-    """State and actions of the explorer.
-
-    Parameters
-    ----------
-    machine : str, Path, Machine, optional
-        As for `kb.load`.
-    own : iterable of callable
-        Functions `f(torch, *, size=64, ...)` of the user's own that can be run, too.
-    limits : Limits
-        Of each run.
-    page : bool
-        Whether visitors of a served page use it, see `MachineForm`.
-    quota : Quota, optional
-        How many runs it may start.
-
-    Attributes
-    ----------
-    form : MachineForm
-        The machine.
-    work : Work
-        What runs, with `values`.
-    state : State
-        The present run; replaced as a whole, from any thread.
-    history : list of Entry
-        Runs that ended well, oldest first.
-    baseline : Entry or None
-        What others are compared with.
-    on_change : list of callable
-        Called without arguments, from any thread, when `state` is another.
-    """
+    """State and actions of the explorer."""
 
     def __init__(
         self,
@@ -100,13 +180,7 @@ class Explorer:
     # -- what to run
 
     def choose(self, name: str) -> None:
-        """Choose what to run, with its usual parameters.
-
-        Raises
-        ------
-        ConfigError
-            If there is nothing of that name.
-        """
+        """Choose what to run, with its usual parameters."""
         if name not in self.works:
             raise ConfigError(f"{name!r} cannot be run; {hint(name, self.works)}")
         self.work = self.works[name]
@@ -155,13 +229,7 @@ class Explorer:
         return self._foreseen[1:]
 
     def set_option(self, name: str, value: Any) -> None:
-        """Set one of `OPTIONS`.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such option or value.
-        """
+        """Set one of `OPTIONS`."""
         if name not in OPTIONS:
             raise ConfigError(f"option {name!r} is unknown; {hint(name, OPTIONS)}")
         if value not in OPTIONS[name]:
@@ -231,13 +299,7 @@ class Explorer:
     # -- running
 
     def run(self, *, again: bool = False) -> bool:
-        """Start a run; return False, and do nothing, where one is under way or a value is wrong.
-
-        Parameters
-        ----------
-        again : bool
-            Simulate what is in the cache, too.
-        """
+        """Start a run; return False, and do nothing, where one is under way or a value is wrong."""
         with self._lock:
             if self.obstacle:
                 return False
@@ -357,13 +419,7 @@ class Explorer:
         return self.state.finished.result if self.state.finished else None
 
     def result_of(self, entry: Entry) -> Result:
-        """Return the result of a run of the history.
-
-        Raises
-        ------
-        StateError
-            If it is no longer kept: logs are large, and only the latest and the baseline's stay.
-        """
+        """Return the result of a run of the history."""
         if entry.number not in self._results:
             raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
         return self._results[entry.number]
@@ -381,13 +437,7 @@ class Explorer:
         self.baseline = entry
 
     def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:
-        """Return what changed from the baseline (or `before`) to the last run (or `after`).
-
-        Raises
-        ------
-        StateError
-            If there are no two runs to compare.
-        """
+        """Return what changed from the baseline (or `before`) to the last run (or `after`)."""
         before = before or self.baseline
         after = after or (self.history[-1] if self.history else None)
         if before is None or after is None:

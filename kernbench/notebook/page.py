@@ -35,13 +35,7 @@ class PageKernels(AsyncMappingKernelManager):
         self._starting = 0
 
     async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]  # of the class for one thread
-        """Start a kernel for the visitor whose request this is.
-
-        Raises
-        ------
-        HTTPError
-            503 if the server is full.
-        """
+        """Start a kernel for the visitor whose request this is."""
         visitor = _visitor.get()
         self._visitors = {kernel: who for kernel, who in self._visitors.items() if kernel in self}
         own = [kernel for kernel, who in self._visitors.items() if who == visitor]

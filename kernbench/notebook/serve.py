@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kernbench.config.safe import damaged, read_json, write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.sim_engine.limits import NONE, Limits
 
@@ -27,13 +27,7 @@ _SHARE = Path(__file__).parent / "share"
 
 
 def notebook() -> Path:
-    """Return the explorer's notebook: in `notebooks`, nearest upward, else beside the package.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Return the explorer's notebook: in `notebooks`, nearest upward, else beside the package."""
     here = Path.cwd().resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
         if (folder / "notebooks" / NOTEBOOK).is_file():
@@ -49,11 +43,6 @@ def copy_notebooks(root: Path) -> Path:
 
     JupyterLab saves what it shows, so that notebooks under version control would change by being looked at. A copy
     whose cells were edited stays as it is; another one follows its original.
-
-    Raises
-    ------
-    ConfigError
-        If the folder cannot be written.
     """
     lab = root / LAB
     try:
@@ -93,22 +82,7 @@ def _cells(notebook: dict[str, Any]) -> str:
 
 
 def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -> list[str]:
-    """Return the arguments with which JupyterLab opens on the explorer.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds `notebooks`, see `copy_notebooks`.
-    port : int, optional
-        By default one that is free, from 8888 on.
-    browser : bool
-        Open one.
-
-    Raises
-    ------
-    ConfigError
-        If JupyterLab is not installed.
-    """
+    """Return the arguments with which JupyterLab opens on the explorer."""
     _needs("jupyterlab", "notebook")
     arguments = [
         f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",
@@ -128,23 +102,6 @@ def web_arguments(
 
     Visitors send no code: the server passes on nothing but what widgets say to their kernel. How many kernels there
     are, `kernbench.notebook.page` says.
-
-    Parameters
-    ----------
-    token : str
-        Whoever has it may look.
-    port : int
-    browser : bool
-        Open one.
-    theme : str
-        "light" or "dark".
-    idle_s : int
-        After so long without a message, the kernel of a page ends.
-
-    Raises
-    ------
-    ConfigError
-        If Voila is not installed, or there is no notebook.
     """
     _needs("voila", "web")
     options = {
@@ -198,14 +155,7 @@ def page_limits() -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many runs a visitor of a page may start in an hour; all pages of a visitor share the file that counts them.
-
-    Attributes
-    ----------
-    most : int
-    path : Path
-        Holds the time of each run, a line each.
-    """
+    """How many runs a visitor may start in an hour, counted in a file that all pages of a visitor share."""
 
     most: int
     path: Path

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from kernbench.notebook.model import Explorer
+from kernbench.notebook.panels import ResultPanel, RunPanel, WorkPanel
+from kernbench.notebook.picker import TopologyPicker
 from kernbench.notebook.serve import is_page, page_limits, page_quota
 from kernbench.notebook.style import STYLE, mimebundle
-from kernbench.notebook.view_machine import TopologyPicker
-from kernbench.notebook.view_result import ResultPanel
-from kernbench.notebook.view_run import RunPanel
-from kernbench.notebook.view_work import WorkPanel
 from kernbench.sim_engine.limits import NONE, Limits
 from kernbench.topology.builder import Machine
 

@@ -3,18 +3,93 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from kernbench.analysis.result import Result
+from kernbench.dtypes import DType
 from kernbench.errors import KernbenchError, StateError, VerificationError
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import Limits, limited
 from kernbench.topology.builder import Machine, resolve_topology
+
+
+def operand(
+    torch: RuntimeContext, name: str, shape: Sequence[int], dtype: DType, dp: DPPolicy | None = None
+) -> tuple[Tensor, np.ndarray | None]:
+    """Return a tensor of random values on the current device, and the values (float64; None without data).
+
+    The values are there at no simulated cost, and depend on name and shape only.
+    """
+    if not torch.engine.data:
+        return torch.empty(shape, dtype=dtype, device="ahbm", dp=dp, name=name), None
+    rng = np.random.default_rng([*name.encode(), *shape])
+    drawn = rng.standard_normal(tuple(shape)) if dtype.is_floating_point else rng.integers(-8, 8, tuple(shape))
+    values = drawn.astype(np.float32).astype(dtype.numpy)
+    tensor = torch.tensor(values, dtype=dtype, device="ahbm", dp=dp, name=name)
+    return tensor, values.astype(np.float64)
+
+
+def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray | None, b: np.ndarray | None) -> None:
+    """Read `got`, and with data compare it with a @ b."""
+    atol = 0.0
+    expected = None
+    if a is not None and b is not None:
+        expected = a @ b
+        atol = a.shape[-1] * 2.0**-24 * float(np.abs(a).max() * np.abs(b).max())
+    exact = not got.dtype.is_floating_point
+    check(torch, name, got, expected, rtol=0.0 if exact else _eps(got.dtype), atol=0.0 if exact else atol)
+
+
+def check(
+    torch: RuntimeContext, name: str, got: Tensor, expected: np.ndarray | None, *, rtol: float = 0.0, atol: float = 0.0
+) -> None:
+    """Read `got`, and with data compare it: |got - expected| <= atol + rtol |expected|."""
+    values = got.numpy().astype(np.float64)
+    if expected is None:
+        return
+    torch.checks += 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        wanted = expected.astype(got.dtype.numpy).astype(np.float64)
+        error = np.abs(values - wanted) - (atol + rtol * np.abs(wanted))
+    same = (values == wanted) | (np.isnan(values) & np.isnan(wanted))
+    wrong = ~same & ~(error <= 0)
+    if wrong.any():
+        worst = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(error, nan=np.inf), -np.inf)), wrong.shape)
+        raise VerificationError(
+            f"{name}: {int(wrong.sum())} of {prod(wrong.shape)} elements differ from numpy; the worst is "
+            f"[{', '.join(map(str, worst))}] = {values[worst]:g}, expected {wanted[worst]:g} "
+            f"+- {atol + rtol * abs(wanted[worst]):.2g}"
+        )
+
+
+def _eps(dtype: DType) -> float:
+    return float(ml_dtypes.finfo(dtype.numpy).eps)  # type: ignore[no-untyped-call]
+
+
+def run_program(
+    machine: Machine,
+    program: Callable[[RuntimeContext], object],
+    *,
+    data: bool = False,
+    log: str = "operation",
+    tie_seed: int | None = None,
+) -> Result:
+    """Run `program(torch)` on a fresh machine and return what happened."""
+    with RuntimeContext(GraphEngine(machine, data, log=log, tie_seed=tie_seed)) as torch:
+        program(torch)
+    return torch.result
+
 
 OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
 PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
@@ -22,22 +97,7 @@ PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchResult:
-    """What came of a bench.
-
-    Attributes
-    ----------
-    name : str
-        The bench.
-    completion : str
-        "OK"; "FAILED": it ended with `error`, be it a number that is wrong; "NO_REQUESTS": it asked nothing of the
-        machine.
-    correctness : str
-        "PASSED", "FAILED", or "NOT_CHECKED": without data, or the bench compared nothing.
-    result : Result
-        Times; of a bench that failed, up to there.
-    error : KernbenchError or None
-        Why it failed.
-    """
+    """What came of a bench."""
 
     name: str
     completion: str

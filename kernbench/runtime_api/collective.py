@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
 
-from kernbench.analysis.links import hottest
 from kernbench.analysis.result import Result
-from kernbench.analysis.utilization import pe_window
-from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan
+from kernbench.analysis.utilization import hottest, pe_window
+from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.plan import Plan, plan
 from kernbench.ccl.tuner import Simulate, Tuner
+from kernbench.config import AUTO
 from kernbench.dtypes import DType, as_dtype
-from kernbench.errors import AllocationError, OutOfMemoryError, VerificationError
-from kernbench.runtime_api.unread import Ends
+from kernbench.errors import (
+    AllocationError,
+    CollectiveMismatchError,
+    KernelError,
+    OutOfMemoryError,
+    VerificationError,
+    quote,
+)
+from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import QueueSpec
 from kernbench.sim_engine.op_log import link_table
@@ -33,8 +41,58 @@ if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.group import Place, Target
+    from kernbench.ccl.plan import Plan
+    from kernbench.components.queues import Queue
     from kernbench.config import CclConfig
+    from kernbench.runtime_api.host import Host
+    from kernbench.sim_engine.engine import GraphEngine
     from kernbench.topology.builder import Machine
+    from kernbench.triton_emu.handles import Pointer
+
+
+class Ends:
+    """What the programs of one collective have sent and received, noted as each device ends.
+
+    Devices that are ahead may be in the next collective by then: what they send there is not this one's, so the
+    queues are compared as they were, and not as they are when the last device ends.
+    """
+
+    def __init__(self, engine: GraphEngine, plan: Plan, key: str, title: str) -> None:
+        self._engine, self._plan, self._key, self._title = engine, plan, key, title
+        self._left = len(plan.sips)
+        self._noted: dict[tuple[Place, str], tuple[int, int]] = {}
+
+    def note(self, places: list[Place]) -> None:
+        """Take note of a device, all programs of which have ended."""
+        for place in places:
+            for way, queue in self._queues(place).items():
+                self._noted[place, way] = queue.sent, queue.taken
+        self._left -= 1
+        if not self._left:
+            self._check()
+
+    def _queues(self, place: Place) -> dict[str, Queue]:
+        found: dict[str, Queue] = self._engine.part(naming.pe_cpu(*place)).pe.ipcq.sets.get(self._key, {})
+        return found
+
+    def _check(self) -> None:
+        ways = [
+            (place, way, *end) for place, role in self._plan.programs.items() for way, end in role.neighbours.items()
+        ]
+        for place, way, peer, back in ways:
+            parts = self._noted[place, way][0] - self._noted[peer, back][1]
+            if parts:
+                sizes = []
+                for message in self._queues(peer)[back].inbox:
+                    if parts > 0:
+                        sizes.append(f"{message.nbytes} B")
+                    parts -= message.parts
+                raise KernelError(
+                    f"{self._title}: {naming.pe(*peer)} ended without reading what {naming.pe(*place)} sent it over "
+                    f"{way!r} ({back!r} where it arrives): {', '.join(sizes)}; receive every message that is sent, or "
+                    "the next collective gets it"
+                )
+
 
 Start = Callable[[], simpy.Event]
 
@@ -53,13 +111,7 @@ class Queues:
 
 
 class Collectives:
-    """The collectives of one machine.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        The machine.
-    """
+    """The collectives of one machine."""
 
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
@@ -74,45 +126,13 @@ class Collectives:
         sips: Sequence[int],
         places: Sequence[Target],
     ) -> Plan:
-        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means.
-
-        Parameters
-        ----------
-        config : CclConfig
-            What there is to choose from.
-        collective : str
-        nbytes : int
-            Bytes of the largest shard, on its larger side.
-        itemsize : int
-            Bytes of an element.
-        sips : sequence of int
-            The group's devices, in rank order.
-        places : sequence of (cube, pe)
-            The PEs of each device that hold a shard.
-
-        Raises
-        ------
-        ConfigError
-            If no algorithm runs there; the message says why not, for each.
-        """
+        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means."""
         tuner = tuner_of(self._engine.machine, config)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
         return tuner.plan(decision, sips, places)
 
     def install(self, plan: Plan, key: str) -> Queues:
-        """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs.
-
-        Parameters
-        ----------
-        plan : Plan
-        key : str
-            Name of the process group, say: each has rings of its own.
-
-        Raises
-        ------
-        OutOfMemoryError
-            If a memory has no room for a ring; no ring is held then.
-        """
+        """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs."""
         found = self._installed.get(self._identity(plan, key))
         if found is None:
             found = self._installed[self._identity(plan, key)] = self._send(plan, key)
@@ -127,29 +147,7 @@ class Collectives:
         name: str,
         call: Mapping[str, Any],
     ) -> dict[int, Start]:
-        """Return what starts a collective on each device; calling it returns the event of the device's completion.
-
-        Parameters
-        ----------
-        plan : Plan
-        key : str
-            As for `install`.
-        buffers : mapping
-            What the kernel of each PE gets first: pointers to its own shards.
-        n_elem : mapping
-            Elements of each PE's shard.
-        name : str
-            What the launches are called.
-        call : mapping
-            What this call asks for, such as `op` and `root`.
-
-        Raises
-        ------
-        ConfigError
-            If the algorithm does not take an option of `call`, or so many pointers.
-        OutOfMemoryError
-            As for `install`.
-        """
+        """Return what starts a collective on each device; calling it returns the event of the device's completion."""
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
@@ -281,17 +279,7 @@ def title(algorithm: Algorithm) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one collective came to.
-
-    Attributes
-    ----------
-    latency_ns : float
-        From the first program's start to the last one's end.
-    result : Result
-        Everything else.
-    links : mapping
-        Share of that time that each link was busy.
-    """
+    """What one collective came to."""
 
     latency_ns: float
     result: Result
@@ -319,23 +307,6 @@ def run(
 
     Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
     whole SIP about a tensor is not part of the collective. `torch.collective` does the same with tensors.
-
-    Parameters
-    ----------
-    machine : Machine
-    planned : Plan
-    nbytes : int
-        Bytes of a shard; where it grows or shrinks, on its larger side.
-    dtype : DType or name
-    data : bool
-        With values, compared with numpy's at the end.
-    **call
-        What this call asks for, such as `op`.
-
-    Raises
-    ------
-    VerificationError
-        If a value is wrong.
     """
     kind = as_dtype(dtype)
     n_elem = nbytes // kind.itemsize // (planned.world_size if planned.algorithm.collective == "all_gather" else 1)
@@ -413,24 +384,7 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
 def check(
     engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant has in the end with what numpy makes of the tensors of its subgroup.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        Its memory is looked at, which takes no simulated time.
-    plan : Plan
-    ends : mapping of place to int
-        Physical address of each participant's result.
-    values : mapping of place to array
-        What each participant began with.
-    kind : DType
-
-    Raises
-    ------
-    VerificationError
-        If a value is another.
-    """
+    """Compare what every participant has in the end with what numpy makes of the tensors of its subgroup."""
     for subgroup in plan.subgroups:
         given = [values[place] for place in subgroup.places]
         for rank, place in enumerate(subgroup.places):
@@ -459,3 +413,120 @@ def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray
         case "all_to_all":
             return np.concatenate([each[own] for each in given])
     return np.empty(0)  # whatever it is
+
+
+Given = Tensor | Sequence[Tensor]
+
+
+def collective(
+    host: Host,
+    tensors: Sequence[Given],
+    algorithm: AlgorithmLike | None,
+    config: CclLike | None,
+    name: str | None,
+    n_slots: int | None,
+    call: dict[str, Any],
+) -> Plan:
+    """Queue a collective on the devices of `tensors`, and return what it came to.
+
+    Raises
+    ------
+    ConfigError
+        If the algorithm does not run there.
+    CollectiveMismatchError
+        If the devices' tensors are not alike.
+    TypeError, ValueError
+        If there are none, they are empty, or not on a device.
+    """
+    given = _given(tensors)
+    firsts = [own[0] for own in given]
+    sips = [_sip(tensor) for tensor in firsts]
+    _check_alike(firsts)
+    places = {_sip(tensor): tensor.pes for tensor in firsts}
+    planned = _planned(host, firsts, algorithm, config, n_slots, sips, places)
+    buffers: dict[Place, list[Pointer]] = {}
+    n_elem: dict[Place, int] = {}
+    for own in given:
+        for cube, pe in own[0].pes:
+            place = _sip(own[0]), cube, pe
+            buffers[place] = [_shard_of(tensor, cube, pe)[0] for tensor in own]
+            n_elem[place] = _shard_of(own[0], cube, pe)[1]
+    starts = host.collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
+    for own in given:
+        host.start(_sip(own[0]), starts[_sip(own[0])], [tensor._handle for tensor in own])
+    return planned
+
+
+def _sip(tensor: DeviceTensor) -> int:
+    return tensor._handle.sip
+
+
+def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
+    """Return the tensors of each device, checked one by one."""
+    if not isinstance(tensors, Sequence) or isinstance(tensors, str):
+        raise TypeError(
+            f"collective: {quote(tensors, 160)} is no sequence; give a list with one tensor for each device: [x, y]"
+        )
+    if not tensors:
+        raise ValueError("collective: no tensors; give a list with one for each device")
+    return [_on_device(i, each) for i, each in enumerate(tensors)]
+
+
+def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
+    found: list[DeviceTensor] = []
+    for tensor in given if isinstance(given, list | tuple) and given else (given,):
+        if not isinstance(tensor, DeviceTensor) or (found and tensor.device != found[0].device):
+            raise TypeError(
+                f"collective: tensor {i} is {quote(tensor, 160)}; expected one on a device (and, of several, all on "
+                'the same): .to("ahbm:0")'
+            )
+        if not tensor.shards:
+            raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")
+        found.append(tensor)
+    return tuple(found)
+
+
+def _check_alike(tensors: Sequence[DeviceTensor]) -> None:
+    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+    if len(kinds) != 1 or len({_sip(tensor) for tensor in tensors}) != len(tensors):
+        said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
+        raise CollectiveMismatchError(f"collective: expected one tensor of one shape and type for each device:\n{said}")
+    cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in tensors]
+    for tensor, cut in zip(tensors, cuts, strict=True):
+        if cut != cuts[0] or tensor.stride() != tensors[0].stride():
+            raise CollectiveMismatchError(
+                f"collective: the tensor of {tensor.device} is cut in another way than that of {tensors[0].device}, "
+                f"into {len(cut)} and {len(cuts[0])} shards; place them with the same DPPolicy on every device"
+            )
+
+
+def _planned(
+    host: Host,
+    tensors: Sequence[DeviceTensor],
+    algorithm: AlgorithmLike | None,
+    config: CclLike | None,
+    n_slots: int | None,
+    sips: Sequence[int],
+    places: dict[int, list[Target]],
+) -> Plan:
+    if algorithm is None:
+        config = load_ccl_config(config, host.config)
+        algorithm = config.defaults.algorithm
+    own: dict[str, Any] = {} if n_slots is None else {"n_slots": n_slots}
+    if algorithm != AUTO:
+        found = resolve_algorithm_config(algorithm, config, host.config)
+        return plan(replace(found, **own), host.config, sips, places)
+    first, known = tensors[0], load_ccl_config(config, host.config)
+    if own:
+        entries = {name: replace(entry, **own) for name, entry in known.algorithms.items()}
+        known = replace(known, algorithms=entries)
+    itemsize = first.dtype.itemsize
+    nbytes = max(_shard_of(first, *target)[1] for target in first.pes) * itemsize
+    return host.collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes)
+
+
+def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:
+    """Return where a PE's part of a tensor is, and its elements; of one that it has none of, the tensor's start."""
+    own = [s for s in tensor.shards if (s.cube, s.pe) == (cube, pe)]
+    first = min((s.offset for s in own), default=0) // tensor.dtype.itemsize
+    return tensor.pointer + first, sum(s.nbytes for s in own) // tensor.dtype.itemsize

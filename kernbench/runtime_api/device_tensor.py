@@ -2,24 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.dtypes import DType
+from kernbench.errors import quote
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api import device_kernels
-from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.indexing import parse
 from kernbench.runtime_api.layout import Layout, TensorShard, strided
 from kernbench.runtime_api.memory import TensorHandle
-from kernbench.runtime_api.tensor import Size, Tensor, check_broadcast, row_major
+from kernbench.runtime_api.tensor import HostTensor, Size, Tensor, check_broadcast, row_major
 from kernbench.runtime_api.types import Device
 from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.host import Host
+    from kernbench.triton_emu.tl_context import TLContext
+
+
+def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
+    """Return what `key` selects of an array: a slice for every dim, the result's shape, and the dims it drops."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    taken = sum(k is not None and k is not Ellipsis for k in keys)
+    if taken > len(shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+    rest = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+    keys[rest : rest + 1] = [slice(None)] * (len(shape) - taken)
+    box: list[slice] = []
+    sizes: list[int] = []
+    dropped: set[int] = set()
+    for k in keys:
+        dim = len(box)
+        if k is None:
+            sizes.append(1)
+        elif isinstance(k, slice):
+            start, stop, step = k.indices(shape[dim])
+            if step != 1:
+                raise IndexError(f"step {step} in dim {dim}: a part of a device tensor has step 1")
+            box.append(slice(start, max(start, stop)))
+            sizes.append(max(start, stop) - start)
+        else:
+            at, size = _integer(k), shape[dim]
+            if not -size <= at < size:
+                raise IndexError(f"index {at} is out of bounds for dimension {dim} with size {size}")
+            box.append(slice(at % size, at % size + 1))
+            dropped.add(dim)
+    return tuple(box), sizes, dropped
+
+
+def _integer(key: Any) -> int:
+    try:
+        if not isinstance(key, bool):
+            return index(key)
+    except TypeError:
+        pass
+    raise IndexError(
+        f"index {quote(key)} of type {type(key).__name__}: a device tensor takes integers, slices, None and ...; "
+        "read it first: .cpu()[...]"
+    )
+
+
+Parts = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
+CHUNK = 16384  # elements at a time: a few pieces fit TCM in every type
+
+
+def copy(dst: Any, src: Any, parts: Parts, *, tl: TLContext) -> None:
+    """Copy each PE's parts of `src`, as (first element, elements) by (cube, PE), to the same place in `dst`."""
+    for at, size in _chunks(parts, tl):
+        tl.store(dst + at, tl.load(src + at, shape=(size,), dtype=src.dtype))
+
+
+def fill(dst: Any, value: float, parts: Parts, *, tl: TLContext) -> None:
+    """Write `value` to each PE's parts of `dst`."""
+    for at, size in _chunks(parts, tl):
+        tl.store(dst + at, tl.full((size,), value, dst.dtype))
+
+
+def _chunks(parts: Parts, tl: TLContext) -> Sequence[tuple[int, int]]:
+    own = parts.get((int(tl.program_id(1)), int(tl.program_id(0))), ())
+    return [(at, min(CHUNK, first + n - at)) for first, n in own for at in range(first, first + n, CHUNK)]
 
 
 class DeviceTensor(Tensor):
@@ -28,13 +91,6 @@ class DeviceTensor(Tensor):
     A part must be one run of bytes, so that a kernel can reach it from one pointer and tell its PEs apart: whole
     shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
     reads the elements, not where they lie; a kernel gets the same pointer, as in torch.
-
-    Attributes
-    ----------
-    name : str
-        Its name, for messages.
-    shards : tuple of TensorShard
-        Its parts and the PEs that hold them; `index` counts in the shape in which the tensor was placed.
     """
 
     def __init__(
@@ -111,14 +167,14 @@ class DeviceTensor(Tensor):
         tensors that lie alike on one device the PEs copy their parts; any other way goes through the host.
         """
         if isinstance(src, DeviceTensor) and self._lies_like(src):
-            self._run("copy_", device_kernels.copy, src, src._parts())
+            self._run("copy_", copy, src, src._parts())
             return self
         self._write(src.numpy())
         return self
 
     def fill_(self, value: float) -> Tensor:
         """Set every element; the PEs write their parts."""
-        self._run("fill_", device_kernels.fill, value, self._parts())
+        self._run("fill_", fill, value, self._parts())
         return self
 
     def clone(self) -> Tensor:
@@ -126,13 +182,7 @@ class DeviceTensor(Tensor):
         return self._like(self.dtype).copy_(self)
 
     def contiguous(self) -> Tensor:
-        """Return the tensor, or a copy of it in row-major order, made by way of the host.
-
-        Raises
-        ------
-        RuntimeError
-            If the tensor was reshaped and then transposed, so that its parts are no blocks of it any more.
-        """
+        """Return the tensor, or a copy of it in row-major order, made by way of the host."""
         if self.is_contiguous():
             return self
         order = sorted(range(self.dim()), key=lambda d: (-self._stride[d], self.shape[d] == 1))

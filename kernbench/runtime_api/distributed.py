@@ -3,20 +3,265 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernbench.errors import CollectiveMismatchError, quote
+from kernbench.errors import CollectiveMismatchError, StateError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.exchange import Route, rows_between
-from kernbench.runtime_api.lists import Lists
-from kernbench.runtime_api.messaging import GroupLike
-from kernbench.runtime_api.p2p import P2POp
-from kernbench.runtime_api.process_group import GroupMember, ProcessGroup
-from kernbench.runtime_api.reduce_op import ReduceOp
+from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, GroupMember, Groups, ProcessGroup
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import Call, Coalesced, Meeting, Work
+from kernbench.runtime_api.transport import Route, between, rows_between
+from kernbench.runtime_api.work import Call, Coalesced, Meeting, P2POp, ReduceOp, Work
+
+GroupLike = ProcessGroup | int | None
+
+
+class Messaging(Groups):
+    """Sends and receives, matched by source, target, tag and order; the ranks' tensors may lie in different ways."""
+
+    def send(
+        self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_dst: int | None = None,
+    ) -> None:  # fmt: skip
+        """Send a tensor to a rank; return when it has left."""
+        work = self.isend(tensor, dst, group, tag, group_dst)
+        if work is not None:
+            work.wait()
+
+    def recv(
+        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_src: int | None = None,
+    ) -> int:  # fmt: skip
+        """Receive a tensor, from any rank unless one is named; return the global rank that has sent it."""
+        if (found := self._enter(group, "recv")) is None:
+            return -1
+        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
+        work, sender = found.mailbox.receive(self._message(found, "recv", tensor), source, tag)
+        work.wait()
+        return found.ranks[sender()]
+
+    def isend(
+        self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_dst: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Send a tensor to a rank, and go on; the tensor may be written again when the handle is complete."""
+        if (found := self._enter(group, "isend")) is None:
+            return None
+        target = self._peer_of(found, "dst", dst, group_dst)
+        return found.mailbox.send(self._message(found, "isend", tensor), target, tag).detach()
+
+    def irecv(
+        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_src: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Receive a tensor, from any rank unless one is named, and go on."""
+        if (found := self._enter(group, "irecv")) is None:
+            return None
+        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
+        return found.mailbox.receive(self._message(found, "irecv", tensor), source, tag)[0].detach()
+
+    def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
+        """Begin sends and receives, all before any is waited for; return a handle of each."""
+        if not p2p_op_list or not all(isinstance(op, P2POp) for op in p2p_op_list):
+            raise ValueError(
+                f"p2p_op_list = {quote(p2p_op_list)}: expected a list of torch.distributed.P2POp, not empty"
+            )
+        works = [op.op(op.tensor, op.peer, group=op.group, tag=op.tag, **self._peer(op)) for op in p2p_op_list]
+        return [work for work in works if work is not None]
+
+    def _peer_of(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        """Return the number of another member."""
+        member = self._member(group, what, rank, group_rank)
+        if member == group.rank():
+            raise ValueError(f"{what} = {group.ranks[member]} is the calling rank itself; use copy_")
+        return member
+
+    @staticmethod
+    def _peer(op: P2POp) -> dict[str, int]:
+        key = "group_dst" if op.op.__name__ == "isend" else "group_src"
+        return {} if op.group_peer is None else {key: op.group_peer}
+
+    def _message(self, group: ProcessGroup, name: str, tensor: Tensor) -> Call:
+        own = self._checked(group, name, tensor)
+        more = {"shape": tuple(own.shape), "dtype": str(own.dtype)}
+        return Call("message", more=more, own=(own,), ways=_ways, end=name.removeprefix("i"))
+
+    def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
+        """Return the group of a call; None, with a warning, for who is no member, as in torch."""
+        found = None if group == NON_GROUP_MEMBER else self._group(group)
+        if self._speaks_for_all and found is not None and found.size() > 1:
+            raise StateError(
+                f"{name}: no rank is running: {found!r} was made before spawn; call it in a rank: "
+                f"torch.multiprocessing.spawn(fn, nprocs={self._group(None).size()})"
+            )
+        if found is None or found.rank() < 0:
+            self._group(None)
+            warnings.warn(
+                f"Running {name} on global rank {self._host.rank_index} which does not belong to the given group.",
+                stacklevel=3,
+            )
+            return None
+        return found
+
+    def _member(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        """Return the number in the group that `src` or `dst`, or its spelling in the group, means."""
+        if (rank is None) == (group_rank is None):
+            raise ValueError(f"{what} = {rank}, group_{what} = {group_rank}: expected one of them")
+        if group_rank is not None:
+            self.get_global_rank(group, group_rank)
+            return group_rank
+        assert rank is not None
+        return self.get_group_rank(group, rank)
+
+    def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
+        """Return a tensor of the calling rank's device that a collective can work on."""
+        rank, device = self._host.rank_index, group.devices[group.rank()]
+        if not isinstance(tensor, DeviceTensor):
+            raise TypeError(f'{name}: {what} is {quote(tensor, 160)}; expected one on ahbm:{device}: .to("ahbm")')
+        if tensor.sip != device:
+            raise RuntimeError(
+                f"{name}: {what} {tensor.name!r} is on {tensor.device}, but rank {rank} drives ahbm:{device}; create "
+                f'it with device="ahbm" in the rank, or move it: .to("ahbm:{device}")'
+            )
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name}: {what} {tensor.name!r} is not contiguous; copy it: .contiguous()")
+        return tensor
+
+
+def _ways(calls: list[Call]) -> list[Route]:
+    return [between(0, calls[0].own[0], 1, calls[1].own[0])]
+
+
+class Lists(Messaging):
+    """Collectives on lists of tensors, each of them like the one that every rank gives."""
+
+    def all_gather(
+        self, tensor_list: Sequence[Tensor], tensor: Tensor, group: GroupLike = None, async_op: bool = False
+    ) -> Work | None:
+        """Let `tensor_list[i]` become rank i's tensor, on every rank."""
+        if (found := self._enter(group, "all_gather")) is None:
+            return None
+        part = self._checked(found, "all_gather", tensor)
+        parts = self._list(found, "all_gather", "tensor_list", tensor_list, part)
+        pack, after = found.packer.packed(self._host, parts, part, found.size(), unpack=True)
+        return self._done(
+            found.call(Call("all_gather", {"input": part}, own=(pack, found.size()), after=after)), async_op
+        )
+
+    def reduce_scatter(
+        self, output: Tensor, input_list: Sequence[Tensor], op: ReduceOp | str = ReduceOp.SUM,
+        group: GroupLike = None, async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Join all ranks' `input_list[i]` in rank i's `output`."""
+        if (found := self._enter(group, "reduce_scatter")) is None:
+            return None
+        part = self._checked(found, "reduce_scatter", output, "output")
+        parts = self._list(found, "reduce_scatter", "input_list", input_list, part)
+        pack, before = found.packer.packed(self._host, parts, part, found.size(), unpack=False)
+        call = Call("reduce_scatter", {"output": part}, ReduceOp.of(op), own=(pack, found.size()), before=before)
+        return self._done(found.call(call), async_op)
+
+    def gather(
+        self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int | None = None,
+        group: GroupLike = None, async_op: bool = False, group_dst: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Let `gather_list[i]` of rank `dst` (0 unless given) become rank i's tensor; the other ranks give no list."""
+        if (found := self._enter(group, "gather")) is None:
+            return None
+        own = self._checked(found, "gather", tensor)
+        root = self._root(found, "dst", dst, group_dst)
+        parts = self._rooted(found, "gather", "gather_list", gather_list, own, root)
+        return self._done(found.call(Call("gather", {"tensor": own}, root=root, own=parts, ways=_gather)), async_op)
+
+    def scatter(
+        self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
+        group: GroupLike = None, async_op: bool = False, group_src: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Let rank i's tensor become `scatter_list[i]` of rank `src` (0 unless given); the others give no list."""
+        if (found := self._enter(group, "scatter")) is None:
+            return None
+        own = self._checked(found, "scatter", tensor)
+        root = self._root(found, "src", src, group_src)
+        parts = self._rooted(found, "scatter", "scatter_list", scatter_list, own, root)
+        return self._done(found.call(Call("scatter", {"tensor": own}, root=root, own=parts, ways=_scatter)), async_op)
+
+    def all_to_all(
+        self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
+        async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Send `input_tensor_list[i]` to rank i; `output_tensor_list[i]` becomes what comes from it."""
+        if (found := self._enter(group, "all_to_all")) is None:
+            return None
+        lists = [
+            self._list(found, "all_to_all", what, given, None)
+            for what, given in (
+                ("input_tensor_list", input_tensor_list),
+                ("output_tensor_list", output_tensor_list),
+            )
+        ]
+        return self._done(found.call(Call("all_to_all", own=tuple(lists), ways=_all_to_all)), async_op)
+
+    def _done(self, work: Work, async_op: bool) -> Work | None:
+        """Return the handle, or wait and return nothing; inside a coalescing manager, leave the waiting to it."""
+        coalesced = self._coalescing.get(self._host.rank_index)
+        if coalesced is not None:
+            coalesced.works.append(work.detach())
+            return None
+        if async_op:
+            return work.detach()
+        work.wait()
+        return None
+
+    def _root(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        return self._member(group, what, 0 if rank is None and group_rank is None else rank, group_rank)
+
+    def _rooted(
+        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor] | None, like: DeviceTensor, root: int
+    ) -> tuple[DeviceTensor, ...]:
+        """Return the list of the root; nothing elsewhere."""
+        if (given is not None) != (group.rank() == root):
+            raise ValueError(
+                f"{name}: {what} is given by rank {group.ranks[root]}, and by no other; this is rank "
+                f"{self._host.rank_index}"
+            )
+        return () if given is None else tuple(self._list(group, name, what, given, like))
+
+    def _list(
+        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor], like: DeviceTensor | None
+    ) -> list[DeviceTensor]:
+        """Return a list of one tensor for each rank, each with the elements of `like`."""
+        if len(given) != group.size():
+            raise ValueError(f"{name}: {what} has {len(given)} tensors; expected {group.size()}, one for each rank")
+        found = [self._checked(group, name, t, f"{what}[{i}]") for i, t in enumerate(given)]
+        for i, t in enumerate(found):
+            if like is not None and (t.numel(), t.dtype) != (like.numel(), like.dtype):
+                raise ValueError(
+                    f"{name}: {what}[{i}] is {tuple(t.shape)} {t.dtype}; expected it to be like the other tensor, "
+                    f"{tuple(like.shape)} {like.dtype}"
+                )
+        return found
+
+
+def _gather(calls: list[Call]) -> list[Route]:
+    root = calls[0].root or 0
+    pairs = zip(calls, calls[root].own, strict=True)
+    return [between(i, call.tensors["tensor"], root, part) for i, (call, part) in enumerate(pairs)]
+
+
+def _scatter(calls: list[Call]) -> list[Route]:
+    root = calls[0].root or 0
+    pairs = zip(calls, calls[root].own, strict=True)
+    return [between(root, part, i, call.tensors["tensor"]) for i, (call, part) in enumerate(pairs)]
+
+
+def _all_to_all(calls: list[Call]) -> list[Route]:
+    return [
+        between(r, sender.own[0][j], j, receiver.own[1][r])
+        for r, sender in enumerate(calls)
+        for j, receiver in enumerate(calls)
+    ]
 
 
 class DistributedNames:
@@ -285,13 +530,7 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
 
 
 def _split_ways(calls: list[Call]) -> list[Route]:
-    """Return what moves in an all-to-all.
-
-    Raises
-    ------
-    CollectiveMismatchError
-        If a rank expects another number of rows than is sent to it.
-    """
+    """Return what moves in an all-to-all."""
     found = []
     for r, sender in enumerate(calls):
         source, to_send, _, _ = sender.own

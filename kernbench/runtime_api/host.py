@@ -2,36 +2,427 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import greenlet
 import numpy as np
 import simpy
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.dtypes import DType
-from kernbench.errors import AllocationError
+from kernbench.errors import AllocationError, DeadlockError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import Layout, Piece
-from kernbench.runtime_api.memory import DeviceMemory, TensorHandle
-from kernbench.runtime_api.messages import map_ranges
-from kernbench.runtime_api.ranks import Rank, Ranks
-from kernbench.runtime_api.stream import Stream
+from kernbench.runtime_api.memory import DeviceMemory, TensorHandle, map_ranges
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
+from kernbench.sim_engine.limits import Expired
+from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.races import Copies
+from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.collective import Collectives
     from kernbench.runtime_api.work import Work
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.lines import Line
+
+
+class Rank:
+    """One rank: its program, and what it waits for."""
+
+    def __init__(self, index: int, program: Callable[[], object]) -> None:
+        self.index = index
+        self.error: BaseException | None = None
+        self.doom: Exception | None = None
+        self.is_stopped = False
+        self.what: object = None
+        self.since_ps = 0
+        self.greenlet = greenlet(self._run)
+        self._program = program
+
+    def _run(self) -> None:
+        try:
+            self._program()
+        except SystemExit as exit_:
+            self.error = exit_ if exit_.code else None
+        except Expired as expired:
+            self.error = expired.error(f"rank {self.index} at {place_of(expired.__traceback__)}")
+        except GreenletExit as exit_:
+            if not self.is_stopped:
+                self.error = exit_
+        except Exception as error:  # noqa: BLE001  every error of a rank is told by whoever joins it
+            self.error = error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its program has returned or failed."""
+        return bool(self.greenlet.dead)
+
+    def block(self, what: object, now_ps: int) -> None:
+        """Give way until somebody switches back."""
+        if self.is_stopped:
+            raise GreenletExit
+        self.what, self.since_ps = what, now_ps
+        self.greenlet.parent.switch()
+        self.what = None
+
+    def go_on(self) -> None:
+        """Run until it blocks or ends."""
+        self.greenlet.parent = getcurrent()
+        self.greenlet.switch()
+
+    def stop(self) -> None:
+        """End it where it stands: by `doom`, by the error of what it waits in, or silently."""
+        self.is_stopped = True
+        if not self.has_ended:
+            told: Exception | None = self.doom or getattr(self.what, "error", None)
+            self.greenlet.parent = getcurrent()
+            self.greenlet.throw(told or GreenletExit())
+            self.error = self.error or told
+
+    @property
+    def place(self) -> str:
+        """Where in the user's program it waits."""
+        return f"rank {self.index} at {place_in(self.greenlet.gr_frame)}"
+
+    def describe(self) -> str:
+        """Return what it waits for and since when."""
+        return f"rank {self.index}, in {self.what}, since {self.since_ps / 1000:,.2f} ns"
+
+
+class Ranks:
+    """The ranks of one spawn, and the rule by which they and the clock take turns.
+
+    While they live, the engine hands every wait of the host to `wait`.
+    """
+
+    def __init__(
+        self, engine: GraphEngine, programs: Sequence[Callable[[], object]], at_end: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self._at_end = at_end
+        self.ranks = [Rank(i, program) for i, program in enumerate(programs)]
+        self._by_greenlet = {rank.greenlet: rank for rank in self.ranks}
+        self._ready = list(self.ranks)
+        self._yielded: list[Rank] = []
+        self._wake = simpy.Event(engine.env)
+        self.errors: dict[int, BaseException] = {}
+        self.is_over = False
+        engine.waiter = self.wait
+
+    @property
+    def current(self) -> Rank | None:
+        """The rank that is running; None outside of them."""
+        return self._by_greenlet.get(getcurrent())
+
+    def wait(self, event: simpy.Event, what: object) -> None:
+        """Let others go on until `event` has happened."""
+        if event.processed:
+            return
+        rank = self.current
+        if rank is None:
+            self._run(event, what)
+            return
+        self._when(event, rank)
+        rank.block(what, self._engine.env._now)
+
+    def give_way(self) -> None:
+        """Let the other ranks that can continue do so before the calling one, at the same simulated time."""
+        rank = self.current
+        if rank is not None:
+            self._yielded.append(rank)
+            rank.block("cooperative_yield", self._engine.env._now)
+
+    def join(self) -> None:
+        """Run until every rank has ended; what went wrong is in `errors` then."""
+        self._run(None, None)
+
+    def over(self, indices: Sequence[int]) -> list[int]:
+        """Return those of some ranks that have ended."""
+        return [i for i in indices if self.ranks[i].has_ended]
+
+    def stop(self, first: int = 0) -> None:
+        """End every rank where it stands, beginning with `first`."""
+        interrupt: KeyboardInterrupt | None = None
+        for rank in self.ranks[first:] + self.ranks[:first]:
+            try:
+                rank.stop()
+            except KeyboardInterrupt as caught:  # the others still have to end
+                interrupt = caught
+            if rank.error is not None:
+                self.errors.setdefault(rank.index, rank.error)
+        self._ready.clear()
+        self._yielded.clear()
+        if not self.is_over:
+            self.is_over = True
+            self._engine.waiter = None
+            self._at_end()
+        if interrupt is not None:
+            raise interrupt
+
+    def _run(self, event: simpy.Event | None, what: object) -> None:
+        """Take turns until `event` has happened; with None, until every rank has ended."""
+        if event is not None:
+            self._when(event, None)
+        try:
+            while not (self.is_over if event is None else event.processed):
+                if not self._ready:
+                    self._ready, self._yielded = self._yielded, self._ready
+                if self._ready:
+                    self._turn()
+                else:
+                    self._advance(event, what)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _turn(self) -> None:
+        """Let the first rank of those that can go on do so; a failure ends all."""
+        rank = min(self._ready, key=lambda rank: rank.index)
+        self._ready.remove(rank)
+        rank.go_on()
+        if rank.error is not None:
+            self.errors[rank.index] = rank.error
+        if rank.error is not None or all(other.has_ended for other in self.ranks):
+            self.stop()
+
+    def _advance(self, event: simpy.Event | None, what: object) -> None:
+        """Run the clock until some rank can go on; an error of the simulated machine is one of every rank."""
+        self._wake = simpy.Event(self._engine.env)
+        try:
+            if not self._engine.advance(self._wake):
+                self._nothing_left(what)
+        except KernbenchError as error:
+            for rank in self.ranks:
+                rank.doom = _twin(error)
+            # A rank drives the SIP of its number, and what fails on a PE says first on which.
+            self.stop(first=next((i for i in range(len(self.ranks)) if str(error).startswith(f"sip{i}.")), 0))
+            if event is not None:
+                raise
+
+    def _nothing_left(self, what: object) -> None:
+        waiting = [rank.describe() for rank in self.ranks if not rank.has_ended]
+        if what is not None:
+            waiting.append(f"the host, for {what}")
+        if self._engine.programs:
+            self._engine.deadlock(waiting)
+        lines = "".join(f"\n  {line}" for line in waiting)
+        raise DeadlockError(f"nothing can go on at {self._engine.now_ns:,.2f} ns; waiting:{lines}")
+
+    def _when(self, event: simpy.Event, rank: Rank | None) -> None:
+        """Let `rank`, or whoever runs the ranks, go on when `event` has happened."""
+        assert event.callbacks is not None
+
+        def happened(_: Any) -> None:
+            if rank is not None and not rank.has_ended:
+                self._ready.append(rank)
+            if not self._wake.triggered:
+                self._wake.succeed()
+
+        event.callbacks.append(happened)
+
+
+def _twin(error: Exception) -> Exception:
+    """Return the same error for one more rank to raise, caused by the first."""
+    twin = copy(error)
+    twin.__cause__ = error
+    return twin
+
+
+def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
+    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
+    _check_signature(name, kernel, args)
+    tensors = []
+    values = []
+    for i, arg in enumerate(args):
+        where = f"launch of {name!r}: argument {i}"
+        if isinstance(arg, np.ndarray) and arg.ndim:
+            raise TypeError(f'{where} is a numpy array; a kernel takes device tensors: torch.from_numpy(a).to("ahbm")')
+        if not isinstance(arg, DeviceTensor):
+            if isinstance(arg, Tensor):
+                shape = tuple(arg.shape)
+                raise TypeError(f'{where} is a tensor on the host, {shape}; expected one on a device: .to("ahbm")')
+            values.append(arg)
+            continue
+        if arg.device.index != sip:
+            raise RuntimeError(
+                f"{where}, tensor {arg.name!r}, is on {arg.device}, but the current device is ahbm:{sip}; choose with "
+                'torch.ahbm.set_device(...), or move it: .to("ahbm")'
+            )
+        tensors.append(arg)
+        values.append(arg.pointer)
+    targets = sorted({pe for tensor in tensors for pe in tensor.pes})
+    if not targets:
+        raise RuntimeError(
+            f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
+            'are: create one with device="ahbm"'
+        )
+    host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
+
+
+def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
+    """Refuse at the launch what would fail on a PE."""
+    check_plain(kernel)
+    try:
+        signature = inspect.signature(kernel)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, tl=None)
+    except TypeError as error:
+        label = getattr(kernel, "__name__", repr(kernel))
+        raise TypeError(
+            f"launch of {name!r}: kernel {label}{signature} cannot be called with {len(args)} arguments and tl: "
+            f"{error}; a kernel takes the launch's arguments, then tl by name"
+        ) from None
+
+
+class Stream:
+    """An in-order queue of operations on one device; it never blocks the program that fills it.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        What runs the operations.
+    device : Device
+        Whose stream it is.
+    """
+
+    def __init__(self, engine: GraphEngine, device: Device) -> None:
+        self._engine = engine
+        self.device = device
+        self._last: simpy.Event | None = None
+        assert device.index is not None
+        self._races = engine.races(device.index)
+        self._submitted = 0
+        self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
+
+    def submit(self, start: Callable[[], simpy.Event], keep: object = None) -> simpy.Event:
+        """Call `start` when all earlier operations are complete; return the event of its own completion.
+
+        The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
+        """
+        done = simpy.Event(self._engine.env)
+        self._submitted += 1
+        task = None if self._races is None else self._races.submit(self, self._submitted, self._after)
+
+        def finished(event: simpy.Event, keep: object = (start, keep)) -> None:
+            if task is not None:
+                task.finish()
+            done.succeed(event.value)
+
+        def begin(_: Any = None) -> None:
+            if task is None:
+                event = start()
+            else:
+                task.begin()
+                event = task.run(start)
+            assert event.callbacks is not None, "what has just been started is not complete"
+            event.callbacks.append(finished)
+
+        before, self._last = self._last, done
+        if before is None or before.callbacks is None:
+            begin()
+        else:
+            before.callbacks.append(begin)
+        return done
+
+    def wait_stream(self, other: Stream) -> None:
+        """Let what is submitted from now on start after everything that `other` holds now."""
+        self._after = {**self._after, other: other._submitted}
+        last = other._last
+        if last is not None and last.callbacks is not None:
+            self.submit(lambda: self._engine.env.timeout(0) if last.processed else last)
+
+    def wait(self, event: simpy.Event, what: object) -> Any:
+        """Run the clock until `event` of this stream has happened; return its value. `what` is for messages."""
+        value = self._engine.wait(event, what)
+        if event is self._last:
+            self._last = None
+        return value
+
+    def synchronize(self) -> None:
+        """Run the clock until every operation is complete."""
+        if self._last is not None:
+            self.wait(self._last, f"a synchronize of {self.device}")
+
+    def query(self) -> bool:
+        """Return whether every operation is complete."""
+        return self._last is None or self._last.callbacks is None
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self.device}, {'idle' if self.query() else 'busy'}>"
+
+
+class Event:
+    """A mark in a stream: `record` puts it behind what is queued, `elapsed_time` compares two.
+
+    Parameters
+    ----------
+    current_stream : callable
+        Returns the stream that `record` uses when it is given none.
+    enable_timing : bool
+        Whether the event tells the time.
+    """
+
+    def __init__(self, current_stream: Callable[[], Stream], enable_timing: bool = False) -> None:
+        self._current_stream = current_stream
+        self._timing = enable_timing
+        self._stream: Stream | None = None
+        self._done: simpy.Event | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the point behind everything that `stream` (the current device's) holds now."""
+        self._stream = stream or self._current_stream()
+        engine = self._stream._engine
+        self._done = self._stream.submit(lambda: engine.env.timeout(0, engine.now_ns))
+
+    def query(self) -> bool:
+        """Return whether the mark has been reached (True also before `record`)."""
+        return self._done is None or self._done.callbacks is None
+
+    def synchronize(self) -> None:
+        """Run the clock until the mark has been reached."""
+        if self._stream is not None and self._done is not None and not self.query():
+            self._stream.wait(self._done, "a synchronize with an event")
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the simulated time from this mark to `end_event` [ms].
+
+        Raises
+        ------
+        RuntimeError
+            If one of them does not tell the time, or has not been reached.
+        """
+        if not (self._timing and end_event._timing):
+            raise RuntimeError("both events need enable_timing=True before elapsed_time can tell anything")
+        if self._done is None or end_event._done is None:
+            raise RuntimeError("both events must be recorded before calculating elapsed time")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError(
+                "both events must be completed before calculating elapsed time; call torch.ahbm.synchronize() first"
+            )
+        return (self._at(end_event._done) - self._at(self._done)) / 1e6
+
+    @staticmethod
+    def _at(done: simpy.Event) -> float:
+        now_ns: Any = done.value
+        return float(now_ns)
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self._done is None else "reached" if self.query() else "pending"
+        return f"<Event, {state}>"
+
 
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 
@@ -49,34 +440,6 @@ class Host:
 
     The program runs in no simulated time. What it asks of a device is queued in the device's stream; time passes
     when it waits.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        The simulated machine.
-    selector : DeviceSelector
-        Which device is current at the start.
-
-    Attributes
-    ----------
-    n_devices : int
-        SIPs of the machine.
-    pes : list of (cube, pe)
-        Every PE of a SIP.
-    collectives : Collectives
-        Queues between PEs, installed so far.
-    requests : int
-        Launches and copies asked for so far.
-    unwaited : dict
-        Asynchronous collectives and messages that the program has not waited for, and the lines that began them.
-    is_open : bool
-        False after `close`.
-    ranks : Ranks or None
-        The ranks that were started last.
-    at_ranks_start : list of callable
-        Called with the number of ranks that are about to start; may refuse it.
-    at_ranks_end : list of callable
-        Called when no rank is left.
     """
 
     def __init__(self, engine: GraphEngine, selector: DeviceSelector) -> None:
@@ -94,7 +457,7 @@ class Host:
         self._first = selector.first
         self._streams: dict[tuple[int, str], Stream] = {}
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
-        self._ranks: weakref.WeakKeyDictionary[greenlet.greenlet, _Rank] = weakref.WeakKeyDictionary()
+        self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
 
     @cached_property
@@ -204,7 +567,7 @@ class Host:
             tell()
 
     def _rank(self) -> _Rank:
-        me = greenlet.getcurrent()
+        me = getcurrent()
         rank = self._ranks.get(me)
         if rank is None:
             rank = self._ranks[me] = _Rank(self._first)

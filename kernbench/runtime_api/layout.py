@@ -18,17 +18,7 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorShard:
-    """One contiguous part of a tensor, in the memory of one PE.
-
-    Attributes
-    ----------
-    pa : int
-        Physical address of its first byte.
-    offset, nbytes : int
-        Its bytes, counted from the address that a kernel gets for the tensor. Replicas have the same.
-    index : tuple of slice
-        The part of the tensor that it is; its bytes are row-major.
-    """
+    """One contiguous part of a tensor, in the memory of one PE."""
 
     sip: int
     cube: int
@@ -43,11 +33,6 @@ class Layout:
     """Shards that together hold an array of `shape`, one run of bytes when taken in the order of their offsets.
 
     Where a part is replicated, the host reads the copy of the first PE and writes every copy.
-
-    Attributes
-    ----------
-    dp : DPPolicy or None
-        What the array was placed by; None for a part of one, or for dims in another order.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kernbench.dtypes import DType
@@ -18,6 +18,51 @@ if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
 
+Range = tuple[int, int, int]
+
+
+def map_ranges(
+    va: int, shards: Sequence[TensorShard], pes: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], Sequence[Range]]:
+    """Return the ranges (va, nbytes, pa) that each of `pes`, as (cube, pe), needs for a tensor at `va`.
+
+    Of a replicated part a PE gets its own copy, else one in its cube (the lowest PE's), else the first. Ranges that
+    continue each other in both kinds of memory are one.
+    """
+    copies: dict[int, list[TensorShard]] = {}
+    for shard in sorted(shards, key=lambda s: (s.offset, s.cube, s.pe)):
+        copies.setdefault(shard.offset, []).append(shard)
+    pes = list(pes)
+    if all(len(same) == 1 for same in copies.values()):
+        ranges = _ranges(va, [same[0] for same in copies.values()])
+        return dict.fromkeys(pes, ranges)
+    nearest = [_Copies(same) for same in copies.values()]
+    return {(cube, pe): _ranges(va, [part.nearest(cube, pe) for part in nearest]) for cube, pe in pes}
+
+
+class _Copies:
+    """The copies of one part of a tensor, by where they are."""
+
+    def __init__(self, shards: Sequence[TensorShard]) -> None:
+        self._by_pe = {(s.cube, s.pe): s for s in shards}
+        self._by_cube = {s.cube: s for s in reversed(shards)}
+        self._first = shards[0]
+
+    def nearest(self, cube: int, pe: int) -> TensorShard:
+        return self._by_pe.get((cube, pe)) or self._by_cube.get(cube, self._first)
+
+
+def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[Range]:
+    out: list[Range] = []
+    for s in shards:
+        start = va + s.offset
+        if out and out[-1][0] + out[-1][1] == start and out[-1][2] + out[-1][1] == s.pa:
+            out[-1] = out[-1][0], out[-1][1] + s.nbytes, out[-1][2]
+        else:
+            out.append((start, s.nbytes, s.pa))
+    return tuple(out)
+
+
 class Claim:
     """What a tensor and its views hold: while it lives, the program counts as the user of the memory."""
 
@@ -30,17 +75,6 @@ class TensorHandle:
     It is freed when nothing needs it any more: no tensor, no view, and no pending operation. References decide
     that, so a handle is never part of a cycle. It counts as allocated while a tensor or a view of it lives, as in
     torch: what only pending operations still need does not count.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's name, for messages about addresses.
-    sip, va, nbytes : int
-        Its device and its range of virtual memory.
-    layout : Layout
-        Its shards.
-    copies : list of Copies
-        The copies of its replicated parts, where races are looked for.
     """
 
     __slots__ = ("__weakref__", "_claim", "_release", "_unclaim", "copies", "layout", "name", "nbytes", "sip", "va")
@@ -80,22 +114,7 @@ class TensorHandle:
 
 
 class DeviceMemory:
-    """Virtual and physical memory of every SIP.
-
-    Parameters
-    ----------
-    config : MachineConfig
-        Sizes.
-    allocators : Allocators
-        Physical memory of each PE, shared with whatever else reserves space in it.
-    unmap : callable
-        `unmap(sip, va, nbytes)` is called before a range is given back.
-
-    Attributes
-    ----------
-    allocated, peak : list of int
-        Bytes of the tensors that the program has on each SIP, now and at most; copies of replicated parts count.
-    """
+    """Virtual and physical memory of every SIP."""
 
     def __init__(self, config: MachineConfig, allocators: Allocators, unmap: Callable[[int, int, int], None]) -> None:
         self._config = config
@@ -106,15 +125,7 @@ class DeviceMemory:
         self.peak = [0] * config.n_sips
 
     def place(self, name: str, sip: int, shape: Sequence[int], dtype: DType, dp: DPPolicy) -> TensorHandle:
-        """Return memory for a tensor, in HBM, spread as `dp` says.
-
-        Raises
-        ------
-        AllocationError
-            If a PE has no room for its part; nothing is held then.
-        PlacementError
-            If `dp` does not fit the tensor or the machine.
-        """
+        """Return memory for a tensor, in HBM, spread as `dp` says."""
         specs = resolve_dp_policy(
             dp,
             shape=shape,

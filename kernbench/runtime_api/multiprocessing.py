@@ -8,23 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernbench.errors import DeadlockError, LimitError
-from kernbench.runtime_api.host import Host
-from kernbench.runtime_api.ranks import Ranks
+from kernbench.runtime_api.host import Host, Ranks
 from kernbench.triton_emu.runner import check_plain, check_ran
 
 
 class ProcessException(Exception):  # noqa: N818  torch's name
-    """A rank did not end well.
-
-    Attributes
-    ----------
-    msg : str
-        What happened.
-    error_index : int
-        Which rank it happened to.
-    pid : int
-        The process that the rank ran in: all ranks run in one.
-    """
+    """A rank did not end well."""
 
     def __init__(self, msg: str, error_index: int, pid: int) -> None:
         super().__init__(msg)
@@ -63,15 +52,7 @@ class SpawnContext:
         self.is_joined = False
 
     def join(self, timeout: float | None = None) -> bool:
-        """Run the clock until every rank has ended, and return True; `timeout` is of no use in simulated time.
-
-        Raises
-        ------
-        LimitError
-            If the run is over a limit of its session.
-        ProcessRaisedException
-            If a rank raised. The others have been ended where they stood.
-        """
+        """Run the clock until every rank has ended, and return True; `timeout` is of no use in simulated time."""
         self.is_joined = True
         self._ranks.join()
         errors = self._ranks.errors

@@ -16,19 +16,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of a region that lies in one shard.
-
-    Attributes
-    ----------
-    box : tuple of slice
-        In the coordinates of the region.
-    first : int
-        Its first element, counted from the tensor's pointer.
-    strides : tuple of int
-        Between elements of each dim.
-    holders : tuple of (cube, pe)
-        Who has a copy of the shard.
-    """
+    """The part of a region that lies in one shard."""
 
     box: Box
     first: int

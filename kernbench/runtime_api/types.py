@@ -89,13 +89,7 @@ class DeviceSelector:
     sip: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Replace "all" and "sip:N" by what they select.
-
-        Raises
-        ------
-        ValueError
-            If `sip` selects nothing.
-        """
+        """Replace "all" and "sip:N" by what they select."""
         if isinstance(self.sip, str):
             object.__setattr__(self, "sip", _selected(self.sip))
         elif self.sip is not None and (type(self.sip) is not int or self.sip < 0):

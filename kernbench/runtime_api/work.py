@@ -5,50 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from kernbench.errors import CollectiveMismatchError, KernbenchError
+from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
+from kernbench.registry import hint
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.reduce_op import ReduceOp
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine.lines import user_line
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.exchange import Route
     from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.process_group import ProcessGroup
+    from kernbench.runtime_api.transport import Route, Transport
     from kernbench.sim_engine.races import Task
+
+
+class ReduceOp(Enum):
+    """How the values of ranks are joined, element by element; those of 16 bits in f32.
+
+    `AVG` is the sum over the ranks of the group, divided by their number. Wherever torch takes one, its name will do:
+    `op="sum"`.
+    """
+
+    SUM = "sum"
+    AVG = "avg"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def of(cls, op: ReduceOp | str) -> ReduceOp:
+        """Return `op`, or what its name means.
+
+        Raises
+        ------
+        ValueError
+            If there is no such operation.
+        """
+        if isinstance(op, cls):
+            return op
+        try:
+            return cls(str(op).lower())
+        except ValueError:
+            known = [each.value for each in cls]
+            raise ValueError(f"op = {quote(op)} is no reduction; {hint(str(op).lower(), known)}") from None
+
 
 Start = Callable[[], simpy.Event]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one rank asks of a collective.
-
-    Attributes
-    ----------
-    name : str
-        Which collective, or "message" for both ends of one.
-    tensors : mapping
-        By the name of the parameter; those that every rank gives alike.
-    op : ReduceOp, optional
-    root : int, optional
-        The source or destination, counted in the group.
-    more : mapping
-        Other things that ranks have to agree about, by name.
-    own : tuple
-        Tensors that only this rank gives, or that differ from rank to rank; None for none.
-    before, after : sequence of callable
-        Operations of this rank's device alone, ahead of the collective and behind it.
-    ways : callable, optional
-        Gets the calls of all members, and returns what moves between their tensors; for what has no algorithm.
-    runs : bool
-        Whether anything happens on the machine; else the last call completes all.
-    end : str
-        Of a message: "send" or "recv".
-    """
+    """What one rank asks of a collective."""
 
     name: str
     tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
@@ -152,20 +167,6 @@ class Meeting:
     """One collective of a group: it starts on the machine when its last member has called it.
 
     Each device then begins when what it has queued before is complete.
-
-    Parameters
-    ----------
-    host : Host
-    title : str
-        Which it is, for messages.
-    members : sequence of int
-        Global ranks that have to come, in the order of the group.
-    devices : sequence of int
-        The SIP of each.
-    stream : str
-        Which stream of each device it runs on.
-    prepare : callable
-        Gets the calls in the order of `members`, and returns what starts each member's part.
     """
 
     def __init__(
@@ -193,13 +194,7 @@ class Meeting:
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
     def join(self, member: int, call: Call) -> Work:
-        """Note the call of a member (its rank in the group), and return its handle.
-
-        Raises
-        ------
-        CollectiveMismatchError
-            If it disagrees with those that came before.
-        """
+        """Note the call of a member (its rank in the group), and return its handle."""
         host, device = self._host, self._devices[member]
         self.calls[member] = call
         self._check(member)
@@ -214,6 +209,8 @@ class Meeting:
         steps: list[Start] = [*call.before, partial(self._begin, member), *call.after]
         for step in steps:
             work.event = stream.submit(step)
+        assert work.event.callbacks is not None, "what has just been queued is not complete"
+        work.event.callbacks.append(self._release)
         if self.is_complete:
             try:
                 self._starts = self._prepare([self.calls[m] for m in range(len(self.members))])
@@ -231,6 +228,12 @@ class Meeting:
         for event in (*self._ready.values(), *waiting):
             if not event.triggered:
                 event.succeed()
+
+    def _release(self, _: simpy.Event) -> None:
+        """When the last device is done, let go of the tensors: handles may outlive them, and know this meeting."""
+        if self.is_complete and all(work.event.triggered for work in self._works.values()):
+            self.calls = {member: Call(call.name, end=call.end) for member, call in self.calls.items()}
+            self._starts = None
 
     def _begin(self, member: int) -> simpy.Event:
         engine = self._host.engine
@@ -284,3 +287,153 @@ class Meeting:
             notes = [f"rank {rank} {'has ended' if rank in over else 'has not called it'}" for rank in late]
             return f"{text}: {', '.join(notes)}"
         return f"{text} with rank {', '.join(str(r) for m, r in enumerate(self.members) if m != member)}"
+
+
+@dataclass(frozen=True, slots=True)
+class P2POp:
+    """A send or receive of a batch.
+
+    Parameters
+    ----------
+    op : callable
+        `torch.distributed.isend` or `irecv`.
+    tensor : Tensor
+        What is sent, or where it goes.
+    peer : int, optional
+        Global rank of the other.
+    group : ProcessGroup, optional
+        By default the world.
+    tag : int
+        Sends and receives of one tag belong together.
+    group_peer : int, optional
+        The other's number in the group, in place of `peer`.
+    """
+
+    op: Callable[..., Work | None]
+    tensor: Tensor
+    peer: int | None = None
+    group: ProcessGroup | None = None
+    tag: int = 0
+    group_peer: int | None = None
+
+    def __post_init__(self) -> None:
+        if getattr(self.op, "__name__", "") not in ("isend", "irecv"):
+            raise ValueError(f"op = {quote(self.op)}: expected torch.distributed.isend or torch.distributed.irecv")
+
+
+@dataclass(eq=False, slots=True)
+class _Post:
+    """One side of a message that waits for the other.
+
+    `source` is None for a receive from anybody. What has no meeting yet gets one when the source is known.
+    """
+
+    is_send: bool
+    source: int | None
+    target: int
+    tag: int
+    call: Call
+    work: Received | None
+    meeting: Meeting | None
+
+
+class Received(Work):
+    """A receive from anybody: `source` is known once a send has been found for it."""
+
+    def __init__(self, host: Host, what: str) -> None:
+        super().__init__(host, lambda: what)
+        self.source: int | None = None
+
+    def follow(self, work: Work, source: int) -> None:
+        """Be complete when `work` is."""
+        self.source = source
+        assert work.event.callbacks is not None, "what has just been called is not complete"
+
+        def complete(_: Any) -> None:
+            self.event.succeed()
+
+        work.event.callbacks.append(complete)
+
+
+class Mailbox:
+    """Sends and receives of a group: they belong together by source, target and tag, first to first.
+
+    Each source, target and tag has a stream of its own on both devices, so that no message waits for another that it
+    does not follow. Streams take queues that no other has messages in.
+    """
+
+    def __init__(self, host: Host, group: ProcessGroup, transport: Transport) -> None:
+        self._host, self._group, self._transport = host, group, transport
+        self._open: list[_Post] = []
+        # Of each source and target: the stream that used each set of queues last, and its message.
+        self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
+
+    def send(self, call: Call, target: int, tag: int) -> Work:
+        """Take the calling rank's send to a member of the group."""
+        me = self._group.rank()
+        other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
+        if other is None:
+            meeting = self._meeting(me, target, tag)
+            self._open.append(_Post(True, me, target, tag, call, None, meeting))
+            return meeting.join(0, call)
+        meeting = other.meeting or self._meeting(me, target, tag)
+        if other.work is not None:
+            other.work.follow(meeting.join(1, other.call), me)
+        return meeting.join(0, call)
+
+    def receive(self, call: Call, source: int | None, tag: int) -> tuple[Work, Callable[[], int]]:
+        """Take the calling rank's receive from a member of the group, or from any; return how to learn from which."""
+        me = self._group.rank()
+        other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
+        if other is not None:
+            assert other.meeting is not None
+            assert other.source is not None
+            found = other.source
+            return other.meeting.join(1, call), lambda: found
+        if source is not None:
+            known = source
+            meeting = self._meeting(source, me, tag)
+            self._open.append(_Post(False, source, me, tag, call, None, meeting))
+            return meeting.join(1, call), lambda: known
+        work = Received(self._host, f"recv from any rank of {self._group.title}, tag {tag}: nobody has sent")
+        self._open.append(_Post(False, None, me, tag, call, work, None))
+        return work, lambda: -1 if work.source is None else work.source
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message is under way, or waits for its other side."""
+        return not self._open and all(message.is_over for used in self._used.values() for _, message in used)
+
+    def cancel(self) -> None:
+        """Forget messages that only one side has asked for."""
+        for post in self._open:
+            if post.meeting is not None:
+                post.meeting.cancel()
+        self._open.clear()
+
+    def _take(self, fits: Callable[[_Post], bool]) -> _Post | None:
+        found = next(filter(fits, self._open), None)
+        if found is not None:
+            self._open.remove(found)
+        return found
+
+    def _meeting(self, source: int, target: int, tag: int) -> Meeting:
+        group = self._group
+        ranks, devices = ([of[source], of[target]] for of in (group.ranks, group.devices))
+        title = f"the message from rank {ranks[0]} to rank {ranks[1]}, tag {tag}"
+        stream = f"{group.name}.{source}-{target}.{tag}"
+
+        def prepare(calls: list[Call]) -> list[Start]:
+            queues = self._queues((source, target), stream, meeting)
+            return self._transport.exchange(group, [source, target], calls, f"{group.name}, messages {queues}")
+
+        meeting = Meeting(self._host, title, ranks, devices, stream, prepare)
+        return meeting
+
+    def _queues(self, way: tuple[int, int], stream: str, meeting: Meeting) -> int:
+        """Return the number of a set of queues in which nothing of another stream is under way."""
+        used = self._used.setdefault(way, [])
+        free = (i for i, (last, message) in enumerate(used) if last == stream or message.is_over)
+        found = next(free, len(used))
+        used[found : found + 1] = [(stream, meeting)]
+        return found

@@ -32,7 +32,7 @@ from kernbench.sim_engine.transfer import ACK_BYTES, Callee
 from kernbench.units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps, serialization_ps
 
 if TYPE_CHECKING:
-    from kernbench.config.cube import Hbm
+    from kernbench.config.schema import Hbm
     from kernbench.sim_engine.memory_store import MemoryStore
     from kernbench.sim_engine.network import Fabric
     from kernbench.sim_engine.transfer import Route, Transaction

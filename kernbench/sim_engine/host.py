@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simpy
 
-from kernbench.analysis.causes import READ, WRITE
+from kernbench.analysis.records import READ, WRITE
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.causes import CREDIT, MESSAGE, MOVES, PART, Causes
-from kernbench.analysis.records import COLUMNS, CommandInfo, Launch, LinkTable, Records
+from kernbench.analysis.records import (
+    COLUMNS,
+    CREDIT,
+    MESSAGE,
+    MOVES,
+    PART,
+    Causes,
+    CommandInfo,
+    Launch,
+    LinkTable,
+    Records,
+)
 from kernbench.sim_engine.network import ENGINE
 from kernbench.units import FLIT_BYTES
 

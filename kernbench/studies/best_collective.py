@@ -15,7 +15,7 @@ from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.analysis.launches import span
+from kernbench.analysis.result import span
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import COLLECTIVES

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from kernbench.analysis.blame import blame
-from kernbench.analysis.ideal import macs_per_ns
-from kernbench.analysis.launches import span
-from kernbench.config.safe import read_text
+from kernbench.analysis.result import span
+from kernbench.analysis.roofline import macs_per_ns
+from kernbench.analysis.why import blame
+from kernbench.config.files import read_text
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import hint
-from kernbench.runtime_api.program import run_program
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies.layers import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, obstacle, run, spans, work
 from kernbench.studies.study import LABELS, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row

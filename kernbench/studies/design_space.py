@@ -18,15 +18,14 @@ from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, start
 from kernbench.studies.layers import Shape, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
-from kernbench.sweeps.activity import activity
 from kernbench.sweeps.cache import default_cache
-from kernbench.sweeps.cost import energy_columns, machine_columns
+from kernbench.sweeps.cost import activity, energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, key_of, study_version
 from kernbench.sweeps.plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan

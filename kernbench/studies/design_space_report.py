@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding
-from kernbench.sweeps.answers import pareto, steps
-from kernbench.sweeps.sensitivity import BASE, ranked
+from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column, Row

@@ -11,24 +11,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import kernbench.studies.gemm_report as report
-from kernbench.analysis.blame import blame
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
 from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
-from kernbench.analysis.timeline import timeline
+from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
+from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
+from kernbench.analysis.why import blame
 from kernbench.components.tile_plan import cuts
 from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.program import run_program
-from kernbench.runtime_api.verify import check_product, operand
+from kernbench.runtime_api.bench_runner import check_product, operand, run_program
 from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
 from kernbench.sweeps.keys import Row
-from kernbench.sweeps.studies import row_of
+from kernbench.sweeps.plan import row_of
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 

@@ -21,12 +21,11 @@ import ml_dtypes
 import numpy as np
 
 import kernbench.studies.gqa_report as report
-from kernbench.analysis.breakdown import breakdown
+from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.ideal import macs_per_ns
-from kernbench.analysis.overlap import overlap
 from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
+from kernbench.analysis.roofline import macs_per_ns
 from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.group import Group, Place, by_shard
@@ -34,15 +33,15 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.plan import Plan, plan
 from kernbench.components.tile_plan import cuts
 from kernbench.config import MachineConfig
-from kernbench.config.safe import write_text
+from kernbench.config.files import write_text
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
-from kernbench.kernels.flash import tiles
-from kernbench.kernels.lse_merge import EXTRA, exchanged_attention, merge, merged_attention
+from kernbench.kernels.attention import tiles
+from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, merged_attention
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (

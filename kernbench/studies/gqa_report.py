@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis.ideal import macs_per_ns
+from kernbench.analysis.roofline import macs_per_ns
 from kernbench.studies.study import Finding
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds

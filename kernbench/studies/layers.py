@@ -26,13 +26,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 import kernbench.studies.layers_report as report
-from kernbench.analysis.blame import blame
-from kernbench.analysis.ideal import macs_per_ns
-from kernbench.analysis.launches import span
-from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.records import LinkTable
-from kernbench.analysis.result import Result
-from kernbench.analysis.utilization import pe_window
+from kernbench.analysis.result import Result, span
+from kernbench.analysis.roofline import macs_per_ns
+from kernbench.analysis.utilization import hottest, pe_window, shares
+from kernbench.analysis.why import blame
 from kernbench.components.tile_plan import cuts
 from kernbench.config import MachineConfig
 from kernbench.dtypes import as_dtype
@@ -50,11 +48,10 @@ from kernbench.kernels.sharded_gemm import (
 )
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
-from kernbench.runtime_api.program import run_program
-from kernbench.runtime_api.verify import operand
+from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine.op_log import link_table
 from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
-from kernbench.sweeps.activity import activity
+from kernbench.sweeps.cost import activity
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.units import FLIT_BYTES

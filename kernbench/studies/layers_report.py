@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis.blame import blame
-from kernbench.analysis.ideal import macs_per_ns
-from kernbench.analysis.roofline import Roofs
+from kernbench.analysis.roofline import Roofs, macs_per_ns
+from kernbench.analysis.why import blame
 from kernbench.studies.study import Finding
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming

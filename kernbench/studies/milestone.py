@@ -19,13 +19,12 @@ import yaml
 
 from kernbench import build
 from kernbench.config import load_yaml
-from kernbench.config.safe import damaged, read_json, write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun
 from kernbench.registry import hint
-from kernbench.sweeps.cache import OFF, VARIABLE
+from kernbench.sweeps.cache import FINISHED, LOCK, OFF, VARIABLE, entries
 from kernbench.sweeps.keys import code_version, only_ours
 from kernbench.sweeps.runner import TO_DO
-from kernbench.sweeps.store import FINISHED, LOCK, entries
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"

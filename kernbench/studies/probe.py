@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import kernbench.studies.probe_report as report
 from kernbench.analysis import transfer
-from kernbench.analysis.fair import drain
-from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.result import Result
 from kernbench.analysis.transfer import PARTS, Channels, Leg, Parts
+from kernbench.analysis.utilization import drain, hottest, shares
 from kernbench.config.rules import pe_places
 from kernbench.dtypes import int8
 from kernbench.errors import ArgumentError

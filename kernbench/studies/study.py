@@ -18,15 +18,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.config.safe import damaged, read_json, write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
 from kernbench.registry import STUDIES, hint
-from kernbench.runtime_api.program import run_program
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.keys import Row, code_version, machine_of, study_name, study_version, sweep_key
-from kernbench.sweeps.outcome import OK
-from kernbench.sweeps.progress import Watch
-from kernbench.sweeps.runner import Job, run
+from kernbench.sweeps.runner import Job, Watch, run
+from kernbench.sweeps.worker import OK
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.units import KIB, MIB
 from kernbench.viz.charts import Chart, Column

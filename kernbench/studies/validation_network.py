@@ -13,13 +13,13 @@ from random import Random
 from typing import NamedTuple
 
 from kernbench.analysis import transfer
-from kernbench.analysis.fair import fair_rates
 from kernbench.analysis.transfer import Channels, Parts
+from kernbench.analysis.utilization import fair_rates
 from kernbench.kernels.gemm import column_gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import Router, reverse
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transfer import Transaction
 from kernbench.studies.probe import legs

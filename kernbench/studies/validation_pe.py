@@ -9,16 +9,16 @@ from math import log2
 from typing import Any
 
 from kernbench.analysis import transfer
-from kernbench.analysis.ideal import ideal_gemm
 from kernbench.analysis.records import Op, Records
+from kernbench.analysis.roofline import ideal_gemm
 from kernbench.analysis.transfer import Channels
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import Router, reverse
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program import run_program
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import legs
 from kernbench.studies.validation_network import Check, Sample, register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -11,11 +12,92 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from kernbench.errors import HostError
+from kernbench.errors import HostError, StateError
 from kernbench.sweeps.keys import Row
+
+FINISHED = "points.jsonl"
+LOCK = "running.lock"
+
+Entry = dict[str, Any]
+
+
+class Store:
+    """The finished points of one folder, held by one run at a time.
+
+    Use it as a context manager: inside, the folder is locked, and `append` writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / FINISHED
+        self._lock = FileLock(folder / LOCK)
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise StateError(
+                f"{self.folder}: another run is writing its points here; wait for its end, or name another folder"
+            ) from None
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        size = os.fstat(self._file).st_size
+        if size and not self._ends_line(size):
+            self._write(b"\n")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os.close(self._file)
+        self._lock.release()
+
+    def append(self, entry: Entry) -> None:
+        """Write one line."""
+        self._write(json.dumps(entry).encode() + b"\n")
+
+    def entries(self) -> list[Entry]:
+        """Return the lines that are whole, in their order."""
+        return entries(self.path)
+
+    def _ends_line(self, size: int) -> bool:
+        with self.path.open("rb") as file:
+            file.seek(size - 1)
+            return file.read(1) == b"\n"
+
+    def _write(self, line: bytes) -> None:
+        before = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                # A disk that is nearly full takes a part; the next write says why.
+                os.write(self._file, line[written:])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, before)
+            raise HostError(
+                f"{self.path}: cannot write a finished point: {error.strerror}; all points before it are kept: "
+                "make room, then run the same again"
+            ) from error
+
+
+def entries(path: Path) -> list[Entry]:
+    """Return the whole lines of a file of points; none if there is no file."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found
+
 
 Put = Callable[[str, Row, str, str, str, float], None]
 
@@ -62,11 +144,6 @@ class Cache:
     A row is found only under the key that it was put under, so a changed package, machine, parameter or file of a study
     finds nothing. What a user's own study imports in turn is not looked at: after a change there, prune. It is a
     convenience: a cache that cannot be read or written is passed over with a warning.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds one SQLite file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,17 +224,7 @@ class Cache:
     def prune(
         self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
     ) -> int:
-        """Take rows away and return how many; without a condition, all.
-
-        Parameters
-        ----------
-        keep : collection of str or None
-            Versions of the code whose rows stay.
-        older_than_days : float or None
-            Only rows made earlier than this.
-        study : str or None
-            Only rows of this study.
-        """
+        """Take rows away and return how many; without a condition, all."""
         if not self.path.is_file():
             return 0
         conditions: list[str] = ["1"]

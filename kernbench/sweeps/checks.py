@@ -12,13 +12,7 @@ from kernbench.errors import ConfigError, quote
 
 
 def whole(name: str, value: object, least: int, unit: str = "") -> None:
-    """Refuse all but a whole number of at least so much.
-
-    Raises
-    ------
-    ConfigError
-        If `value` is something else.
-    """
+    """Refuse all but a whole number of at least so much."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} = {quote(value)} must be >= {least}{unit}, a whole number")
 
@@ -29,13 +23,7 @@ def is_number(value: object) -> bool:
 
 
 def mapping(name: str, value: object, holds: str) -> None:
-    """Refuse all but a mapping whose keys are texts.
-
-    Raises
-    ------
-    ConfigError
-        If `value` is something else; `holds` says of what to what it is a mapping.
-    """
+    """Refuse all but a mapping whose keys are texts."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} = {quote(value)} must be a mapping of {holds}")
     for key in value:
@@ -44,13 +32,7 @@ def mapping(name: str, value: object, holds: str) -> None:
 
 
 def listed(name: str, value: object) -> None:
-    """Refuse all but a list of settings.
-
-    Raises
-    ------
-    ConfigError
-        If `value` is something else.
-    """
+    """Refuse all but a list of settings."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         raise ConfigError(f"{name} = {quote(value)} must be a list of settings, as in [{{k: 64}}, {{k: 128}}]")
     for i, one in enumerate(value):
@@ -58,13 +40,7 @@ def listed(name: str, value: object) -> None:
 
 
 def plain(settings: Mapping[str, Any]) -> None:
-    """Refuse values that JSON cannot hold: a point has to be written down.
-
-    Raises
-    ------
-    ConfigError
-        With the first such value.
-    """
+    """Refuse values that JSON cannot hold: a point has to be written down."""
     for name, value in settings.items():
         try:
             json.dumps(value, sort_keys=True)
@@ -76,13 +52,7 @@ def plain(settings: Mapping[str, Any]) -> None:
 
 
 def folder_of(given: object) -> Path | None:
-    """Return the folder of a run, which need not be there yet.
-
-    Raises
-    ------
-    ConfigError
-        If it is no path, or a file stands where a folder has to.
-    """
+    """Return the folder of a run, which need not be there yet."""
     if given is None:
         return None
     if not isinstance(given, (str, Path)):

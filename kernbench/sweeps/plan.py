@@ -2,21 +2,248 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, quote
-from kernbench.registry import hint
+from kernbench.registry import STUDIES, hint
+from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps import checks
-from kernbench.sweeps.axes import Axis, grid, latin_hypercube
-from kernbench.sweeps.cost import machine_columns
+from kernbench.sweeps.checks import is_number, mapping
+from kernbench.sweeps.cost import activity, machine_columns
 from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
-from kernbench.sweeps.runner import Job
-from kernbench.sweeps.studies import complete, parameters_of, resolve_study
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.sweeps.runner import Job, check_limits
+from kernbench.sweeps.worker import PointLimits
+from kernbench.topology.builder import PRESET, Machine, resolve_topology
+from kernbench.triton_emu.runner import check_plain
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.runtime_api.context import RuntimeContext
+
+
+Settings = Mapping[str, Any]  # machine fields (with dots) and study parameters (without), with their values
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of numbers, for a Latin hypercube.
+
+    Parameters
+    ----------
+    low, high : float
+        Its ends, both within.
+    log : bool
+        Spread evenly over the logarithm.
+    step : float or None
+        Values are whole multiples of this, of which one at least lies within.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def at(self, share: float) -> float:
+        """Return the value at a share of the range between 0 and 1."""
+        ratio, width = self.high / self.low if self.log else 1.0, self.high - self.low
+        value = self.low * ratio**share if self.log else self.low + width * share
+        if self.step is not None:
+            first, last = self.multiples()
+            # The ends again: a multiple may be off by a rounding.
+            value = min(max(min(max(round(value / self.step), first), last) * self.step, self.low), self.high)
+        return int(value) if float(value).is_integer() else value
+
+    def multiples(self) -> tuple[int, int]:
+        """Return the first and the last multiple of the step within: how many steps each is."""
+        step = self.step or 1
+        return math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis: a name, its values as the table shows them, and what each sets."""
+
+    name: str
+    values: tuple[Any, ...] = ()
+    settings: tuple[Settings, ...] = ()
+    span: Span | None = None
+
+    @classmethod
+    def of(cls, name: str, given: object) -> Axis:
+        """Return the axis that a plan writes as a list of values, a mapping of labels to settings, or a range."""
+        if isinstance(given, Span):
+            return cls(name, span=_checked(name, given))
+        if isinstance(given, Mapping) and {"low", "high"} <= set(given):
+            return cls(name, span=_span(name, given))
+        if isinstance(given, Mapping) and given:
+            wrong = [label for label, settings in given.items() if not isinstance(settings, Mapping)]
+            if wrong:
+                raise ConfigError(f"axis {name}: {quote(wrong[0])} must hold settings, as in {{sip.cube_mesh.w: 2}}")
+            for label, settings in given.items():
+                mapping(f"axis {name}: {label}", settings, "fields and parameters to values")
+            return cls(name, tuple(given), tuple(dict(settings) for settings in given.values()))
+        if isinstance(given, Sequence) and not isinstance(given, str) and given:
+            return cls(name, tuple(given), tuple({name: value} for value in given))
+        raise ConfigError(
+            f"axis {name} = {quote(given)} must be a list of values, a mapping of labels to settings, or low and high"
+        )
+
+    def pick(self, share: float) -> tuple[Any, Settings]:
+        """Return the value and its settings at a share of the axis between 0 and 1."""
+        if self.span is not None:
+            value = self.span.at(share)
+            return value, {self.name: value}
+        place = min(int(share * len(self.values)), len(self.values) - 1)
+        return self.values[place], self.settings[place]
+
+
+def _span(name: str, given: Mapping[str, Any]) -> Span:
+    unknown = set(given) - {"low", "high", "log", "step"}
+    if unknown:
+        raise ConfigError(f"axis {name}: {min(unknown)} is unknown; known: low, high, log, step")
+    return _checked(name, Span(given["low"], given["high"], given.get("log", False), given.get("step")))
+
+
+def _checked(name: str, span: Span) -> Span:
+    for end, value in (("low", span.low), ("high", span.high)):
+        if not is_number(value):
+            raise ConfigError(f"axis {name}: {end} = {quote(value)} must be a number")
+    if not isinstance(span.log, bool):
+        raise ConfigError(f"axis {name}: log = {quote(span.log)} must be true or false")
+    if span.step is not None and not (is_number(span.step) and span.step > 0):
+        raise ConfigError(f"axis {name}: step = {quote(span.step)} must be a number > 0; leave it out for any value")
+    if not span.low < span.high or (span.log and span.low <= 0):
+        raise ConfigError(f"axis {name}: low = {span.low} must be < high = {span.high}, and > 0 with log")
+    first, last = span.multiples()
+    if span.step is not None and first > last:
+        raise ConfigError(
+            f"axis {name}: step = {span.step} has no multiple from low = {span.low} to high = {span.high}"
+        )
+    return span
+
+
+Choice = tuple[dict[str, Any], dict[str, Any]]  # what the table shows, what is set
+
+
+def grid(axes: Sequence[Axis]) -> list[Choice]:
+    """Return every combination of the values, the last axis varying fastest."""
+    ranges = [axis.name for axis in axes if axis.span is not None]
+    if ranges:
+        raise ConfigError(f"axis {ranges[0]} is a range: give its values, or a number of samples for the plan")
+    combinations = product(*(zip(axis.values, axis.settings, strict=True) for axis in axes))
+    return [_choice(axes, picks) for picks in combinations]
+
+
+def latin_hypercube(axes: Sequence[Axis], samples: int, seed: int) -> list[Choice]:
+    """Return `samples` choices: each axis is cut into as many equal parts, and each part is used once."""
+    rng = np.random.default_rng(seed)
+    shares = [(rng.permutation(samples) + rng.random(samples)) / samples for _ in axes]
+    return [
+        _choice(axes, [axis.pick(float(column[i])) for axis, column in zip(axes, shares, strict=True)])
+        for i in range(samples)
+    ]
+
+
+def _choice(axes: Sequence[Axis], picks: Sequence[tuple[Any, Settings]]) -> Choice:
+    shown = {axis.name: value for axis, (value, _) in zip(axes, picks, strict=True)}
+    return shown, {name: value for _, settings in picks for name, value in settings.items()}
+
+
+PROGRAM = "torch"  # the first parameter of a program
+HOW = ("log", "data", "tie_seed")  # parameters of the measurement
+
+
+def resolve_study(study: Callable[..., Any] | str) -> Study:
+    """Return the function of a machine that a study is."""
+    found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
+    if hasattr(found, "simulate"):
+        simulate: Study = (found() if isinstance(found, type) else found).simulate
+        return simulate
+    fn: Callable[..., Any] = found
+    check_plain(fn, "study")
+    names = list(inspect.signature(fn).parameters)
+    if names[:1] != [PROGRAM]:
+        return fn
+    taken = [name for name in HOW if name in names]
+    if taken:
+        raise ConfigError(f"parameter {taken[0]} of {study_name(fn)} is one of how it is run: name it otherwise")
+    return partial(measured, fn)
+
+
+def measured(
+    program: Callable[..., Any],
+    machine: Machine,
+    *,
+    log: str = "operation",
+    data: bool = False,
+    tie_seed: int | None = None,
+    **parameters: Any,
+) -> Row:
+    """Run a program on a fresh machine and return what it took."""
+    from kernbench.runtime_api.bench_runner import (
+        run_program,  # only programs need it, and a process starts sooner without
+    )
+
+    returned: list[Any] = []
+
+    def run(torch: RuntimeContext) -> None:
+        returned.append(program(torch, **parameters))
+
+    result = run_program(machine, run, log=log, data=data, tie_seed=tie_seed)
+    return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
+
+
+def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
+    """Return what a run took."""
+    records = result.records
+    longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
+    counts = activity(machine.config, records.links, records.busy_by_component(), dtype)
+    stages = {f"exclusive_{stage}_ns": ns for stage, ns in result.breakdown.exclusive_ns().items() if ns}
+    return {
+        "latency_ns": longest / 1000,
+        "run_ns": result.latency_ns,
+        **stages,
+        **counts,
+        **(returned if isinstance(returned, dict) else {}),
+    }
+
+
+def complete(study: Study, parameters: Row) -> Row:
+    """Return parameters, and the study's own values for those that are left out: both ways it is the same point."""
+    usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
+    return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
+
+
+def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
+    owner: Any = getattr(study, "__self__", None)
+    if hasattr(owner, "fields"):
+        fields: dict[str, inspect.Parameter] = owner.fields()
+        return fields
+    if isinstance(study, partial) and study.func is measured:
+        own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
+        return own | {name: inspect.signature(measured).parameters[name] for name in HOW}
+    return dict(list(inspect.signature(study).parameters.items())[1:])
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
 
 Constraint = str | Callable[[Row], bool]
 RESERVED = ("status", "error")  # columns that the table has for every point
@@ -42,19 +269,7 @@ class Invalid:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Points of a sweep, all valid, and the invalid ones with their reasons.
-
-    Parameters
-    ----------
-    study : callable
-        `study(machine, **parameters)`, giving a row of plain values.
-    machine : Machine
-        The one that points change.
-    axes : tuple of str
-        Names of what is varied.
-    points : tuple of Point
-    invalid : tuple of Invalid
-    """
+    """Points of a sweep, all valid, and the invalid ones with their reasons."""
 
     study: Study
     machine: Machine
@@ -126,34 +341,7 @@ def make_plan(
     samples: int | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of a sweep.
-
-    Parameters
-    ----------
-    machine : Machine, str, mapping or None
-        As for `kb.load`.
-    study : callable or str
-        As for `resolve_study`.
-    axes : mapping
-        For each name a list of values, a mapping of labels to settings, or a `Span`. A name with a dot is a field of
-        the machine, another a parameter of the study.
-    parameters : mapping
-        Parameters and fields that every point has.
-    points : sequence of mapping
-        An explicit list of settings, besides the axes' points, or instead of them if there are no axes.
-    where : str, callable or sequence of them
-        What every point must satisfy: an expression as for `DataFrame.query`, or a function of a point's columns. The
-        columns are the axes, the parameters, and those of `machine_columns`.
-    samples : int or None
-        A Latin hypercube of so many points; None: every combination.
-    seed : int
-        Of the hypercube.
-
-    Raises
-    ------
-    ConfigError
-        If the plan itself is wrong; points that are wrong are listed in the plan.
-    """
+    """Return the plan of a sweep."""
     checks.mapping("axes", axes, "names to a list of values, settings by label, or low and high")
     checks.mapping("parameters", parameters or {}, "fields and parameters to values")
     checks.listed("points", points)
@@ -246,3 +434,38 @@ def _constrained(points: list[Point], where: Constraint | Sequence[Constraint]) 
                 broken.setdefault(i, f"does not satisfy {name}")
     keep = [p for i, p in enumerate(points) if i not in broken]
     return keep, [Invalid(points[i].shown, reason) for i, reason in sorted(broken.items())]
+
+
+_PLAN = ("machine", "study", "axes", "parameters", "points", "where", "samples", "seed")
+_LIMITS = ("time_limit_s", "memory_limit_mib", "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan, and the limits of its points."""
+
+    plan: Plan
+    limits: PointLimits
+
+
+def read_plan(path: str | Path) -> PlanFile:
+    """Return the plan of a YAML file."""
+    path = Path(path)
+    content: Any = load_yaml(path)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must be a mapping with the keys {', '.join((*_PLAN, *_LIMITS))}")
+    known = (*_PLAN, *_LIMITS)
+    unknown = [f"{path.name}: {key} is unknown; {hint(key, known)}" for key in content if key not in known]
+    if "study" not in content:
+        unknown.append(f"{path.name}: study is missing: name one of `kernbench list studies`")
+    if unknown:
+        raise ConfigError(unknown)
+    machine = content.get("machine")
+    if isinstance(machine, str) and not machine.startswith(PRESET):
+        machine = str(path.parent / machine)
+    rest = {key: content[key] for key in _PLAN[3:] if content.get(key) is not None}
+    plan = make_plan(machine, content["study"], content.get("axes") or {}, **rest)
+    seconds, mib, session = (content.get(key) for key in _LIMITS)
+    limits = PointLimits(seconds, mib, Limits.of(session))
+    check_limits(limits)
+    return PlanFile(plan, limits)

@@ -2,39 +2,224 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.sweeps import engines
-from kernbench.sweeps.cache import Cache
-from kernbench.sweeps.keys import Row
-from kernbench.sweeps.outcome import ERROR, MEMORY, OK, TIME, Outcome, PointLimits
-from kernbench.sweeps.store import Store
+from kernbench.errors import ConfigError, StateError, quote
+from kernbench.sweeps import checks
+from kernbench.sweeps.cache import Cache, Store
+from kernbench.sweeps.keys import Row, code_version, own_module
+from kernbench.sweeps.worker import (
+    DIED,
+    ERROR,
+    MEMORY,
+    OK,
+    TIME,
+    Child,
+    Outcome,
+    PointLimits,
+    attempt,
+    packed,
+    unpacked,
+)
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+FIRST = 5  # points until the time left is estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep is."""
+
+    done: int
+    total: int
+    found: int
+    failed: int
+    elapsed_s: float
+    left_s: float | None
+
+    def __str__(self) -> str:
+        parts = [f"{self.done} of {self.total} points"]
+        parts += [f"{self.found} found finished"] if self.found else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        if self.left_s is not None and self.done < self.total:
+            parts.append(f"about {_time(self.left_s)} left")
+        return ", ".join(parts)
+
+
+class Watch:
+    """Counts points as they come, and tells it on."""
+
+    def __init__(self, total: int, show: bool | Callable[[Progress], object]) -> None:
+        self._start = time.perf_counter()
+        self._count = {"done": 0, "found": 0, "failed": 0}
+        self._total = total
+        self._tell = show if callable(show) else None
+        self._bar = None
+        if show is True:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=total, desc="sweep", unit=" points", leave=False)
+
+    def point(self, *, ok: bool, found: bool) -> None:
+        """Count one point."""
+        self._count["done"] += 1
+        self._count["found"] += found
+        self._count["failed"] += not ok
+        if self._bar is not None:
+            self._bar.update()
+            if not ok:
+                self._bar.set_postfix(failed=self._count["failed"])
+        if self._tell is not None:
+            self._tell(self.now())
+
+    def now(self) -> Progress:
+        """Return how far it is."""
+        elapsed = time.perf_counter() - self._start
+        ran = self._count["done"] - self._count["found"]
+        left = elapsed / ran * (self._total - self._count["done"]) if ran >= FIRST else None
+        return Progress(total=self._total, elapsed_s=elapsed, left_s=left, **self._count)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+PointFn = Callable[[Row], Row]
+Points = Mapping[str, Row]
+Outcomes = Iterator[tuple[str, Outcome]]
+
+
+def check_limits(limits: PointLimits) -> None:
+    """Refuse limits that cannot be held."""
+    if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
+        raise ConfigError(f"time_limit_s = {quote(limits.seconds)} must be a number > 0 [s]")
+    if limits.mib is not None:
+        checks.whole("memory_limit_mib", limits.mib, 1, " [MiB]")
+    if limits.mib is not None and sys.platform != "linux":
+        raise StateError("a memory limit needs Linux, which holds a process to it; leave it out")
+
+
+def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
+    """Yield the outcome of each point, run in this process."""
+    for key, point in points.items():
+        yield key, attempt(fn, point, limits.session)
+
+
+def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) -> Outcomes:
+    """Yield the outcomes of points as they end, run in `workers` processes of this machine.
+
+    A process that dies is replaced, and its point run once more: somebody else may have been after the memory.
+    """
+    own = threading.local()
+    children: list[Child] = []
+
+    def run(point: Row) -> Outcome:
+        if not hasattr(own, "child"):
+            own.child = Child(fn, limits)
+            children.append(own.child)
+        outcome: Outcome = own.child.run(point)
+        return own.child.run(point) if outcome.status == DIED else outcome
+
+    pool = ThreadPoolExecutor(min(workers, len(points)), "kernbench-sweep")
+    try:
+        futures = {pool.submit(run, point): key for key, point in points.items()}
+        for future in as_completed(futures):
+            yield futures.pop(future), future.result()
+    finally:
+        # Not waited for: an interrupt is answered at once.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in children:
+            child.close()
+
+
+def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) -> Outcomes:
+    """Yield the outcomes of points as they end, run by the workers of a Dask cluster.
+
+    A worker that is lost is the scheduler's to replace: its points run elsewhere.
+    """
+    from distributed import as_completed as as_done
+
+    version = code_version()
+    other = {where: found for where, found in client.run(_version_there).items() if found != version}
+    if other:
+        lines = [f"{where}: its kernbench is {found}, this one is {version}" for where, found in other.items()]
+        raise StateError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
+    task = client.scatter(Task(packed(fn, own_module(fn)), limits, version), broadcast=True, hash=False)
+    futures: dict[Any, str] = {client.submit(_run, task, point, pure=False): key for key, point in points.items()}
+    try:
+        for future in as_done(futures):
+            yield futures.pop(future), _outcome(future)
+    finally:
+        client.cancel(list(futures))
+
+
+class Task:
+    """What the workers of a cluster do with a point."""
+
+    def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
+        self.fn, self.limits, self.version = fn, limits, version
+        self._own = threading.local()
+
+    def __reduce__(self) -> tuple[type[Task], tuple[bytes, PointLimits, str]]:
+        return Task, (self.fn, self.limits, self.version)
+
+    def run(self, point: Row) -> Outcome:
+        """Return what becomes of a point."""
+        if code_version() != self.version:
+            return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
+        if not self.limits.need_process:
+            return attempt(self._study, point, self.limits.session)
+        if not hasattr(self._own, "child"):
+            self._own.child = Child(self.fn, self.limits)
+        outcome: Outcome = self._own.child.run(point)
+        return outcome
+
+    @cached_property
+    def _study(self) -> PointFn:
+        return unpacked(self.fn)
+
+
+def _version_there() -> str:
+    return code_version()
+
+
+def _run(task: Task, point: Row) -> Outcome:
+    return task.run(point)
+
+
+def _outcome(future: Future[Outcome]) -> Outcome:
+    """Return the outcome of a point of the cluster; one that keeps losing its worker is given up by the scheduler."""
+    try:
+        return future.result()
+    except Exception as error:  # noqa: BLE001 - KilledWorker, or a cluster that is gone
+        return Outcome(DIED, {}, f"{type(error).__name__}: {error}")
+
 
 TO_DO = "to_do"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Points to run, by their keys.
-
-    Parameters
-    ----------
-    fn : callable
-        From a point to a row; the same row for the same point, always.
-    points : mapping
-        Plain (JSON) parameters, by key.
-    study, version : str
-        What the rows are of, and of which code: for the cache.
-    machines : mapping
-        The hash of each point's machine, by key: for the cache.
-    """
+    """Points to run, by their keys."""
 
     fn: Callable[[Row], Row]
     points: Mapping[str, Row]
@@ -53,26 +238,9 @@ def run(
     limits: PointLimits | None = None,
     keep_failed: bool = True,
 ) -> Iterator[tuple[str, Outcome, bool]]:
-    """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had.
-
-    Parameters
-    ----------
-    job : Job
-    folder : Path or None
-        Where finished points are written at once (`points.jsonl`) and found again.
-    cache : Cache or None
-        Where rows of all runs are kept and found again.
-    workers : int
-        Processes; 1 stays in this one, unless there are limits.
-    client : Client or None
-        A Dask cluster to run on, in place of processes.
-    limits : PointLimits or None
-        Of each point.
-    keep_failed : bool
-        Whether points without a row are written to the folder, too; one that is not is run again next time.
-    """
+    """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had."""
     limits = limits or PointLimits()
-    engines.check_limits(limits)
+    check_limits(limits)
     with ExitStack() as stack:
         store = stack.enter_context(Store(folder)) if folder is not None else None
         kept = _kept(store, job, limits)
@@ -95,14 +263,14 @@ def run(
 
 def _engine(
     fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int, client: Client | None, limits: PointLimits
-) -> engines.Outcomes:
+) -> Outcomes:
     if not points:
         return iter(())
     if client is not None:
-        return engines.cluster(fn, points, client, limits)
+        return cluster(fn, points, client, limits)
     if limits.need_process or (workers > 1 and len(points) > 1):
-        return engines.processes(fn, points, workers, limits)
-    return engines.here(fn, points, limits)
+        return processes(fn, points, workers, limits)
+    return here(fn, points, limits)
 
 
 def _entry(key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:

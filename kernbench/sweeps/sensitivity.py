@@ -2,20 +2,128 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, StateError
-from kernbench.sweeps.answers import check_columns
+import numpy as np
+
+from kernbench.errors import ArgumentError, ConfigError, StateError
+from kernbench.registry import hint
 from kernbench.sweeps.keys import Study
 from kernbench.sweeps.plan import Plan, make_plan
-from kernbench.sweeps.sweep import run_plan
-from kernbench.sweeps.table import Sweep
+from kernbench.sweeps.sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows that no other row beats: none is as good in every metric and better in one.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows without a value for a metric are left out.
+    metrics : sequence of str
+        Columns with numbers; less is better.
+    maximize : sequence of str
+        Those of them of which more is better.
+
+    Returns
+    -------
+    DataFrame
+        Rows of `table`, sorted by the first metric; of equal rows the first.
+    """
+    check_columns(table, [*metrics, *maximize])
+    rows = table.dropna(subset=list(metrics))
+    values = rows[list(metrics)].to_numpy(float)
+    values = values * np.array([-1.0 if name in maximize else 1.0 for name in metrics])
+    order = np.lexsort(values.T[::-1])
+    front: list[int] = []
+    for i in order:
+        # Sorted by the first metric: only rows before can beat this one.
+        if not any((values[j] <= values[i]).all() for j in front):
+            front.append(int(i))
+    return rows.iloc[front]
+
+
+def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFrame:
+    """Return how much each axis moves a metric while the others stand still, the strongest first.
+
+    Parameters
+    ----------
+    table : DataFrame
+    axes : sequence of str
+        Columns that were varied.
+    metric : str
+        A column with positive numbers.
+
+    Returns
+    -------
+    DataFrame
+        For each axis `factor`, largest over smallest value of the metric, the geometric mean over all settings of the
+        other axes; `best`, the value that most often gives the smallest; `settings`, of how many settings that is.
+    """
+    import pandas as pd
+
+    check_columns(table, [*axes, metric])
+    rows = table.dropna(subset=[metric])
+    found = []
+    for axis in axes:
+        others = [name for name in axes if name != axis]
+        groups = [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
+        groups = [group for group in groups if len(group[axis].drop_duplicates()) > 1]
+        ratios = [float(group[metric].max() / group[metric].min()) for group in groups]
+        least = [group[axis].tolist()[int(group[metric].to_numpy().argmin())] for group in groups]
+        winners = pd.Series(least, dtype=object)
+        found.append(
+            {
+                "axis": axis,
+                "factor": float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0,
+                "best": winners.mode().iloc[0] if len(winners) else None,
+                "settings": len(groups),
+            }
+        )
+    return pd.DataFrame(found).sort_values("factor", ascending=False, kind="stable", ignore_index=True)
+
+
+def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
+    """Return what each step along an axis buys, and costs, while the other axes stand still."""
+    import pandas as pd
+
+    check_columns(table, [*axes, metric, cost])
+    rows = table.dropna(subset=[metric])
+    found = []
+    for axis in axes:
+        others = [name for name in axes if name != axis]
+        groups = [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
+        groups = [group.set_index(axis) for group in groups]
+        for before, after in itertools.pairwise(rows[axis].drop_duplicates()):
+            both = [group for group in groups if before in group.index and after in group.index]
+            if not both:
+                continue
+            ratios = np.array([[g.loc[after, name] / g.loc[before, name] for name in (metric, cost)] for g in both])
+            metric_of, cost_of = np.exp(np.log(ratios).mean(axis=0))
+            gains = 100 * (1 - ratios[:, 0])
+            found.append(
+                {
+                    "axis": axis, "step": f"{before} to {after}", "gain_pct": 100 * (1 - metric_of),
+                    "least_pct": gains.min(), "most_pct": gains.max(), "cost_pct": 100 * (cost_of - 1),
+                    "settings": len(both),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
+    """Refuse columns that a table does not have."""
+    for name in names:
+        if name not in table:
+            raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
+
 
 Factors = Sequence[str] | Mapping[str, Sequence[str] | Mapping[str, Mapping[str, Any]]]
 BASE, DOWN, UP = "base", "down", "up"
@@ -81,13 +189,7 @@ def sensitivity_plan(
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
 ) -> Plan:
-    """Return the points of `sensitivity`, whose parameters these are.
-
-    Raises
-    ------
-    ConfigError
-        If a factor has no number to change.
-    """
+    """Return the points of `sensitivity`, whose parameters these are."""
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
     axis: dict[str, Mapping[str, Any]] = {f"{BASE}/": {}}
@@ -104,26 +206,7 @@ def sensitivity_plan(
 
 
 def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return what to change first: factors by how much less of the metric their better direction gives.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Points with a result: columns factor and direction, as `sensitivity` has them.
-    metric : str
-        A column of numbers of which less is better.
-
-    Returns
-    -------
-    DataFrame
-        A row for each factor: the metric's `down_pct` and `up_pct` against the base, `first` (which of the two is
-        better), `gain_pct` by it, and what that does to silicon (`area_pct`) and, where it is known, `energy_pct`.
-
-    Raises
-    ------
-    StateError
-        If there is no such column, or the base has no result.
-    """
+    """Return what to change first: factors by how much less of the metric their better direction gives."""
     import pandas as pd
 
     check_columns(table, [metric])

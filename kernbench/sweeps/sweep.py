@@ -2,26 +2,171 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernbench.config.files import replacing, write_text
 from kernbench.errors import HostError, MissingModuleError
 from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps.cache import Cache, default_cache
 from kernbench.sweeps.checks import folder_of, whole
-from kernbench.sweeps.engines import check_limits
-from kernbench.sweeps.keys import Study
-from kernbench.sweeps.outcome import OK, Outcome, PointLimits
-from kernbench.sweeps.plan import Constraint, Plan, make_plan
-from kernbench.sweeps.progress import Progress, Watch
-from kernbench.sweeps.runner import run
-from kernbench.sweeps.table import Sweep
+from kernbench.sweeps.cost import energy_columns, machine_columns
+from kernbench.sweeps.keys import Row, Study, study_name, study_version
+from kernbench.sweeps.plan import Constraint, Plan, make_plan, parameters_of
+from kernbench.sweeps.runner import Progress, Watch, check_limits, run
+from kernbench.sweeps.worker import OK, Outcome, PointLimits
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
+    import pandas as pd
     from distributed import Client
+
+    from kernbench.sweeps.plan import Plan
+
+
+CSV, PARQUET, PLAN = "table.csv", "table.parquet", "plan.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Rows of a sweep in the order of its plan, whatever the order in which they were had.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row for each point: what was varied, size and cost of the machine, what the study returned, then `status`
+        and `error`. The columns of a point without a result are empty.
+    axes : tuple of str
+        Columns that were varied.
+    metrics : tuple of str
+        Columns with numbers that the study returned, and costs.
+    invalid : DataFrame
+        Points that could not be, and why.
+    about : mapping
+        Study, version of its code, and hash of the machine that points change.
+    """
+
+    table: pd.DataFrame
+    axes: tuple[str, ...]
+    metrics: tuple[str, ...]
+    invalid: pd.DataFrame
+    about: Mapping[str, str]
+
+    @classmethod
+    def of(cls, plan: Plan, outcomes: Mapping[str, Outcome]) -> Sweep:
+        """Return the sweep of a plan's outcomes."""
+        import pandas as pd
+
+        rows, names = [], []
+        for key, point in zip(plan.keys, plan.points, strict=True):
+            outcome = outcomes[key]
+            costs = machine_columns(point.machine.config) | energy_columns(point.machine.config, outcome.row)
+            costs = {k: v for k, v in costs.items() if k not in point.shown}
+            given = {k: v for k, v in {**point.parameters, **point.overrides}.items() if k not in point.shown}
+            found = {k: v for k, v in outcome.row.items() if not isinstance(v, (dict, list)) and k not in point.shown}
+            rows.append(
+                point.shown | _plain(given) | {"machine": point.machine.hash[:12]} | costs | found
+                | {"status": outcome.status, "error": outcome.error}
+            )  # fmt: skip
+            names += [*found, *costs]
+        empty = [*plan.axes, "machine", *machine_columns(plan.machine.config), "status", "error"]
+        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(dict.fromkeys(empty)))
+        inputs = parameters_of(plan.study)
+        metrics = [
+            name for name in dict.fromkeys(names)
+            if name not in plan.axes and name not in inputs and pd.api.types.is_numeric_dtype(table[name])
+            and not pd.api.types.is_bool_dtype(table[name])
+        ]  # fmt: skip
+        invalid = pd.DataFrame([_plain(x.shown) | {"reason": x.reason} for x in plan.invalid])
+        about = {
+            "study": study_name(plan.study),
+            "code_version": study_version(plan.study),
+            "machine": plan.machine.hash,
+        }
+        return cls(table, plan.axes, tuple(metrics), invalid, about)
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The rows with a result."""
+        return self.table[self.table["status"] == OK]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `table.csv`, and `table.parquet` where pyarrow is installed; return the folder.
+
+        Raises
+        ------
+        KernbenchError
+            If one cannot be written, as on a full disk; earlier ones stay as they were.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.to_csv(folder / CSV)
+        write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": self._reasons()}, indent=1))
+        if find_spec("pyarrow") is None:
+            return folder
+        with replacing(folder / PARQUET) as part:
+            self.table.astype(dict.fromkeys(self._texts(), "string")).to_parquet(part, index=False)
+        return folder
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the table as CSV; return its path."""
+        return write_text(Path(path), self.table.to_csv(index=False, lineterminator="\n"))
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"{self._none()}\n{self.invalid.to_string(max_rows=20, index=False)}"
+        counts = self.table["status"].value_counts()
+        parts = [f"{n} {status}" for status, n in counts.items()]
+        parts += [f"{len(self.invalid)} that cannot be"] if len(self.invalid) else []
+        head = f"{len(self.table)} points of {self.about['study']} over {', '.join(self.axes)}: {', '.join(parts)}"
+        return f"{head}\n{self.table[self._first()].to_string(max_rows=20)}"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        head = repr(self).splitlines()[0]
+        html: str
+        if len(self):
+            html = self.table[self._first()].to_html(max_rows=20, border=0)
+        else:
+            with pd.option_context("display.max_colwidth", None):
+                html = self.invalid.to_html(max_rows=20, border=0)
+        return f"<p>{head}</p>{html}"
+
+    def _none(self) -> str:
+        """Return what there is to say of a sweep without points."""
+        cannot = f"{len(self.invalid)} that cannot be"
+        return f"no points of {self.about['study']} over {', '.join(self.axes)}: {cannot}"
+
+    def _first(self) -> list[str]:
+        """Return the columns to show: what was varied, times and what else the study says first, costs, what failed."""
+        costs = [name for name in ("area_mm2", "energy_uj") if name in self.metrics]
+        metrics = sorted((x for x in self.metrics if x not in costs), key=lambda name: not name.endswith("_ns"))[:4]
+        failed = ["status", "error"] if len(self.ok) < len(self) else []
+        return [*self.axes, *metrics, *costs, *failed]
+
+    def _texts(self) -> list[str]:
+        """Return the columns that hold anything but numbers: a column of a file has one type."""
+        import pandas as pd
+
+        return [str(name) for name in self.table if not pd.api.types.is_numeric_dtype(self.table[name])]
+
+    def _reasons(self) -> list[Row]:
+        rows: list[Row] = json.loads(self.invalid.to_json(orient="records"))
+        return rows
+
+
+def _plain(values: Mapping[str, Any]) -> Row:
+    """Return values that a cell can hold: a list or mapping as its text."""
+    return {k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in values.items()}
 
 
 def sweep(
@@ -123,25 +268,7 @@ def run_plan(
     cache: bool | Cache = True,
     progress: bool | Callable[[Progress], object] = True,
 ) -> Sweep:
-    """Run the points of a plan and return their table; several plans may share a folder of points.
-
-    Parameters
-    ----------
-    plan : Plan
-    folder : Path or None
-        Where finished points are written at once, and found again.
-    workers, scheduler
-        As for `sweep`.
-    limits : PointLimits or None
-        Of each point.
-    cache, progress
-        As for `sweep`.
-
-    Raises
-    ------
-    ConfigError
-        If one of these is wrong; nothing has been run then.
-    """
+    """Run the points of a plan and return their table; several plans may share a folder of points."""
     folder = folder_of(folder)
     check_limits(limits or PointLimits())
     if workers is not None:

@@ -11,27 +11,12 @@ from kernbench.errors import ArgumentError
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
-    from kernbench.topology.blocks import Blocks
+    from kernbench.topology.builder import Blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A component that links meet at.
-
-    Attributes
-    ----------
-    kind : str
-        As in `kernbench.topology.naming`: host, switch, pcie_ep, io_cpu, io_noc, ucie, router, hbm_ctrl,
-        m_cpu, sram, pe_cpu or pe_dma.
-    impl : str
-        Name or dotted path of the class that models it.
-    overhead_ps : int
-        What passing through it costs every flit; 0 where transactions end.
-    pos_mm : tuple of float or None
-        x and y from the north-west corner of its cube.
-    index : int
-        Its number in the machine, the same in whatever order the graph is made.
-    """
+    """A component that links meet at."""
 
     id: str
     kind: str
@@ -42,20 +27,7 @@ class Node:
 
 
 class Edge(NamedTuple):
-    """A directed link.
-
-    Attributes
-    ----------
-    bw_gbs : float
-        Bandwidth in GB/s.
-    latency_ps : int
-        Propagation, plus the wire's own latency, plus the overhead of the node it leads into.
-    distance_mm : float
-        Length on the die.
-    rank : int
-        Place among the links into `dst`, which decides between equal arrivals: by the side that `src`
-        lies on (E, W, N, S), then the local ones by id.
-    """
+    """A directed link."""
 
     src: str
     dst: str

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtensor.local import COLUMNS, on_device, places_of, policy_of
+from kernbench.dtensor.redistribute import COLUMNS, on_device, places_of, policy_of
 from kernbench.dtypes import DType, float16
 from kernbench.errors import ArgumentError
-from kernbench.kernels.linear import linear
-from kernbench.kernels.placed import At
+from kernbench.kernels.gemm import linear
+from kernbench.kernels.partition import At
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.tp import parallel_state
@@ -73,13 +73,7 @@ class _ParallelLinear:
         return self._stored.t()
 
     def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
-        """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time.
-
-        Raises
-        ------
-        ArgumentError
-            If they are not of the layer's sizes.
-        """
+        """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time."""
         for name, values, shape in (("weight", weight, self._sizes), ("bias", bias, self._sizes[:1])):
             if values is not None and values.shape != shape:
                 raise ArgumentError(f"{type(self).__name__}: {name} of shape {values.shape}; expected {shape}")
@@ -226,26 +220,7 @@ class RowParallelLinear(_ParallelLinear):
 
 
 def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None, lead: Sequence[int] = ()) -> DeviceTensor:
-    """Return x @ w (+ bias), its columns where those of `w` are.
-
-    Parameters
-    ----------
-    x : Tensor
-        [.., K], in row-major order or by columns; or anything that `at` tells the places of.
-    w : Tensor
-        [K, N], by columns over PEs, or on one PE.
-    bias : Tensor, optional
-        [N], placed as w.
-    at : callable, optional
-        (row, column) of x to the place in memory.
-    lead : sequence of int
-        With `at`: the shape of the result but for its last dim.
-
-    Raises
-    ------
-    ArgumentError
-        If the sizes do not fit.
-    """
+    """Return x @ w (+ bias), its columns where those of `w` are."""
     given, weight = (on_device(x) if at is None else x), on_device(w)
     assert isinstance(given, DeviceTensor), "a layout of a tensor's elements goes with a device tensor"
     inner, n = weight.shape

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtensor.local import COLUMNS, places_of, relaid
+from kernbench.dtensor.redistribute import COLUMNS, places_of, relaid
 from kernbench.kernels import elementwise
 from kernbench.kernels.attention import attention
+from kernbench.kernels.elementwise import swiglu
 from kernbench.kernels.llama import heads_at, rmsnorm_columns, split_heads
-from kernbench.kernels.swiglu import swiglu
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear, product
 
@@ -19,6 +20,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernbench.runtime_api.tensor import Tensor
+
+
+def llama_block(x: np.ndarray, weights: Mapping[str, np.ndarray], sizes: LlamaConfig) -> np.ndarray:
+    """Return the block's output for x [sequence, batch, hidden], with whole weights as of `LlamaConfig.shapes`."""
+    w = weights
+    x = x + dense_attention(_norm(x, w["norm1"], sizes.eps) @ w["qkv"].T, sizes) @ w["o"].T
+    y = _norm(x, w["norm2"], sizes.eps)
+    gate = y @ w["gate"].T
+    out: np.ndarray = x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
+    return out
+
+
+def dense_attention(qkv: np.ndarray, sizes: LlamaConfig) -> np.ndarray:
+    """Return causal attention with rotary embedding, [sequence, batch, heads * head_dim], of a fused projection."""
+    tokens, batch, _ = qkv.shape
+    group, d = sizes.group, sizes.head_dim
+    heads = qkv.reshape(tokens, batch, sizes.kv_heads, group + 2, d)
+    turn = np.exp(1j * sizes.angles(tokens))[:, None, None, None]
+    z = (heads[..., : d // 2] + 1j * heads[..., d // 2 :]) * turn
+    turned = np.concatenate([z.real, z.imag], -1).astype(qkv.dtype)
+    q, k, v = turned[..., :group, :], turned[..., group, :], heads[..., group + 1, :]
+    s = np.einsum("qbhgd,kbhd->bhgqk", q, k) / np.sqrt(d)
+    s = np.where(np.tri(tokens, dtype=bool), s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    out: np.ndarray = np.einsum("bhgqk,kbhd->qbhgd", p / p.sum(-1, keepdims=True), v).reshape(tokens, batch, -1)
+    return out
+
+
+def _norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    out: np.ndarray = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+    return out
+
 
 ROWS = DPPolicy(cube="row_wise", pe="row_wise")
 

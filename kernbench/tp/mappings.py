@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.dtensor.local import cut, empty, join, on_device
+from kernbench.dtensor.redistribute import cut, empty, join, on_device
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.tp import parallel_state
@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 class Region:
-    """The ranks of a tensor-parallel group, as the calling one sees them.
-
-    Parameters
-    ----------
-    torch : RuntimeContext
-        The machine.
-    group : ProcessGroup, optional
-        The group; None: one rank.
-    """
+    """The ranks of a tensor-parallel group, as the calling one sees them."""
 
     def __init__(self, torch: RuntimeContext, group: ProcessGroup | None) -> None:
         self.torch, self.group = torch, group

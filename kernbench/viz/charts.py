@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from kernbench.config.safe import replacing, write_text
+from kernbench.config.files import replacing, write_text
 from kernbench.errors import ArgumentError
 from kernbench.viz import palette
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.topology.builder import Machine
+
 
 Row = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
@@ -36,15 +37,7 @@ _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a study's table.
-
-    Parameters
-    ----------
-    description
-        What it holds, in words; the title of an axis.
-    unit
-        Its unit, empty for counts, shares and names.
-    """
+    """A column of a study's table."""
 
     description: str
     unit: str = ""

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import matplotlib.figure
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from kernbench.config.safe import replacing
+from kernbench.config.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,13 +30,7 @@ class Figure(matplotlib.figure.Figure):
 
 
 def rows_of(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a list of dicts or of a DataFrame.
-
-    Raises
-    ------
-    ValueError
-        If there are none: a figure without data is a mistake of the caller.
-    """
+    """Return the rows of a list of dicts or of a DataFrame."""
     records: Any = table.to_dict("records") if hasattr(table, "to_dict") else table
     rows = [dict(row) for row in records]
     if not rows:

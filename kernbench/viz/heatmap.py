@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
-from kernbench.analysis.links import hottest
+from kernbench.analysis.utilization import hottest
 from kernbench.topology import naming
 from kernbench.viz import palette
 from kernbench.viz.figure import Figure, caption, new_figure
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from kernbench.topology.builder import Machine
-    from kernbench.topology.views.shapes import Point
+    from kernbench.topology.views import Point
 
 MOST_SIPS = 4
 _IO_W, _IO_GAP, _SIP_GAP = 9.0, 5.0, 12.0  # [mm]
@@ -90,7 +90,7 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
     Parameters
     ----------
     share : mapping of str to float
-        Busy share of each directed link that carried anything, as `kernbench.analysis.links.shares` returns it.
+        Busy share of each directed link that carried anything, as `kernbench.analysis.utilization.shares` returns it.
     machine : Machine
         Machine of the run.
     title : str

@@ -1,28 +1,115 @@
-"""How results show themselves in a notebook: inline SVG and tables that follow the notebook's own colours."""
+"""How results, comparisons, logs and critical paths display themselves in a notebook."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
-from kernbench.analysis.launches import labels, on
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION
-from kernbench.analysis.timeline import LANES
+from kernbench.analysis.compare import percent
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION, labels, on
+from kernbench.analysis.trace import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kernbench.analysis.compare import Comparison
     from kernbench.analysis.records import Records
     from kernbench.analysis.result import Busy, Result
+    from kernbench.analysis.why import Why
 
+
+_SHOWN, _SHOWN_ROWS = 8, 12  # reasons, rows of the log
+_LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
 _WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
+
+
+def compare_html(comparison: Comparison) -> str:
+    """Return both runs: the values of the machine that differ, then times with their change."""
+    parts = [
+        f"<div><b>{escape(comparison.before)}</b> &rarr; <b>{escape(comparison.after)}</b></div>",
+        f"<div>{escape(comparison.machine_line())}</div>",
+    ]
+    if comparison.machine:
+        rows = [
+            [x.field, *("absent" if v is None else str(v) for v in (x.before, x.after))] for x in comparison.machine
+        ]
+        parts.append(_table(["machine", "before", "after"], rows))
+    sections = [("", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
+    for title, times in sections:
+        if times:
+            cells = [[x.what, _ns(x.before), _ns(x.after), percent(x)] for x in times]
+            parts.append(_table([title, "before [ns]", "after [ns]", "change"], cells))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def records_html(records: Records) -> str:
+    """Return the log as two tables; times are in ns."""
+    kinds = []
+    for i, kind in enumerate(records.kinds):
+        rows = records.kind == i
+        if rows.any():
+            ns = int((records.end_ps - records.start_ps)[rows].sum()) / 1000
+            kinds.append([kind, f"{np.count_nonzero(rows):,}", f"{ns:,.2f}", f"{int(records.nbytes[rows].sum()):,}"])
+    first = [
+        [
+            op.component, op.kind, op.command.name, f"{op.start_ps / 1000:,.3f}", f"{op.end_ps / 1000:,.3f}",
+            f"{op.nbytes:,}" if op.nbytes else "", str(op.tile) if op.tile >= 0 else "",
+        ]
+        for op in islice(records, _SHOWN_ROWS)
+    ]  # fmt: skip
+    more = len(records) - len(first)
+    return (
+        f"<div>{escape(repr(records))}</div>"
+        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds, 1)
+        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, 3)
+        + (f"<div>... and {more:,} more</div>" if more > 0 else "")
+    )
+
+
+def why_html(why: Why) -> str:
+    """Return the reasons of a run as a table, longest first; the bar behind each share is that share."""
+    total = why.path.makespan_ps / 1000
+    head = "".join(
+        f'<th style="{_NUMBER if i in (1, 2) else _LEFT}">{cell}</th>'
+        for i, cell in enumerate(("on the critical path", "time [ns]", "share", "spent on", "to change"))
+    )
+    rows = []
+    for x in why.reasons[:_SHOWN]:
+        more = f" and {x.others} more" if x.others else ""
+        bar = f"background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
+        rows.append(
+            f'<tr><td style="{_LEFT}">{escape(x.what)} <code>{escape(x.resource)}</code>{more}</td>'
+            f'<td style="{_NUMBER}">{x.ns:,.2f}</td><td style="{_NUMBER};{bar};min-width:80px">{x.share:.1%}</td>'
+            f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td></tr>'
+        )
+    rest = why.reasons[_SHOWN:]
+    if rest:
+        ns = sum(x.ns for x in rest)
+        rows.append(
+            f'<tr><td style="{_LEFT}">{len(rest)} more</td><td style="{_NUMBER}">{ns:,.2f}</td>'
+            f'<td style="{_NUMBER}">{ns / total if total else 0:.1%}</td><td></td><td></td></tr>'
+        )
+    rows.append(
+        f'<tr><td style="{_LEFT}"><b>sum</b></td><td style="{_NUMBER}"><b>{total:,.2f}</b></td>'
+        f'<td style="{_NUMBER}">100.0%</td><td></td><td></td></tr>'
+    )
+    limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
+    title = (
+        f"<div><b>{escape(why.name)}</b>: <b>{total:,.2f} ns</b>, a chain of {len(why.path.steps):,} steps without "
+        f'gaps <span style="opacity:.7">machine {escape(why.machine)}</span></div>'
+    )
+    table = f'<table style="margin:8px 0"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    notes = f"<ul>{''.join(limits)}</ul>" if limits else ""
+    return f"<div>{title}{table}{notes}</div>"
 
 
 def result_html(result: Result) -> str:
@@ -145,16 +232,17 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
     return _table(head, rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose first column is text and whose others are numbers."""
-    left = "text-align:left;white-space:nowrap"
-    top = "".join(f'<th style="{_NUMBER if i else left}">{escape(cell)}</th>' for i, cell in enumerate(head))
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{_NUMBER if i else left}">{escape(x)}</td>' for i, x in enumerate(row)) + "</tr>"
-        for row in rows
-    )
-    return f'<table style="margin:8px 0"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
+    """Return a table whose first `text` columns are text and whose others are numbers."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} style="{_LEFT if i < text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f'<table style="margin:8px 0"><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _ns(value: float) -> str:
-    return f"{value:,.2f}"
+def _ns(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"

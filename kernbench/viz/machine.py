@@ -32,17 +32,7 @@ _STANDALONE = (
 
 
 def view_svg(view: View, *, width: int = 760, machine: str = "") -> str:
-    """Return one view as SVG text in the colours of the page around it.
-
-    Parameters
-    ----------
-    view : View
-    width : int
-        Width of the drawing [px].
-    machine : str
-        Hash of the machine, for a file of its own: it names the machine and brings its colours along, for light and
-        dark viewers.
-    """
+    """Return one view as SVG text in the colours of the page around it."""
     scale = width / view.width
     notes = (*view.notes, f"machine {machine[:12]}") if machine else view.notes
     head, foot = 24.0, 8 + 16.0 * len(notes)
@@ -66,14 +56,7 @@ def view_svg(view: View, *, width: int = 760, machine: str = "") -> str:
 
 
 def view_figure(view: View, machine: str) -> Figure:
-    """Return one view as a matplotlib figure, for PNG files.
-
-    Parameters
-    ----------
-    view : View
-    machine : str
-        Hash of the machine.
-    """
+    """Return one view as a matplotlib figure, for PNG files."""
     from matplotlib.patches import Rectangle
 
     from kernbench.viz.figure import new_figure

@@ -14,6 +14,7 @@ from kernbench.viz.figure import Figure, Table, caption, new_figure, rows_of, ti
 if TYPE_CHECKING:
     import pandas as pd
 
+
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
 _TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}

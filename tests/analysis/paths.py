@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.launches import calls, span
-from kernbench.analysis.trail import UNKNOWN
+from kernbench.analysis.critical_path import UNKNOWN, critical_path
+from kernbench.analysis.result import calls, span
 from tests.components.one_pe import pointer
 
 

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis.causes import Causes
 from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import Records
-from kernbench.benches.run import run as run_bench
+from kernbench.analysis.records import Causes, Records
+from kernbench.benches.registry import run as run_bench
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.program import run_program
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import STEPS, checked, program

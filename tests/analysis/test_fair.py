@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.analysis.fair import drain, fair_rates
+from kernbench.analysis.utilization import drain, fair_rates
 
 CAPACITY = {"a": 10.0, "b": 4.0, "c": 7.5, "d": 1.25, "e": 100.0}
 flows = st.lists(

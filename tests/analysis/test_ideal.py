@@ -4,7 +4,7 @@ from types import SimpleNamespace as Bag
 
 import pytest
 
-from kernbench.analysis.ideal import ideal_gemm, macs_per_ns
+from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
 
 
 def machine(**changes):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis.overlap import overlap
+from kernbench.analysis.breakdown import overlap
 from kernbench.analysis.records import CommandInfo, Records
 
 

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernbench.analysis.causes import CREDIT, PART
+from kernbench.analysis.records import CREDIT, PART
 from kernbench.analysis.trace import PATH, trace_events
-from kernbench.benches.run import run
+from kernbench.benches.registry import run
 from kernbench.topology.builder import resolve_topology
 
 RUNS = [("qkv-gemm-multi-pe", "tile"), ("qkv-gemm-multi-pe", "operation"), ("ccl-allreduce", "operation")]

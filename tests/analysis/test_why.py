@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.analysis.blame import blame
+from kernbench.analysis.why import blame
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.program import run_program
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 

@@ -10,7 +10,7 @@ import pytest
 import kernbench as kb
 from kernbench.benches.registry import bench, benches
 from kernbench.errors import ConfigError, VerificationError
-from kernbench.runtime_api import verify
+from kernbench.runtime_api import bench_runner
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.sim_engine.engine import GraphEngine
 from tests.runtime_api.machines import CUBES, PES, small
@@ -147,7 +147,7 @@ def test_tolerance_is_one_unit_in_the_last_place():
     def program(torch, error):
         expected = np.linspace(1, 2, 8, endpoint=False)
         got = torch.tensor(expected + error, dtype=torch.float16, device="ahbm")
-        verify.check(torch, "x", got, expected, rtol=2**-10)
+        bench_runner.check(torch, "x", got, expected, rtol=2**-10)
 
     def correctness(error):
         return run_bench(topology=small(), bench_fn=lambda t: program(t, error), engine_factory=with_data).correctness
@@ -159,7 +159,7 @@ def test_tolerance_is_one_unit_in_the_last_place():
 def test_a_mismatch_names_the_worst_element():
     def program(torch):
         got = torch.tensor([[1.0, 2.0], [3.0, 9.0]], device="ahbm")
-        verify.check(torch, "y", got, np.array([[1.0, 2.0], [3.5, 4.0]]), rtol=1e-3)
+        bench_runner.check(torch, "y", got, np.array([[1.0, 2.0], [3.5, 4.0]]), rtol=1e-3)
 
     error = kb.run(program, small(), data=True).error
     assert isinstance(error, VerificationError)
@@ -168,7 +168,7 @@ def test_a_mismatch_names_the_worst_element():
 
 def test_values_that_are_no_numbers_are_wrong():
     def program(torch):
-        verify.check(torch, "y", torch.full((2,), float("nan"), device="ahbm"), np.array([1.0, np.nan]))
+        bench_runner.check(torch, "y", torch.full((2,), float("nan"), device="ahbm"), np.array([1.0, np.nan]))
 
     assert "1 of 2 elements" in str(kb.run(program, small(), data=True).error)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.analysis.causes import CREDIT, PART
+from kernbench.analysis.records import CREDIT, PART
 from kernbench.analysis.transfer import Leg, message
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine

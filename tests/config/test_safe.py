@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from kernbench.config import read_ccl, read_machine
-from kernbench.config.parse import MOST_VALUES, parse_yaml
-from kernbench.config.safe import MOST_YAML, read_arrays, read_json, read_text
+from kernbench.config.files import MOST_VALUES, MOST_YAML, parse_yaml, read_arrays, read_json, read_text
 from kernbench.errors import ConfigError, KernbenchError, quote
 from tests.repo import ROOT
 

@@ -10,8 +10,8 @@ import pytest
 import kernbench as kb
 from kernbench import dtensor as dt
 from kernbench.dtensor import Partial, Replicate, Shard
-from kernbench.dtensor.local import policy_of
 from kernbench.dtensor.placements import local_part
+from kernbench.dtensor.redistribute import policy_of
 from kernbench.dtypes import float32
 from kernbench.errors import KernbenchError, PlacementError
 from tests.tp.test_layers import machine

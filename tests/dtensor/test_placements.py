@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.dtensor import rules
+from kernbench.dtensor import ops
 from kernbench.dtensor.placements import Partial, Replicate, Shard, local_part, normalized, plan
 from kernbench.errors import PlacementError
 
@@ -107,7 +107,7 @@ def test_wrong_placements_are_refused():
 def test_matmul_rules_hold_for_values(a, b):
     rng = np.random.default_rng(0)
     x, y, mesh = rng.standard_normal((6, 5)), rng.standard_normal((5, 7)), (3,)
-    inputs, result = rules.choose(rules.MATMUL, (a, b), (x.nbytes, y.nbytes), 3)
+    inputs, result = ops.choose(ops.MATMUL, (a, b), (x.nbytes, y.nbytes), 3)
     left, right = (parts(z, mesh, [placement]) for z, placement in zip((x, y), inputs, strict=True))
     for at, want in parts(x @ y, mesh, [result]).items():
         got = left[at] @ right[at]
@@ -117,13 +117,13 @@ def test_matmul_rules_hold_for_values(a, b):
 
 
 def test_rules_that_apply_are_taken_as_they_are():
-    for operands, result in rules.MATMUL:
-        assert rules.choose(rules.MATMUL, operands, (1, 1), 4) == (operands, result)
-    assert rules.choose(rules.elementwise(2, 2, True), (Partial(), Partial()), (1, 1), 2)[1] == Partial()
+    for operands, result in ops.MATMUL:
+        assert ops.choose(ops.MATMUL, operands, (1, 1), 4) == (operands, result)
+    assert ops.choose(ops.elementwise(2, 2, True), (Partial(), Partial()), (1, 1), 2)[1] == Partial()
 
 
 def test_other_placements_are_changed_where_least_is_moved():
-    free = rules.choose(rules.elementwise(2, 2, False), (Shard(0), Replicate()), (1, 1), 4)
+    free = ops.choose(ops.elementwise(2, 2, False), (Shard(0), Replicate()), (1, 1), 4)
     assert free == ((Shard(0), Shard(0)), Shard(0))
-    assert rules.choose(rules.elementwise(2, 1, False), (Partial(),), (1,), 4)[1] == Shard(0)
-    assert rules.choose(rules.MATMUL, (Shard(0), Shard(1)), (8, 1), 4) == ((Shard(0), Replicate()), Shard(0))
+    assert ops.choose(ops.elementwise(2, 1, False), (Partial(),), (1,), 4)[1] == Shard(0)
+    assert ops.choose(ops.MATMUL, (Shard(0), Shard(1)), (8, 1), 4) == ((Shard(0), Replicate()), Shard(0))

@@ -30,7 +30,7 @@ COMMANDS = (
 PLAN = "machine: preset:small\nstudy: gemm\naxes: {m: [32, 64, 96, 128], k: [32, 64, 96]}\nparameters: {n: 64}\n"
 DIGEST = """
 import kernbench as kb
-from kernbench.benches.run import run
+from kernbench.benches.registry import run
 for name in ("gemm-single-pe", "va-offset-verify"):
     print(run(name, "preset:small", data=True, log="tile").result.records.digest())
 with kb.session(kb.load(), data=True) as torch:

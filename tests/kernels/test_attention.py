@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.kernels import lse_merge, rotary, swiglu
-from kernbench.kernels.attention import attention
-from kernbench.kernels.flash import NEG, tiles
+from kernbench.kernels import elementwise, ring_attention
+from kernbench.kernels.attention import NEG, attention, tiles
 from kernbench.triton_emu.testing import run_kernel
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -100,7 +99,7 @@ def parts_of(q, k, v, cuts):
 def merged(x, y):
     def kernel(x_ptr, y_ptr, out_ptr, tl):
         a, b = (tl.load(p, shape=x.shape) for p in (x_ptr, y_ptr))
-        tl.store(out_ptr, lse_merge.merge(a, b, tl))
+        tl.store(out_ptr, ring_attention.merge(a, b, tl))
 
     out = np.zeros_like(x)
     run_kernel(kernel, x, y, out)
@@ -127,9 +126,9 @@ def test_decode_in_parts(dtype, grid):
     q = drawn((kv_heads, group, d), dtype, 2)
     k, v = drawn((2, programs, kv_heads, kv_len, d), dtype, 2)
     parts = np.zeros((programs, kv_heads, group, d + 2), np.float32)
-    run_kernel(lse_merge.decode_part, q, k, v, parts, kv_heads, group, kv_len, d, grid=grid)
+    run_kernel(ring_attention.decode_part, q, k, v, parts, kv_heads, group, kv_len, d, grid=grid)
     out = np.zeros_like(q)
-    run_kernel(lse_merge.merge_parts, parts, out, programs, kv_heads * group, d, 3, grid=grid)
+    run_kernel(ring_attention.merge_parts, parts, out, programs, kv_heads * group, d, 3, grid=grid)
     k, v = (x.transpose(1, 0, 2, 3).reshape(kv_heads, -1, d) for x in (k, v))
     want = exact(q[:, None], k, v)[:, 0]
     assert (np.abs(out.astype(np.float64) - want) <= bound(q[:, None], k, v, want[:, None])[:, 0]).all()
@@ -138,7 +137,7 @@ def test_decode_in_parts(dtype, grid):
 def test_no_tokens_give_the_identity():
     x = np.zeros((1, 2, 8), np.float16)
     parts = np.ones((2, 10), np.float32)
-    run_kernel(lse_merge.decode_part, x, x, x, parts, 1, 2, 0, 8)
+    run_kernel(ring_attention.decode_part, x, x, x, parts, 1, 2, 0, 8)
     np.testing.assert_array_equal(parts, np.float32([[NEG] + [0] * 9] * 2))
 
 
@@ -148,7 +147,7 @@ def test_rotary(grid):
     angle = np.arange(70)[:, None] * 10000.0 ** (-np.arange(8) / 8)
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     out = np.zeros_like(x)
-    run_kernel(rotary.rotary, x, cos, sin, out, 70, 3, 16, grid=grid)
+    run_kernel(elementwise.rotary, x, cos, sin, out, 70, 3, 16, grid=grid)
     wide = x.astype(np.float64)
     turned = (wide[..., :8] + 1j * wide[..., 8:]) * np.exp(1j * angle)[:, None, :]
     np.testing.assert_allclose(out, np.concatenate([turned.real, turned.imag], -1), rtol=1e-3, atol=1e-3)
@@ -157,6 +156,6 @@ def test_rotary(grid):
 def test_swiglu():
     gate, up = drawn((2, 1000), np.float16, 3)
     out = np.zeros_like(gate)
-    run_kernel(swiglu.swiglu, gate, up, out, 1000, 64, grid=(3, 2))
+    run_kernel(elementwise.swiglu, gate, up, out, 1000, 64, grid=(3, 2))
     wide = gate.astype(np.float64)
     np.testing.assert_allclose(out, wide / (1 + np.exp(-wide)) * up, rtol=2e-3, atol=1e-6)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernbench.kernels import attention, elementwise, gemm, lse_merge, norm, softmax
+from kernbench.kernels import attention, elementwise, gemm, norm, ring_attention
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
@@ -54,10 +54,10 @@ CASES = {
         [f16(2, 30, 8, 64), *f16(2, 2, 300, 64), f16(2, 30, 8, 64), 2, 8, 30, 300, 64, True],
     ),
     "decode": (
-        lse_merge.decode_part,
+        ring_attention.decode_part,
         [f16(1, 8, 64), *f16(2, 1, 700, 64), np.zeros((8, 66), np.float32), 1, 8, 700, 64],
     ),
-    "softmax": (softmax.softmax, [f16(11, 64), f16(11, 64), 11, 64]),
+    "softmax": (norm.softmax, [f16(11, 64), f16(11, 64), 11, 64]),
 }
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.kernels.linear import linear
+from kernbench.kernels.gemm import linear
 from kernbench.kernels.llama import heads_at, rmsnorm_columns, split_heads
-from kernbench.kernels.placed import columns_at, rows_at
+from kernbench.kernels.partition import columns_at, rows_at
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.triton_emu.testing import run_kernel
 from tests.kernels.test_attention import drawn

@@ -11,8 +11,7 @@ import kernbench as kb
 from kernbench.errors import KernbenchError
 from kernbench.notebook.export import EXPORTS, code, export
 from kernbench.notebook.model import Explorer
-from kernbench.notebook.roof import roofs_of, utilization_line
-from kernbench.notebook.words import sentence
+from kernbench.notebook.pictures import roofs_of, sentence, utilization_line
 from tests.notebook import programs
 
 LONG_S = 60

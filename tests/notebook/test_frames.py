@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.notebook.frames import SHOWN_LINKS, Film, frame_of, live_frame
+from kernbench.notebook.live import SHOWN_LINKS, Film, frame_of, live_frame
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import ENGINES

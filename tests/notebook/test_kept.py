@@ -12,9 +12,8 @@ import kernbench as kb
 from kernbench.analysis.records import Records
 from kernbench.config import default_ccl_path
 from kernbench.errors import HostError
-from kernbench.notebook import explore, kept
-from kernbench.notebook.model import Explorer
-from kernbench.notebook.state import CANCELLED, DONE, RUNNING
+from kernbench.notebook import explore, job
+from kernbench.notebook.model import CANCELLED, DONE, RUNNING, Explorer
 from kernbench.studies.gemm import GemmStudy
 from kernbench.sweeps.cache import default_cache
 from tests.notebook import programs
@@ -192,7 +191,7 @@ def test_the_explorer_tells_the_time_of_a_sweeps_point_and_runs_it_for_its_log()
 
 
 def test_of_a_long_run_only_the_row_is_kept(cache, monkeypatch):
-    monkeypatch.setattr(kept, "LOG_ROWS", 3)
+    monkeypatch.setattr(job, "LOG_ROWS", 3)
     run(explorer())
     assert kept_points(cache) == 1
     assert run(explorer())[0].message == ""
@@ -234,7 +233,7 @@ def test_a_finished_bench_is_found_with_the_same_settings(monkeypatch):
 
 def test_a_log_that_cannot_be_read_is_run_again(cache, monkeypatch):
     run(explorer())
-    monkeypatch.setattr(kept, "_packed", lambda _: b"no log")
+    monkeypatch.setattr(job, "_packed", lambda _: b"no log")
     run(explorer(), again=True)
     with pytest.warns(RuntimeWarning, match="damaged points are deleted"):
         state, _ = run(explorer())
@@ -279,7 +278,7 @@ def test_a_log_that_finds_no_room_to_be_read_is_simulated(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(explorer())
-    monkeypatch.setattr(kept, "_unpacked", full)
+    monkeypatch.setattr(job, "_unpacked", full)
     with pytest.warns(RuntimeWarning, match="the log of a run in the cache is not read: .*No space left on device"):
         state, _ = run(explorer())
     assert (state.status, state.message) == (DONE, "")

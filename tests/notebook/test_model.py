@@ -12,8 +12,7 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import model
 from kernbench.notebook.job import Job
-from kernbench.notebook.model import Explorer
-from kernbench.notebook.state import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING
+from kernbench.notebook.model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import Watchdog
 from kernbench.studies import gemm

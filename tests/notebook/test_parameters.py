@@ -8,8 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.notebook.parameters import parameters_of
-from kernbench.notebook.works import works
+from kernbench.notebook.workloads import parameters_of, works
 from kernbench.studies.study import Choices, explorations
 
 MACHINE = kb.load("preset:small")

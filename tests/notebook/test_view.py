@@ -9,12 +9,11 @@ import ipywidgets as widgets
 import pytest
 
 import kernbench as kb
-from kernbench.notebook import LiveRun, TopologyPicker, explore, state, view_run
+from kernbench.notebook import LiveRun, TopologyPicker, explore, model, panels
 from kernbench.notebook.export import EXPORTS
+from kernbench.notebook.panels import STEPS, WHOLE
+from kernbench.notebook.pictures import why_html
 from kernbench.notebook.serve import PAGE
-from kernbench.notebook.view_result import WHOLE
-from kernbench.notebook.view_run import STEPS
-from kernbench.notebook.words import why_html
 from tests.notebook import programs
 
 LONG_S = 60
@@ -98,7 +97,7 @@ def test_a_change_is_simulated_by_itself(ran):
 
 
 def test_a_long_run_is_not_replayed(view, monkeypatch):
-    monkeypatch.setattr(state, "REPLAY_S", 0)
+    monkeypatch.setattr(model, "REPLAY_S", 0)
     view.run_panel.run.click()
     assert view.explorer.wait(LONG_S)
     assert not view.run_panel.play.playing
@@ -274,7 +273,7 @@ def test_a_parameter_that_this_machine_cannot_run_has_its_message_beside_it(view
     ("seconds", "said"), [(0.003, "0.1 s"), (0.44, "0.4 s"), (6.3, "6 s"), (4259.6, "71 min"), (40_000, "11 h")]
 )
 def test_an_estimate_is_told_as_well_as_it_is_known(seconds, said):
-    assert view_run._rounded(seconds) == said
+    assert panels._rounded(seconds) == said
 
 
 def test_the_timeline_zooms(ran):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernbench.dtypes import int16
 from kernbench.policy.placement.dp import resolve_dp_policy
 from kernbench.runtime_api.layout import Layout, TensorShard
-from kernbench.runtime_api.messages import map_ranges
+from kernbench.runtime_api.memory import map_ranges
 from tests.runtime_api.machines import CUBES, PES, placed_shapes
 
 

@@ -54,6 +54,43 @@ def test_a_deleted_tensor_does_not_count_while_operations_are_pending(torch):
     assert torch.accelerator.memory_allocated() == 0
 
 
+def in_place(torch, t):
+    torch.distributed.all_reduce(t)
+
+
+def with_a_handle(torch, t):
+    torch.distributed.all_reduce(t, async_op=True).wait()
+
+
+def into_a_list(torch, t):
+    torch.distributed.all_gather([torch.zeros(8, device=t.device) for _ in range(2)], t)
+
+
+def as_a_message(torch, t):
+    if torch.distributed.get_rank():
+        torch.distributed.recv(t, 0)
+    else:
+        torch.distributed.send(t, 1)
+
+
+@pytest.mark.parametrize("exchange", [in_place, with_a_handle, into_a_list, as_a_message])
+def test_a_collective_keeps_no_tensor_once_it_is_complete(torch, exchange):
+    left = []
+
+    def rank(rank, torch):
+        torch.distributed.init_process_group()
+        t = torch.zeros(8, device=f"ahbm:{rank}")
+        exchange(torch, t)
+        del t
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+        torch.ahbm.synchronize(rank)
+        left.append(torch.accelerator.memory_allocated(rank))
+
+    torch.multiprocessing.spawn(rank, args=(torch,), nprocs=2)
+    assert left == [0, 0]
+
+
 def test_a_view_counts_as_its_tensor(torch):
     x = torch.zeros(8, 4, dtype=torch.int32, device="ahbm")
     view = x[2:4].view(8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.benches.run import run
+from kernbench.benches.registry import run
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis.launches import span
+from kernbench.analysis.result import span
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.studies import best_product
 from kernbench.studies.layers import PLACEMENTS, run, work

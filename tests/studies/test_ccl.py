@@ -21,8 +21,8 @@ from kernbench.runtime_api.collective import run, tuner_of
 from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
+from kernbench.sweeps.cache import FINISHED
 from kernbench.sweeps.keys import machine_of
-from kernbench.sweeps.store import FINISHED
 from tests.repo import ROOT
 
 CONFIG = load_ccl_config(default_ccl_path())
@@ -177,7 +177,9 @@ def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
     case = Case(there, resolve_algorithm_config(name, CONFIG))
     records = run(there, case.plan, nbytes).result.records
-    counted = [(sum(sent.channels.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)]
+    counted = [
+        (sum(sent.channels.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)
+    ]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
     messages = sum(messages * (1 + parts) for messages, parts in counted)

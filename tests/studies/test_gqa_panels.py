@@ -11,7 +11,7 @@ import kernbench as kb
 from kernbench.benches import milestone_gqa_llama70b as bench
 from kernbench.ccl.group import Group
 from kernbench.errors import KernbenchError, VerificationError
-from kernbench.kernels import lse_merge
+from kernbench.kernels import ring_attention
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import gqa as study
 from kernbench.studies import milestone
@@ -139,7 +139,7 @@ def test_scratch_is_never_exceeded(phase, group, head_dim):
 
 def test_a_wrong_value_is_found(monkeypatch):
     monkeypatch.setattr(study, "merge", lambda x, y, tl: x + y)
-    monkeypatch.setattr(lse_merge, "_weights", lambda mx, my, tl: (mx, tl.exp(mx), tl.exp(my)))
+    monkeypatch.setattr(ring_attention, "_weights", lambda mx, my, tl: (mx, tl.exp(mx), tl.exp(my)))
     for merge in ("recursive_doubling_allreduce", "ring_allreduce_tcm"):
         with pytest.raises(VerificationError, match="decode over 4 ranks"):
             study.run(MACHINE, replace(SMALL, phase="decode", merge=merge), data=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.analysis.launches import span
+from kernbench.analysis.result import span
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies import layers as study
 from kernbench.studies.layers import LISTS, PLACEMENTS, SPLIT_K, layers, parts, select, source, work

@@ -10,8 +10,8 @@ import pytest
 from kernbench.errors import KernbenchError
 from kernbench.studies import Parameter, Study
 from kernbench.studies.milestone import progress
+from kernbench.sweeps.cache import FINISHED
 from kernbench.sweeps.keys import code_version
-from kernbench.sweeps.store import FINISHED
 
 POINTS = [{"x": x} for x in (3, 1, 2)]
 ran: list[int] = []

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.sweeps.answers import effects, pareto, steps
-from kernbench.sweeps.sensitivity import sensitivity, sensitivity_plan
+from kernbench.sweeps.sensitivity import effects, pareto, sensitivity, sensitivity_plan, steps
 
 SMALL = "preset:small"
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25)

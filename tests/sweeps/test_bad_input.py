@@ -6,8 +6,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.sweeps.axes import Axis, Span
-from kernbench.sweeps.plan_file import read_plan
+from kernbench.sweeps.plan import Axis, Span, read_plan
 from tests.sweeps import studies
 
 

@@ -7,9 +7,8 @@ import pytest
 from kernbench.analysis.records import LinkTable
 from kernbench.kernels.gemm import gemm
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps.activity import activity
-from kernbench.sweeps.cost import area_mm2, energy_columns, machine_columns
-from kernbench.sweeps.studies import measured
+from kernbench.sweeps.cost import activity, area_mm2, energy_columns, machine_columns
+from kernbench.sweeps.plan import measured
 from kernbench.topology.builder import resolve_topology
 
 SMALL = resolve_topology("preset:small")

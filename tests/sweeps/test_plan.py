@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError
 from kernbench.studies.gemm import GemmStudy
-from kernbench.sweeps.axes import Axis, Span, latin_hypercube
-from kernbench.sweeps.plan import make_plan
-from kernbench.sweeps.plan_file import read_plan
+from kernbench.sweeps.plan import Axis, Span, latin_hypercube, make_plan, read_plan
 from tests.sweeps import studies
 
 SMALL = "preset:small"

@@ -8,8 +8,7 @@ import pytest
 from kernbench.dtypes import float32
 from kernbench.errors import KernbenchError
 from kernbench.tp import ModelParallelConfig
-from kernbench.tp.llama import LlamaBlock, LlamaConfig
-from kernbench.tp.reference import attention, llama_block
+from kernbench.tp.llama import LlamaBlock, LlamaConfig, dense_attention, llama_block
 from tests.tp.test_layers import on, spawned
 
 SIZES = LlamaConfig(hidden=48, ffn=64, heads=16, kv_heads=8, head_dim=8)
@@ -59,7 +58,7 @@ def test_the_reference_is_the_sum_of_its_heads():
         low, high, cos, sin = x[..., :4], x[..., 4:], np.cos(angle[token]), np.sin(angle[token])
         return np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
 
-    got = attention(qkv, SIZES).reshape(4, 8, 2, 8)
+    got = dense_attention(qkv, SIZES).reshape(4, 8, 2, 8)
     for token in range(4):
         for head in range(8):
             keys = np.stack([turned(heads[t, head, 2], t) for t in range(token + 1)])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError
-from kernbench.tp.rank_groups import AXES, rank_groups
+from kernbench.tp.parallel_state import AXES, rank_groups
 
 SIZES = st.fixed_dictionaries({axis: st.integers(1, 3) for axis in AXES if axis != "ep"})
 

@@ -8,7 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench import tp
-from kernbench.analysis.overlap import overlap
+from kernbench.analysis.breakdown import overlap
 from kernbench.config import default_ccl_path
 from kernbench.tp import parallel_state as ps
 from kernbench.tp.llama import LlamaBlock, LlamaConfig

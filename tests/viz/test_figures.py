@@ -7,8 +7,7 @@ from kernbench.analysis.breakdown import ORDER
 from kernbench.analysis.roofline import Roofs
 from kernbench.viz import palette
 from kernbench.viz.figure import save
-from kernbench.viz.roofline import roofline
-from kernbench.viz.timeline import tile_timeline
+from kernbench.viz.roofline import roofline, tile_timeline
 
 MACHINE = "0123456789abcdef"
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernbench.analysis.links import hottest, shares
 from kernbench.analysis.records import LinkTable
+from kernbench.analysis.utilization import hottest, shares
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz.figure import save
 from kernbench.viz.heatmap import Plan, link_heatmap

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kernbench.topology.views.shapes import Box, Line, View, between
+from kernbench.topology.views import Box, Line, View, between
 from kernbench.viz.figure import save
 from kernbench.viz.machine import view_figure, view_svg
 

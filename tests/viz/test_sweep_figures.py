@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kernbench.sweeps.answers import pareto
+from kernbench.sweeps.sensitivity import pareto
 from kernbench.viz import sweeps
 from kernbench.viz.figure import save
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis.causes import FETCH
+from kernbench.analysis.records import FETCH
 from kernbench.components.access import requests
 from kernbench.components.command import Recv, Run, Send
 from kernbench.components.queues import Message, Queue, RecvJob, Slot

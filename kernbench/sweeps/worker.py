@@ -1,27 +1,89 @@
-"""A process of its own for points, one after the other: it can be ended, and takes nothing else down with it."""
+"""What becomes of one point: its row, or why there is none."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import struct
 import subprocess
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-from typing import IO
+from typing import IO, Any
 
-from kernbench.errors import ArgumentError, StateError
+from kernbench.errors import ArgumentError, LimitError, StateError
+from kernbench.sim_engine.limits import NONE, Limits, limited
 from kernbench.sweeps.keys import Row
-from kernbench.sweeps.outcome import DIED, MEMORY, TIME, Outcome, PointLimits, attempt
+
+OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
+STATUSES = (OK, ERROR, TIME, MEMORY, SESSION, DIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a point ended."""
+
+    status: str
+    row: Row
+    error: str = ""
+    trace: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PointLimits:
+    """How long a point may take [s], how much memory its process may fill [MiB], and what its sessions may take."""
+
+    seconds: float | None = None
+    mib: int | None = None
+    session: Limits = NONE
+
+    @property
+    def need_process(self) -> bool:
+        """Whether a point has to run in a process that can be ended."""
+        return self.seconds is not None or self.mib is not None
+
+
+def attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None = None) -> Outcome:
+    """Return what `fn(point)` comes to, its sessions held to `limits`; only an interrupt gets out of here."""
+    start = time.perf_counter()
+    try:
+        with limited(limits or NONE):
+            row = json.loads(json.dumps(fn(point), default=_plain))
+        if not isinstance(row, dict):
+            raise TypeError(f"a study returns a dict of names to values, not {type(row).__name__}")
+    except MemoryError:
+        return Outcome(MEMORY, {}, "out of memory", traceback.format_exc(), time.perf_counter() - start)
+    except Exception as error:  # noqa: BLE001 - whatever a study raises is its point's alone
+        text = f"{type(error).__name__}: {error}"
+        status = SESSION if _is_limit(error) else ERROR
+        return Outcome(status, {}, text, traceback.format_exc(), time.perf_counter() - start)
+    return Outcome(OK, row, seconds=time.perf_counter() - start)
+
+
+def _is_limit(error: BaseException | None) -> bool:
+    """Return whether a session was over a limit; the error of a rank has that as its cause."""
+    return error is not None and (isinstance(error, LimitError) or _is_limit(error.__cause__))
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers and arrays as Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a row holds plain values, not {type(value).__name__}")
+
 
 _HEAD = struct.Struct(">Q")
-_MAIN = "from kernbench.sweeps.child import serve; serve()"
+_MAIN = "from kernbench.sweeps.worker import serve; serve()"
 # The processes share the cores already: threads of numpy's matrix products would wait for each other.
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
@@ -30,13 +92,6 @@ class Child:
     """A process that runs `fn` for one point at a time, made when it is first needed.
 
     It is no fork, which would inherit locks and threads half alive, and does not import the caller's script again.
-
-    Parameters
-    ----------
-    fn : callable or bytes
-        From a point to a row, or what `packed` made of that.
-    limits : PointLimits
-        Of each point.
     """
 
     def __init__(self, fn: Callable[[Row], Row] | bytes, limits: PointLimits) -> None:
@@ -126,19 +181,7 @@ class Child:
 
 
 def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
-    """Return `fn` as bytes, a function of a notebook or script with what it uses.
-
-    Parameters
-    ----------
-    fn : callable
-    own : module or None
-        One whose functions go along whole, where they go to has no such file.
-
-    Raises
-    ------
-    ArgumentError
-        If it holds what no other process can be given.
-    """
+    """Return `fn` as bytes, a function of a notebook or script with what it uses."""
     import cloudpickle
 
     if own is not None:

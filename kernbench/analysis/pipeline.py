@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kernbench.analysis.causes import WRITE
-from kernbench.analysis.records import Records
+from kernbench.analysis.records import WRITE, Records
 
 ENGINES = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
 
@@ -18,17 +17,6 @@ class Stages:
 
     A tile leaves a stage when it is served and a buffer behind is free; that is when the stage behind takes the
     tile that lies `buffers` before it.
-
-    Attributes
-    ----------
-    before : dict of row to row
-        What the same engine did before.
-    source : dict of row to row
-        The row that a tile comes from, one stage before.
-    left : dict of row to ps
-        When a row's tile left its engine; rows that are not in it left at their end.
-    taken : dict of row to row or (command, tile)
-        What took the tile whose buffer a held-up row waited for: a row, or the write of an output tile.
     """
 
     def __init__(self, records: Records, pe: str, writes: dict[tuple[int, int], int], buffers: int) -> None:

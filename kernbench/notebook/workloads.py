@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
+from kernbench.benches import registry
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
-from kernbench.studies.study import Choices
+from kernbench.studies.study import Choices, explorations
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
+
 
 Value = int | float | bool | str
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}
@@ -20,19 +24,7 @@ _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "yes 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a program.
-
-    Attributes
-    ----------
-    name : str
-    kind : type
-        int, float, bool or str.
-    default : int, float, bool or str
-    says : str
-        What it means; may be empty.
-    choices : Choices or None
-        The values it can take, where they are few.
-    """
+    """One parameter of a program."""
 
     name: str
     kind: type
@@ -45,13 +37,7 @@ class Parameter:
         return list(self.choices.of(machine)) if self.choices else []
 
     def parse(self, given: object, machine: Machine) -> Value:
-        """Return the value that `given`, a text or a value, means.
-
-        Raises
-        ------
-        ConfigError
-            If it means none.
-        """
+        """Return the value that `given`, a text or a value, means."""
         text = str(given).strip()
         options = self.options(machine)
         if options and text not in options:
@@ -70,13 +56,7 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., object]) -> list[Parameter]:
-    """Return the parameters of `function` that have a default, in its order.
-
-    Raises
-    ------
-    ConfigError
-        If one is of a kind that no panel can ask for.
-    """
+    """Return the parameters of `function` that have a default, in its order."""
     found = []
     for given in inspect.signature(function).parameters.values():
         if given.default is inspect.Parameter.empty or given.kind is inspect.Parameter.VAR_KEYWORD:
@@ -106,3 +86,48 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
             f"{name}: {kind} has no field in a panel; use {', '.join(k.__name__ for k in _KINDS)}, Literal"
         )
     return Parameter(name, kind, default, says, choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A program for one machine, with its parameters."""
+
+    name: str
+    title: str
+    function: Callable[..., object]
+    parameters: tuple[Parameter, ...]
+    source: tuple[str, str]
+    cost: Callable[..., float | None] | None = None
+
+    def program(self, values: Mapping[str, Value]) -> Callable[[RuntimeContext], object]:
+        """Return the program with its parameters filled in."""
+        return partial(self.function, **values)
+
+
+def works(own: Iterable[Callable[..., object]] = ()) -> dict[str, Work]:
+    """Return all that can be run, by name: the user's own functions, then studies, then benches."""
+    found = [_own(function) for function in own]
+    for name, study in explorations().items():
+        package, _, module = study.run.__module__.rpartition(".")
+        source = (f"from {package} import {module}", f"{module}.{study.source}")
+        found.append(_work(f"study {name}", study.run, source, study.cost))
+    for bench in registry.benches():
+        if not bench.is_milestone:
+            source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
+            found.append(
+                Work(f"bench {bench.name}", bench.description, bench.run, tuple(parameters_of(bench.run)), source)
+            )
+    return {work.name: work for work in found}
+
+
+def _own(function: Callable[..., object]) -> Work:
+    name = getattr(function, "__name__", "program")
+    home = getattr(function, "__module__", "__main__")
+    return _work(name, function, ("" if home == "__main__" else f"from {home} import {name}", name))
+
+
+def _work(
+    name: str, function: Callable[..., object], source: tuple[str, str], cost: Callable[..., float | None] | None = None
+) -> Work:
+    title = (inspect.getdoc(function) or name).partition("\n")[0]
+    return Work(name, title, function, tuple(parameters_of(function)), source, cost)
