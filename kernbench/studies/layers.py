@@ -357,7 +357,7 @@ class LayersStudy(Study):
     columns: ClassVar = report.COLUMNS | {
         f"busy_{kind}": Column(f"busiest {name}") for kind, name in LINK_KINDS.items()
     }
-    charts: ClassVar = report.CHARTS
+    method, charts = report.METHOD, report.CHARTS
 
     def check(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[str]:
         select(layers)

@@ -93,7 +93,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(rows):
 
 def test_what_is_not_admitted_is_refused_with_its_reason(machine, tmp_path):
     given = STUDY.complete({"by_rank": [{"systems": [RING_OF_FOUR], "sizes": [64, 128]}]})
-    reason = "world_size = 7, but 4 take part; give it so many, or leave world_size out"
+    reason = "world_size = 7, but 4 take part; change it to that, or leave world_size out"
     assert STUDY.refused(machine, **given) == {"tree_allreduce_7 on 4 SIPs, ring_1d": reason}
     assert not [point for point in STUDY.points(machine, **given) if point["algorithm"] == "tree_allreduce_7"]
     with pytest.raises(ConfigError, match="world_size = 7, but 4 take part"):
