@@ -26,12 +26,11 @@ from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
 from kernbench.analysis.roofline import macs_per_ns
-from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
+from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm, plan
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.group import Group, Place, by_shard
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
-from kernbench.components.tile_plan import cuts
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.config.files import write_text
 from kernbench.dtypes import DType, as_dtype

@@ -31,7 +31,7 @@ from kernbench.analysis.result import Result, span
 from kernbench.analysis.roofline import macs_per_ns
 from kernbench.analysis.utilization import hottest, pe_window, shares
 from kernbench.analysis.why import blame
-from kernbench.components.tile_plan import cuts
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, VerificationError

@@ -74,12 +74,16 @@ class Engine:
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now."""
         fabric = self.engine.fabric
-        Transaction(nbytes, offset, lambda _: done()).read(fabric, fabric.route(src, memory), self.engine.part(memory))
+        Transaction(nbytes, offset, lambda _: done()).read(
+            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+        )
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Write now."""
         fabric = self.engine.fabric
-        Transaction(nbytes, offset, lambda _: done()).write(fabric, fabric.route(src, memory), self.engine.part(memory))
+        Transaction(nbytes, offset, lambda _: done()).write(
+            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+        )
 
 
 Run = Callable[[Machine, int], Sequence[Sample]]  # of a machine, and how many repetitions of what is random
@@ -313,7 +317,11 @@ def _slices(where: Machine, engine: GraphEngine, asks: Sequence[Ask], name: str)
             last = (ask.offset + ask.nbytes - 1) // hbm.burst_bytes
             bursts[ask.dst] = bursts.get(ask.dst, 0) + last - ask.offset // hbm.burst_bytes + 1
     return [
-        Sample(f"bursts of {node} x channels, {name}", n * channels.burst_ps // hbm.channels, engine.part(node).busy_ps)
+        Sample(
+            f"bursts of {node} x channels, {name}",
+            n * channels.burst_ps // hbm.channels,
+            engine.memory_at(node).busy_ps,
+        )
         for node, n in bursts.items()
     ]
 
