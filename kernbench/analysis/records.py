@@ -274,10 +274,8 @@ class Records:
         busy = np.zeros(len(self.components), np.int64)
         # One axis with the components one behind the other, so that one pass serves all.
         shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
-        order = np.argsort(self.start_ps + shift, kind="stable")
-        low, high = (self.start_ps + shift)[order], np.maximum.accumulate((self.end_ps + shift)[order])
-        before = np.concatenate([[0], high[:-1]])
-        np.add.at(busy, self.component[order], np.maximum(0, high - np.maximum(low, before)))
+        order, added = _added(self.start_ps + shift, self.end_ps + shift)
+        np.add.at(busy, self.component[order], added)
         return busy
 
     def digest(self) -> str:
@@ -374,6 +372,19 @@ class Records:
             raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
         if not isinstance(self.spec, Mapping):
             raise TypeError("the machine is no mapping")
+
+
+def covered_ps(start: np.ndarray, end: np.ndarray) -> int:
+    """Return the time that any of the intervals [start, end) covers; times are not negative."""
+    return int(_added(start, end)[1].sum())
+
+
+def _added(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order of intervals by start, and the time that each adds to what those before it cover."""
+    order = np.argsort(start, kind="stable")
+    low, high = start[order], np.maximum.accumulate(end[order])
+    before = np.concatenate([[0], high[:-1]])
+    return order, np.maximum(0, high - np.maximum(low, before))
 
 
 def _fields(command: CommandInfo) -> list[Any]:

@@ -64,7 +64,7 @@ def _natural(name: str) -> list[str | int]:
 Flow = Sequence[Hashable]
 
 
-def fair_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
+def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
     """Return the max-min fair rate of each flow.
 
     Parameters
@@ -82,7 +82,7 @@ def fair_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> lis
 
     Examples
     --------
-    >>> fair_rates([["a"], ["a", "b"], ["b"]], {"a": 10, "b": 4})
+    >>> max_min_rates([["a"], ["a", "b"], ["b"]], {"a": 10, "b": 4})
     [8.0, 2.0, 2.0]
     """
     users: dict[Hashable, set[int]] = {}
@@ -116,7 +116,7 @@ def drain(flows: Sequence[Flow], capacity: Mapping[Hashable, float], amount: flo
     now = 0.0
     while missing:
         active = list(missing)
-        rates = dict(zip(active, fair_rates([flows[i] for i in active], capacity), strict=True))
+        rates = dict(zip(active, max_min_rates([flows[i] for i in active], capacity), strict=True))
         step = min(missing[i] / rates[i] for i in active)
         now += step
         for i in active:

@@ -12,13 +12,14 @@ from kernbench.analysis.records import (
     COLUMNS,
     CREDIT,
     MESSAGE,
-    TRANSFERS,
     PART,
-    Dependencies,
+    TRANSFERS,
     CommandInfo,
+    Dependencies,
     Launch,
     LinkTable,
     Records,
+    covered_ps,
 )
 from kernbench.sim_engine.network import ENGINE
 from kernbench.units import FLIT_BYTES
@@ -255,7 +256,7 @@ def collect(engine: GraphEngine) -> Records:
     busy = np.zeros(len(names), np.int64)
     for name, i in log.components.items():
         rows = columns["component"] == i
-        busy[i] = counted[name] if name in counted else _union(columns["start_ps"][rows], columns["end_ps"][rows])
+        busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
         Launch(x.name, x.sent_ps, engine.env._now if x.end_ps is None else x.end_ps, x.sip, x.queues or "")
         for x in engine.launches
@@ -275,13 +276,3 @@ def collect(engine: GraphEngine) -> Records:
         complete=engine.complete,
         engine=ENGINE,
     )
-
-
-def _union(start: np.ndarray, end: np.ndarray) -> int:
-    """Return the time that any of the intervals covers."""
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    covered = np.maximum(start[1:], end[:-1])
-    return int(end[0] - start[0] + np.maximum(0, end[1:] - covered).sum())
