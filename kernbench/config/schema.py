@@ -155,6 +155,11 @@ class Hbm(Part):
     )
     bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
 
+    @property
+    def slice_gbs(self) -> float:
+        """Bandwidth of a slice [B/ns]."""
+        return self.channels * self.channel_bw_gbs * self.efficiency
+
     def slice_bytes(self, pes: int) -> int:
         """Return the bytes of each slice of a cube with `pes` PEs."""
         return round(self.size_gib * GIB) // pes

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
     from kernbench.ccl.algorithm import Algorithm, Plan
     from kernbench.ccl.group import Place, Target
-    from kernbench.components.queues import Queue
     from kernbench.config import CclConfig
     from kernbench.runtime_api.host import Host
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.host import QueueState
     from kernbench.topology.builder import Machine
     from kernbench.triton_emu.handles import Pointer
 
@@ -70,9 +70,8 @@ class Ends:
         if not self._left:
             self._check()
 
-    def _queues(self, place: Place) -> dict[str, Queue]:
-        found: dict[str, Queue] = self._engine.part(naming.pe_cpu(*place)).pe.ipcq.sets.get(self._key, {})
-        return found
+    def _queues(self, place: Place) -> Mapping[str, QueueState]:
+        return self._engine.pe(*place).ipcq.sets.get(self._key, {})
 
     def _check(self) -> None:
         ways = [
@@ -362,7 +361,7 @@ def _tuner(machine: Machine, spec: str) -> Tuner:
 def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType) -> Pointer:
     """Return memory in the slice of a PE, which only that PE knows of, by its physical address."""
     pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
-    engine.part(naming.pe_cpu(*place)).pe.mmu.map(pa, nbytes, pa, _ALONE)
+    engine.pe(*place).mmu.map(pa, nbytes, pa, _ALONE)
     return Pointer(pa, kind)
 
 
