@@ -381,7 +381,7 @@ class _Routes:
         hbm = config.cube.hbm
         there_and_back = 2 * np.array(ways).reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
-        self._slice_gbs = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+        self._slice_gbs = hbm.slice_gbs
 
     def busiest(self, nbytes: np.ndarray) -> tuple[float, str]:
         """Return the time of the busiest link or memory [ns], and its kind."""

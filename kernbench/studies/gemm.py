@@ -236,7 +236,7 @@ def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> R
     composite and the host's read after it.
     """
     hbm = machine.config.cube.hbm
-    rate = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+    rate = hbm.slice_gbs
     elsewhere = sum(int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "d2h")) / rate
     slice_ns = records.busy_by_component()[naming.hbm(*_PE)] / 1000 - elsewhere
     span = max(1, window[1] - window[0])

@@ -383,7 +383,7 @@ def need(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> Need
 
 def slice_gbs(config: MachineConfig) -> float:
     """Return the bandwidth of one HBM slice."""
-    return config.cube.hbm.channels * config.cube.hbm.channel_bw_gbs * config.cube.hbm.efficiency
+    return config.cube.hbm.slice_gbs
 
 
 @dataclass(frozen=True, slots=True)

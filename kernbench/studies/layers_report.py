@@ -153,7 +153,7 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
 
 def _roofs(machine: Machine, dtype: str) -> Roofs:
     config = machine.config
-    hbm = config.cube.hbm.channels * config.cube.hbm.channel_bw_gbs * config.cube.hbm.efficiency
+    hbm = config.cube.hbm.slice_gbs
     return Roofs(2 * macs_per_ns(config, dtype) * config.pes_per_sip, {"HBM of the SIP": hbm * config.pes_per_sip})
 
 

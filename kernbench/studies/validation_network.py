@@ -15,7 +15,7 @@ from kernbench.studies.validation_row import Sample
 from kernbench.studies.validation_traffic import Ask, Engine, play, random_machine, random_traffic
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import ns_to_ps, serialization_ps
+from kernbench.units import ns_to_ps
 
 SIZES = (0, 1, 16, 255, 256, 257, 1000, 4096, 5000, 65_536)
 _ENDS = ("pe_dma", "hbm_ctrl", "sram", "m_cpu", "pe_cpu", "io_cpu", "host")
@@ -55,7 +55,7 @@ def legs(machine: Machine, path: tuple[str, ...]) -> list[Leg]:
 def channels_of(machine: Machine) -> Channels:
     """Return how the HBM slices of a machine serve bursts."""
     hbm = machine.config.cube.hbm
-    burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+    burst_ps = hbm.burst_ps
     return Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
 
 
@@ -186,7 +186,7 @@ def _steady(machine: Machine, ends: list[tuple[str, str]]) -> tuple[list[float],
             ask(i, (i * 4 + slot) * 65_536)
     sim.run()
     hbm = machine.config.cube.hbm
-    capacity: dict[Hashable, float] = {dst: hbm.channels * hbm.channel_bw_gbs * hbm.efficiency for _, dst in ends}
+    capacity: dict[Hashable, float] = {dst: hbm.slice_gbs for _, dst in ends}
     flows: list[list[Hashable]] = []
     for src, dst in ends:
         links = engine.fabric.back(engine.fabric.route(src, dst)).links

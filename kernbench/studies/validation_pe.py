@@ -191,7 +191,7 @@ def lines(machine: Machine, repeats: int) -> list[Sample]:
     """Count bursts of a product whose operands are stored row by row: each line that a tile touches, once."""
     hbm = machine.config.cube.hbm
     where = machine.with_({"cube.hbm.gather": "strided"})
-    burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+    burst_ps = hbm.burst_ps
     samples = []
     for mkn in SHAPES:
         busy = _product(where, mkn, "ref_ref").busy_by_component()[naming.hbm(0, 0, 0)]
