@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kernbench.benches.registry import bench, env_int, env_text
+from kernbench.ccl.algorithm import devices
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.plan import devices
 from kernbench.config import AUTO
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy

@@ -1,13 +1,13 @@
-"""A collective algorithm: a kernel, who runs it, what joins them, and the queues between them."""
+"""A collective algorithm (kernel, participants, topology, queues), and its plan on a group of devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernbench.ccl.group import Group, Subgroup
+from kernbench.ccl.group import Grid, Group, Place, Subgroup, Target
 from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.ccl.cost import Cost
     from kernbench.config import MachineConfig
 
-# For each participant: direction -> (the participant behind it, what that one calls the direction).
+# For each participant: direction -> (the participant it leads to, that one's direction back).
 Neighbours = list[dict[str, tuple[int, str]]]
 Topology = Callable[[Subgroup], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
@@ -124,7 +124,7 @@ class Algorithm:
         Raises
         ------
         ConfigError
-            If `kernel_args` does not take an option, or asks for one that nobody gives.
+            If `kernel_args` does not take an option, or asks for one that is not given.
         """
         names = signature(self.kernel_args).parameters
         takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in names.values())
@@ -139,7 +139,7 @@ class Algorithm:
         missing = [name for name in known if names[name].default is Parameter.empty and name not in options]
         if missing:
             raise ConfigError(
-                f"algorithm {self.name!r}: its kernel_args asks for {missing[0]!r}, which nobody gives; state it in "
+                f"algorithm {self.name!r}: its kernel_args asks for {missing[0]!r}, which is not given; state it in "
                 "the call or in options, or give it a default"
             )
         self._check(options, subgroup.world_size)
@@ -169,7 +169,7 @@ class Algorithm:
         try:
             takes = signature(self.kernel)
         except ValueError:
-            return  # Python does not know what it takes; the run will tell.
+            return  # Not known to Python: the run finds out.
         text = f"algorithm {self.name!r}: its kernel({', '.join(takes.parameters)})"
         if "tl" not in takes.parameters and all(p.kind is not Parameter.VAR_KEYWORD for p in takes.parameters.values()):
             raise ConfigError(
@@ -206,7 +206,7 @@ def algorithm(
     validator: str | Validator = "multi_pe_sip_local",
     **settings: Any,
 ) -> Algorithm:
-    """Return an algorithm of your own, as a notebook writes it.
+    """Return a user-defined algorithm.
 
     Parameters
     ----------
@@ -240,3 +240,120 @@ def algorithm(
         validator=VALIDATORS.resolve(validator) if isinstance(validator, str) else validator,
         **settings,
     )
+
+
+# -- plans
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The place of a PE: its `rank` in a `subgroup`; direction -> (the PE it leads to, that PE's direction back)."""
+
+    rank: int
+    subgroup: int
+    neighbours: Mapping[str, tuple[Place, str]]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
+    """An algorithm on a group.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    world_size : int
+        Participants of each subgroup.
+    programs : mapping
+        (sip, cube, pe) to its role, for every PE that runs the kernel.
+    subgroups : tuple of Subgroup
+    """
+
+    algorithm: Algorithm
+    world_size: int
+    programs: Mapping[Place, Role]
+    subgroups: tuple[Subgroup, ...]
+
+    @property
+    def sips(self) -> tuple[int, ...]:
+        """Devices, in rank order."""
+        return self.subgroups[0].sips
+
+    def __repr__(self) -> str:
+        a, subgroups = self.algorithm, len(self.subgroups)
+        beside = f" in each of {subgroups} subgroups" if subgroups > 1 else ""
+        return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{beside}, SIPs {list(self.sips)}>"
+
+    def on(self, sip: int) -> dict[Target, Role]:
+        """Return the roles of a device's PEs, by (cube, pe)."""
+        return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
+
+    def args(self, place: Place, n_elem: int, /, **call: Any) -> tuple[Any, ...]:
+        """Return the arguments, after its pointers, of the kernel on a PE whose shard has `n_elem` elements."""
+        return self.algorithm.arguments(self.subgroups[self.programs[place].subgroup], n_elem, call)
+
+
+def plan(
+    algorithm: Algorithm,
+    machine: MachineConfig,
+    sips: Sequence[int],
+    places: Sequence[Target] | Mapping[int, Sequence[Target]],
+) -> Plan:
+    """Return the plan of `algorithm` on devices in rank order, with shards on `places` (of all devices, or by SIP)."""
+    return plan_group(algorithm.on(machine), Group.of(machine, sips, places))
+
+
+def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[Target]) -> range:
+    """Return the devices that an algorithm runs on by default: the first ones that make up its `world_size`, or all."""
+    if algorithm.world_size is None:
+        return range(machine.n_sips)
+    each = len(algorithm.mapper(Group.of(machine, [0], places))[0])
+    n, rest = divmod(algorithm.world_size, each)
+    if rest or n > machine.n_sips:
+        raise ConfigError(
+            f"algorithm {algorithm.name!r}: world_size = {algorithm.world_size} is not available: the machine has "
+            f"{machine.n_sips} SIPs, with {each} participants each; change the machine, or leave world_size out"
+        )
+    return range(n)
+
+
+def plan_group(algorithm: Algorithm, group: Group) -> Plan:
+    """Return the plan of `algorithm` on a group; ConfigError with the reason if it does not run there."""
+    try:
+        algorithm.validator(group)
+        subgroups = tuple(_subgroup(algorithm, group, places) for places in algorithm.mapper(group))
+        programs: dict[Place, Role] = {}
+        graph: Neighbours = []
+        for number, subgroup in enumerate(subgroups):
+            if algorithm.world_size not in (None, subgroup.world_size):
+                raise ConfigError(
+                    f"world_size = {algorithm.world_size}, but {subgroup.world_size} take part; change it to that, or "
+                    "leave world_size out"
+                )
+            own = algorithm.topology(subgroup)
+            if own != graph:
+                _check(own, subgroup)
+                graph = own
+            for rank, (place, beside) in enumerate(zip(subgroup.places, own, strict=True)):
+                neighbours = {way: (subgroup.places[peer], back) for way, (peer, back) in beside.items()}
+                programs[place] = Role(rank, number, neighbours)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {algorithm.name!r}: {error}") from error
+    return Plan(algorithm, subgroups[0].world_size, programs, subgroups)
+
+
+def _subgroup(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> Subgroup:
+    options = algorithm.options
+    grid = Grid(options["grid_w"], options["grid_h"]) if {"grid_w", "grid_h"} <= options.keys() else None
+    return Subgroup(places, group.sip_grid, group.cube_columns, algorithm.root_cube, grid)
+
+
+def _check(graph: Neighbours, subgroup: Subgroup) -> None:
+    """Refuse a topology whose queues do not connect two ends: a user-defined one may be wrong."""
+    for rank, beside in enumerate(graph):
+        for way, (peer, back) in beside.items():
+            if (other := graph[peer].get(back)) != (rank, way):
+                ends = other and (subgroup.places[other[0]], other[1])
+                raise ConfigError(
+                    f"{way!r} of PE {subgroup.places[rank]} leads to {back!r} of {subgroup.places[peer]}, which leads "
+                    f"to {ends}; a topology has to name both ends of each queue"
+                )

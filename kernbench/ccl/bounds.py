@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench.ccl.group import Place, Target
-from kernbench.components.builtin.pe_math import PeMath
+from kernbench.components.builtin.pe_units import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.errors import ArgumentError
 from kernbench.policy.routing import Router

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.analysis.transfer import Channels, Leg, message, read, write
 from kernbench.ccl.group import Place, Target
-from kernbench.components.builtin.pe_math import PeMath
+from kernbench.components.builtin.pe_units import PeMath
 from kernbench.components.command import VectorOp
 from kernbench.policy.routing import Router, reverse
 from kernbench.topology import naming

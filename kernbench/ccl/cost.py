@@ -22,8 +22,8 @@ from kernbench.ccl.stages import LAG, Pairwise, Ring, Stage, Tree, ends_in_memor
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
+    from kernbench.ccl.algorithm import Plan
     from kernbench.ccl.group import Target
-    from kernbench.ccl.plan import Plan
     from kernbench.topology.builder import Machine
 
 # What a program issues for a message that it takes: its receive, the wait for it, what is done with it, its store.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology import naming
@@ -61,9 +61,8 @@ class RingState:
 def pointer_dump(engine: GraphEngine) -> list[RingState]:
     """Return the state of every queue of the machine, PE by PE, without changing it or taking simulated time."""
     found = []
-    for part in engine.parts.values():
-        pe: Any = getattr(part, "pe", None)
-        for key, queues in pe.ipcq.sets.items() if pe else ():
+    for pe in engine.pes():
+        for key, queues in pe.ipcq.sets.items():
             for queue in queues.values():
                 spec = queue.spec
                 found.append(

@@ -14,11 +14,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.algorithm import Algorithm, Plan, plan, plan_group
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.group import Group, Target
-from kernbench.ccl.plan import Plan, plan, plan_group
 from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 

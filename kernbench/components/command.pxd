@@ -8,19 +8,20 @@ cdef class Value:
     cdef public int64_t nbytes, maker
     cdef public int pending
     cdef public bint dropped
+# A dataclass that is compiled has its fields in this order.
 cdef class Command:
     cdef public str name
     cdef public tuple inputs
     cdef public Value output
-    cdef public object compute, flops, tag, done_ps
+    cdef public object compute, flops, tag
+    cdef public tuple runs
+    cdef public object done_ps
     cdef public tuple waiters
     cdef public int64_t id
     cpdef touches(self)
-cdef class Transfer(Command):
-    cdef public tuple runs
-cdef class Load(Transfer):
+cdef class Load(Command):
     cdef public bint tiled
-cdef class Store(Transfer):
+cdef class Store(Command):
     cdef public bint tiled
 cdef class Vector(Command):
     cdef public tuple work
@@ -29,11 +30,11 @@ cdef class Dot(Command):
 cdef class Composite(Command):
     cdef public object op, a, b, out, acc, extra, epilogue
 @cython.final
-cdef class Send(Transfer):
+cdef class Send(Command):
     cdef public object direction
     cdef public int64_t nbytes
 @cython.final
-cdef class Recv(Transfer):
+cdef class Recv(Command):
     cdef public object direction, came_from
     cdef public int64_t nbytes
     cdef public bint consume

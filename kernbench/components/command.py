@@ -77,8 +77,8 @@ class VectorOp:
 class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
-    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's. `writes`
-    says whether it writes to memory.
+    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's. It reads
+    the memory of `runs`, which ascend by address, or with `writes` writes it.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Command:
     compute: Callable[..., np.ndarray] | None = None
     flops: int = 0
     tag: str = ""
+    runs: tuple[Run, ...] = ()
     done_ps: int | None = field(default=None, init=False)
     waiters: Waiters = field(default=(), init=False)
     id: int = field(default=-1, init=False)
@@ -94,22 +95,11 @@ class Command:
 
     def touches(self) -> Sequence[Span]:
         """Return the virtual memory that it reads or writes, as (start, end, whether it writes)."""
-        return ()
-
-
-@dataclass(eq=False)
-class Transfer(Command):
-    """A command that reads the bytes of `runs`, or with `writes` writes them. Runs ascend by address."""
-
-    runs: tuple[Run, ...] = ()
-
-    def touches(self) -> Sequence[Span]:
-        """Return its runs."""
         return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs] if self.runs else ()
 
 
 @dataclass(eq=False)
-class Load(Transfer):
+class Load(Command):
     """Memory to TCM. `compute` gets the bytes of the runs, concatenated, as uint8.
 
     `tiled` is True for a pointer tile: one descriptor per HBM slice touched,
@@ -120,7 +110,7 @@ class Load(Transfer):
 
 
 @dataclass(eq=False)
-class Store(Transfer):
+class Store(Command):
     """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated."""
 
     tiled: bool = False
@@ -169,7 +159,7 @@ class Composite(Command):
 
 
 @dataclass(eq=False)
-class Send(Transfer):
+class Send(Command):
     """A message to the PE behind `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
 
     `compute` maps the input's array to the message's `nbytes` bytes (uint8). Complete when its last part has left.
@@ -180,7 +170,7 @@ class Send(Transfer):
 
 
 @dataclass(eq=False)
-class Recv(Transfer):
+class Recv(Command):
     """The next message of `nbytes` from `direction` (None: the earliest arrival of any), into TCM or into `runs`.
 
     `compute` maps the bytes (uint8) to the output's array; with `runs` there is no output. `consume` False leaves

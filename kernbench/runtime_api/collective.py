@@ -16,8 +16,8 @@ import simpy
 
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
+from kernbench.ccl.algorithm import Plan, plan
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
 from kernbench.ccl.tuner import Simulate, Tuner
 from kernbench.config import AUTO
 from kernbench.dtypes import DType, as_dtype
@@ -39,13 +39,12 @@ from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
-    from kernbench.ccl.algorithm import Algorithm
+    from kernbench.ccl.algorithm import Algorithm, Plan
     from kernbench.ccl.group import Place, Target
-    from kernbench.ccl.plan import Plan
-    from kernbench.components.queues import Queue
     from kernbench.config import CclConfig
     from kernbench.runtime_api.host import Host
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.sim_engine.host import QueueState
     from kernbench.topology.builder import Machine
     from kernbench.triton_emu.handles import Pointer
 
@@ -71,9 +70,8 @@ class Ends:
         if not self._left:
             self._check()
 
-    def _queues(self, place: Place) -> dict[str, Queue]:
-        found: dict[str, Queue] = self._engine.part(naming.pe_cpu(*place)).pe.ipcq.sets.get(self._key, {})
-        return found
+    def _queues(self, place: Place) -> Mapping[str, QueueState]:
+        return self._engine.pe(*place).ipcq.sets.get(self._key, {})
 
     def _check(self) -> None:
         ways = [
@@ -363,7 +361,7 @@ def _tuner(machine: Machine, spec: str) -> Tuner:
 def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType) -> Pointer:
     """Return memory in the slice of a PE, which only that PE knows of, by its physical address."""
     pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
-    engine.part(naming.pe_cpu(*place)).pe.mmu.map(pa, nbytes, pa, _ALONE)
+    engine.pe(*place).mmu.map(pa, nbytes, pa, _ALONE)
     return Pointer(pa, kind)
 
 

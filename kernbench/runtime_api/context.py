@@ -34,8 +34,8 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     from typing import Self
 
+    from kernbench.ccl.algorithm import Plan
     from kernbench.ccl.install import AlgorithmLike, CclLike
-    from kernbench.ccl.plan import Plan
     from kernbench.runtime_api.distributed import Distributed
     from kernbench.runtime_api.operators import Nn
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
+from kernbench.ccl.algorithm import Algorithm, Neighbours, Plan, algorithm, plan
 from kernbench.ccl.algorithms import Copy, Message, exchange
 from kernbench.ccl.group import Subgroup, Target
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import Plan, plan
 from kernbench.config import AUTO, CclConfig
 from kernbench.config.ccl import COLLECTIVES
 from kernbench.errors import ConfigError, PlacementError

@@ -18,12 +18,13 @@ from kernbench.interrupts import hold, release
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.host import HostCopy, Launch, QueueInstall, QueueSpec, RangeMap, Spread, Target
+from kernbench.sim_engine.host import Cpu, HostCopy, Launch, Pe, QueueInstall, QueueSpec, RangeMap, Spread, Target
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.network import Clock, Fabric
 from kernbench.sim_engine.observer import Counters, Meter, Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine.races import DeviceRaces
+from kernbench.sim_engine.transfer import Memory
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
@@ -132,7 +133,24 @@ class GraphEngine:
         """Return the simulated time."""
         return self.env.now / 1000
 
-    def part(self, node_id: str) -> Any:
+    def pe(self, sip: int, cube: int, pe: int) -> Pe:
+        """Return a PE, made when first asked for."""
+        return self._cpu(sip, cube, pe).pe
+
+    def pes(self) -> list[Pe]:
+        """Return the PEs of which something has been asked so far."""
+        return [part.pe for part in self.parts.values() if getattr(part, "stages", ())]
+
+    def memory_at(self, node_id: str) -> Memory:
+        """Return the memory at a node."""
+        memory: Memory = self._part(node_id)
+        return memory
+
+    def _cpu(self, sip: int, cube: int, pe: int) -> Cpu:
+        cpu: Cpu = self._part(naming.pe_cpu(sip, cube, pe))
+        return cpu
+
+    def _part(self, node_id: str) -> Any:
         """Return the component at a node, made when first asked for."""
         part = self.parts.get(node_id)
         if part is None:
@@ -160,7 +178,7 @@ class GraphEngine:
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int) -> None:
         """Send a control message of `command`; the component at `dst` gets `on_broadcast(arg)`."""
         route = self.fabric.route(src, dst)
-        heard = self.log.heard(self.env, route, nbytes, command, self.part(dst).on_broadcast)
+        heard = self.log.heard(self.env, route, nbytes, command, self._part(dst).on_broadcast)
         self.fabric.send(route, nbytes, route.key(), heard, arg)
 
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
@@ -184,7 +202,7 @@ class GraphEngine:
         """Forget the ranges in `va` .. `va + nbytes` on PEs; takes no simulated time (not modelled)."""
         made: dict[Table, Table] = {}
         for cube, pe in targets:
-            self.part(naming.pe_cpu(sip, cube, pe)).mmu.unmap(va, nbytes, made)
+            self._cpu(sip, cube, pe).mmu.unmap(va, nbytes, made)
 
     def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
         """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. Rings are the caller's to reserve."""
@@ -244,7 +262,7 @@ class GraphEngine:
         if key not in self._spreads:
             idle = GraphEngine(self.machine, log="off")
             dry = Spread(idle, 0, [(cube, pe) for cube, pes in cubes.items() for pe in pes], nbytes)
-            idle.part(naming.io_cpu(0)).hand_on(dry)
+            idle._part(naming.io_cpu(0)).hand_on(dry)
             idle.run()
             self._spreads[key] = dry.last_ps
         return self._spreads[key]

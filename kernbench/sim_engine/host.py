@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import simpy
 
 from kernbench.analysis.records import READ, WRITE
-from kernbench.policy.address.pe_mmu import Range, Table
+from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
 from kernbench.sim_engine.op_log import KIND
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
 from kernbench.topology import naming
@@ -24,6 +24,87 @@ ARGUMENT_BYTES = 8
 RANGE_BYTES = 32
 
 Target = tuple[int, int]
+
+
+class Parcel(Protocol):
+    """A message in a queue, as seen from outside its PE."""
+
+    nbytes: int
+    parts: int
+
+
+class QueueState(Protocol):
+    """One direction of a PE, as seen from outside: heads and tails of its ring and of its peer's."""
+
+    spec: QueueSpec
+    arrived: int
+    released: int
+    sent: int
+    taken: int
+
+    @property
+    def inbox(self) -> Sequence[Parcel]:
+        """Messages that no receive has taken."""
+
+    @property
+    def outbox(self) -> Sequence[Parcel]:
+        """Messages that have not left whole."""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many slots of the peer's ring have come free."""
+
+
+class QueueEngine(Protocol):
+    """The queues of a PE: of each installation, by direction."""
+
+    @property
+    def sets(self) -> Mapping[str, Mapping[str, QueueState]]:
+        """What each installation brought, by its key."""
+
+    def install(self, key: str, specs: Sequence[QueueSpec]) -> None:
+        """Set up the queues of one installation."""
+
+
+class Pe(Protocol):
+    """A PE, as seen from outside."""
+
+    name: str
+    place: tuple[int, int, int]
+
+    @property
+    def mmu(self) -> PeMMU:
+        """Its MMU."""
+
+    @property
+    def ipcq(self) -> QueueEngine:
+        """Its queues."""
+
+
+class Cpu(Protocol):
+    """The control processor of a PE: it takes the host's messages, and makes its PE when something is asked of it."""
+
+    name: str
+    place: tuple[int, int, int]
+
+    @property
+    def mmu(self) -> PeMMU:
+        """The MMU of its PE."""
+
+    @property
+    def pe(self) -> Pe:
+        """Its PE."""
+
+    def start(self, launch: Launch) -> None:
+        """Run the launch's program from now on."""
+
+
+class RunningProgram(Protocol):
+    """A program of a launch."""
+
+    @property
+    def pe(self) -> Pe:
+        """The PE that it runs on."""
 
 
 class Broadcast(ABC):
@@ -51,12 +132,12 @@ class Broadcast(ABC):
         """Note when the IO chiplet's CPU hands the message on."""
 
     @abstractmethod
-    def taken(self, cpu: Any) -> None:
+    def taken(self, cpu: Cpu) -> None:
         """Do what the message asks of a PE whose CPU has decoded it."""
 
-    def answer(self, cpu: Any) -> None:
+    def answer(self, place: tuple[int, int, int]) -> None:
         """Send a PE's completion on its way to the host."""
-        _, cube, pe = cpu.place
+        _, cube, pe = place
         self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube)
 
     def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
@@ -123,7 +204,7 @@ class Launch(Broadcast):
         """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""
         self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
 
-    def taken(self, cpu: Any) -> None:
+    def taken(self, cpu: Cpu) -> None:
         """Start the program at the stamped time, or now if that has passed (logged as skew)."""
         now, log = self.engine.env._now, self.engine.log
         if now > self.target_start_ps and log.operation:
@@ -132,10 +213,10 @@ class Launch(Broadcast):
         self.start_ps = start if self.start_ps is None else min(self.start_ps, start)
         self.engine.env.call_at(start, cpu.start, self)
 
-    def program_done(self, program: Any) -> None:
+    def program_done(self, program: RunningProgram) -> None:
         """Note that a program has ended, its commands complete."""
         self.ended += 1
-        self.answer(program.cpu)
+        self.answer(program.pe.place)
 
     def finish(self) -> None:
         """Note that the host has heard of all."""
@@ -172,12 +253,12 @@ class RangeMap(Broadcast):
             nbytes = self._nbytes[tellings] = RANGE_BYTES * len(distinct)
         return nbytes
 
-    def taken(self, cpu: Any) -> None:
+    def taken(self, cpu: Cpu) -> None:
         """Enter the ranges, and answer."""
         _, cube, pe = cpu.place
         mine = self.ranges[cube, pe]
         cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
-        self.answer(cpu)
+        self.answer(cpu.place)
 
     def _all_done(self, _: object) -> None:
         now, log = self.engine.env._now, self.engine.log
@@ -198,7 +279,7 @@ class Spread(Broadcast):
         """Return the bytes of a copy, the same for all."""
         return self._nbytes
 
-    def taken(self, cpu: Any) -> None:
+    def taken(self, cpu: Cpu) -> None:
         """Note the time."""
         self.last_ps = self.engine.env._now
 
@@ -257,11 +338,11 @@ class QueueInstall(Broadcast):
             return QUEUE_BYTES * self._directions[cube]
         return QUEUE_BYTES * len(self.wiring[cube, pe])
 
-    def taken(self, cpu: Any) -> None:
+    def taken(self, cpu: Cpu) -> None:
         """Set up the queues, and answer."""
         _, cube, pe = cpu.place
         cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
-        self.answer(cpu)
+        self.answer(cpu.place)
 
     def _all_done(self, _: object) -> None:
         now, log = self.engine.env._now, self.engine.log
@@ -293,9 +374,9 @@ class HostCopy:
             route = engine.fabric.route(naming.HOST, node_id)
             if write:
                 txn.data = None if data is None else data[at : at + nbytes]
-                txn.write(engine.fabric, route, engine.part(node_id))
+                txn.write(engine.fabric, route, engine.memory_at(node_id))
             else:
-                txn.read(engine.fabric, route, engine.part(node_id))
+                txn.read(engine.fabric, route, engine.memory_at(node_id))
             at += nbytes
 
     def _finished(self, txn: Transaction) -> None:

@@ -80,6 +80,10 @@ class Memory(Protocol):
 
     by_flit: bool
 
+    @property
+    def busy_ps(self) -> int:
+        """How long it has been busy by now [ps]."""
+
     def on_read(self, txn: Transaction) -> None:
         """Serve a read whose command has arrived."""
 

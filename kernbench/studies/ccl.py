@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.group import Place, Target
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import plan
 from kernbench.ccl.tuner import SHORT_LIST, Decision
 from kernbench.config import AUTO, CclConfig, default_ccl_path
 from kernbench.dtypes import as_dtype

@@ -18,7 +18,7 @@ from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
 from kernbench.analysis.why import blame
-from kernbench.components.tile_plan import cuts
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm

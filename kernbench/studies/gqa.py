@@ -22,8 +22,8 @@ from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
+from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names
-from kernbench.ccl.plan import plan
 from kernbench.config import MachineConfig
 from kernbench.config.files import write_text
 from kernbench.dtypes import as_dtype

@@ -17,12 +17,11 @@ import numpy as np
 
 from kernbench.analysis.result import Result
 from kernbench.analysis.roofline import macs_per_ns
-from kernbench.ccl.algorithm import Algorithm, Mapper, algorithm
+from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.group import Group, Place, by_shard
 from kernbench.ccl.install import resolve_algorithm_config
-from kernbench.ccl.plan import Plan
-from kernbench.components.tile_plan import cuts
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError, VerificationError

@@ -121,7 +121,7 @@ def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
     wiring: dict[tuple[int, int], list[QueueSpec]] = {}
     for pe, peer in ((src, dst), (dst, src)):
         wiring[pe[1:]] = [QueueSpec("peer", peer, rings[pe], rings[peer], "tcm", *sizes)]
-        mmu = engine.part(naming.pe_cpu(*pe)).pe.mmu
+        mmu = engine.pe(*pe).mmu
         for at, owner in ((_OWN, pe), (_PEER, peer)):
             first = PhysAddr.pe_hbm_addr(*owner, 0, slice_bytes=engine.addresses.slice_bytes)
             mmu.map(at, nbytes, first.encode(), naming.hbm(*owner))
@@ -162,7 +162,7 @@ def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
     for i, ((src, memory), offset) in enumerate(zip(case.ends, _offsets(case, nbytes), strict=True)):
         txn = Transaction(nbytes, offset, ended, i)
         start = txn.read if case.kind == "read" else txn.write
-        start(engine.fabric, engine.fabric.route(src, memory), engine.part(memory))
+        start(engine.fabric, engine.fabric.route(src, memory), engine.memory_at(memory))
     return ends
 
 

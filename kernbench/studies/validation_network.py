@@ -236,7 +236,11 @@ def _slices(where: Machine, engine: GraphEngine, asks: Sequence[Ask], name: str)
             last = (ask.offset + ask.nbytes - 1) // hbm.burst_bytes
             bursts[ask.dst] = bursts.get(ask.dst, 0) + last - ask.offset // hbm.burst_bytes + 1
     return [
-        Sample(f"bursts of {node} x channels, {name}", n * channels.burst_ps // hbm.channels, engine.part(node).busy_ps)
+        Sample(
+            f"bursts of {node} x channels, {name}",
+            n * channels.burst_ps // hbm.channels,
+            engine.memory_at(node).busy_ps,
+        )
         for node, n in bursts.items()
     ]
 

@@ -65,12 +65,16 @@ class Engine:
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now."""
         fabric = self.engine.fabric
-        Transaction(nbytes, offset, lambda _: done()).read(fabric, fabric.route(src, memory), self.engine.part(memory))
+        Transaction(nbytes, offset, lambda _: done()).read(
+            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+        )
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Write now."""
         fabric = self.engine.fabric
-        Transaction(nbytes, offset, lambda _: done()).write(fabric, fabric.route(src, memory), self.engine.part(memory))
+        Transaction(nbytes, offset, lambda _: done()).write(
+            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+        )
 
 
 class Ask(NamedTuple):

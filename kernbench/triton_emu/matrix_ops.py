@@ -123,7 +123,7 @@ def dot(
         def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
             return multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
 
-    tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", (m, k, n)))
+    tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
     return tl._tile(out)
 
 

@@ -371,7 +371,7 @@ class Program:
         count = prod(shape) if elements is None else elements
         itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize
         values = tuple([t._value for t in operands])
-        self._backend.submit(Vector(name, values, out, compute, count, "", work_of(kinds, count, itemsize)))
+        self._backend.submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
         return self._tile(out)
 
     # --- functions on tiles: Triton's, for floats of all widths

@@ -79,7 +79,7 @@ def test_the_all_reduce_bench_takes_any_algorithm(chosen, sips, pes, monkeypatch
 
 def test_the_all_reduce_bench_refuses_what_the_machine_does_not_have(monkeypatch):
     monkeypatch.setenv("CCL_ALGORITHM", "mesh_allreduce_4")
-    assert "world_size = 4 is not to be had: the machine has 2 SIPs" in str(kb.run("ccl-allreduce", small()).error)
+    assert "world_size = 4 is not available: the machine has 2 SIPs" in str(kb.run("ccl-allreduce", small()).error)
     monkeypatch.setenv("CCL_ALGORITHM", "tree_broadcast")
     assert "'tree_broadcast' does broadcast; this bench checks an all_reduce" in str(kb.run("ccl-allreduce").error)
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
+from kernbench.ccl.algorithm import plan
 from kernbench.ccl.algorithms import SHORT_SLICE
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.plan import plan
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
 

@@ -11,9 +11,8 @@ import pytest
 
 from kernbench import config
 from kernbench.ccl import install
-from kernbench.ccl.algorithm import Algorithm, algorithm
+from kernbench.ccl.algorithm import Algorithm, algorithm, plan
 from kernbench.ccl.cost import Estimate
-from kernbench.ccl.plan import plan
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError

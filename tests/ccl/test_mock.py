@@ -7,11 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.algorithm import algorithm, plan_group
 from kernbench.ccl.group import Group
-from kernbench.ccl.mock_queues import Inbox
-from kernbench.ccl.plan import plan_group
-from kernbench.ccl.testing import run_kernel_in_mock
+from kernbench.ccl.testing import Inbox, run_kernel_in_mock
 from kernbench.errors import ConfigError, IpcqDeadlock, IpcqInvalidDirection, KernelError
 
 
@@ -51,7 +49,7 @@ def test_a_deadlock_names_who_waits_for_whom():
         tl.recv("W", shape=n)
 
     message = (
-        r"2 of 3 participants wait, and nobody can go on:\n"
+        r"2 of 3 participants wait for each other: a deadlock:\n"
         r"- participant [01] \(sip[01].cube0.pe0\) waits for 8 B from participant [02] \(W\)"
     )
     with pytest.raises(IpcqDeadlock, match=message):

@@ -8,8 +8,8 @@ from itertools import cycle
 import numpy as np
 import pytest
 
+from kernbench.ccl.algorithm import plan
 from kernbench.ccl.cost import Estimate
-from kernbench.ccl.plan import plan
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import resolve_topology

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.algorithm import algorithm, devices, plan, plan_group
 from kernbench.ccl.group import Group
-from kernbench.ccl.plan import devices, plan, plan_group
 from kernbench.errors import ConfigError
 
 CUBES = [(cube, 0) for cube in range(16)]
@@ -72,7 +71,7 @@ def test_an_algorithm_runs_on_the_first_devices_that_make_up_its_world(six_sips)
     assert devices(algorithm(kernel), six_sips, CUBES) == range(6)
     for wrong in (40, 112):
         with pytest.raises(
-            ConfigError, match=f"world_size = {wrong} is not to be had: the machine has 6 SIPs, with 16"
+            ConfigError, match=f"world_size = {wrong} is not available: the machine has 6 SIPs, with 16"
         ):
             devices(replace(mine, world_size=wrong), six_sips, CUBES)
 
@@ -124,7 +123,7 @@ def test_an_option_that_nobody_gives_is_missing():
 
     found = plan_group(algorithm(kernel, kernel_args), Group.line(2))
     assert found.args((0, 0, 0), 5, depth=3) == (5, 3)
-    with pytest.raises(ConfigError, match="'kernel': its kernel_args asks for 'depth', which nobody gives"):
+    with pytest.raises(ConfigError, match="'kernel': its kernel_args asks for 'depth', which is not given"):
         found.args((0, 0, 0), 5)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from kernbench.dtypes import float16
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.triton_emu.handles import Pointer
 
@@ -29,7 +28,7 @@ def engine_of(
     engine = GraphEngine(machine, data, **options)
     pes = range(machine.config.pes_per_cube)
     for pe in pes:
-        mmu = engine.part(naming.pe_cpu(0, 0, pe)).pe.mmu
+        mmu = engine.pe(0, 0, pe).mmu
         for of in pes:
             mmu.map(VA + of * SPACE, SPACE, slice_pa(engine, of), f"slice {of}")
     return engine

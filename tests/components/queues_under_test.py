@@ -67,7 +67,7 @@ def run(
     engine = GraphEngine(machine or machine_of(), data, observers=observers, **(options or {}))
     for place in programs:
         start = PhysAddr.pe_hbm_addr(*place, 0, slice_bytes=engine.addresses.slice_bytes).encode()
-        engine.part(naming.pe_cpu(*place)).pe.mmu.map(VA, SPACE, start, "own slice")
+        engine.pe(*place).mmu.map(VA, SPACE, start, "own slice")
     install(engine, specs(engine, pairs, **queues))
     launch(engine, programs)
     engine.run()

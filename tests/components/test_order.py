@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.components.command import Command, Load, Run, Store
-from kernbench.components.order import AccessOrder
+from kernbench.components.pe import AccessOrder
 
 
 class Access(Command):

@@ -134,7 +134,7 @@ def test_slots_in_other_memories_cost_an_access_and_its_set_up(kind, setup):
     row = engine.records().of_kind("recv")
     reads = int(row.end_ps[0] - row.start_ps[0]) - setup
     alone = GraphEngine(machine_of())
-    dma = alone.part("sip0.cube1.pe0.pe_cpu").pe.dma
+    dma = alone.pe(0, 1, 0).dma
     done: list[int] = []
     memory = "sip0.cube1.sram" if kind == "sram" else "sip0.cube1.hbm_ctrl.pe0"
     dma.port(memory).read(Transaction(4096, 0, lambda _: done.append(alone.env.now)))

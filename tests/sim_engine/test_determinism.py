@@ -8,6 +8,7 @@ import sys
 from itertools import pairwise
 from random import Random
 
+from kernbench.topology.naming import parse
 from tests.components.one_pe import gemm, run
 from tests.reference.traffic import agents, random_machine, run_traffic
 from tests.sim_engine.under_test import Engine
@@ -36,8 +37,11 @@ def test_the_order_in_which_parts_are_made_changes_nothing():
             fresh.graph.node(a)
             if "pe_dma" in a and "hbm_ctrl" in b:
                 engine.fabric.route(a, b)
-            if "pe_dma" not in a:
-                engine.engine.part(a)
+            place = parse(a)
+            if place.kind == "pe_cpu":
+                engine.engine.pe(place.sip, place.cube, place.pe)
+            elif "pe_dma" not in a:
+                engine.engine.memory_at(a)
         assert run_traffic(engine, agents(fresh, 5, ("read", "write"), 6)) == expected
 
 

@@ -31,11 +31,11 @@ class Engine:
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.read(self.fabric, self.fabric.route(src, memory), self.engine.part(memory))
+        transaction.read(self.fabric, self.fabric.route(src, memory), self.engine.memory_at(memory))
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.write(self.fabric, self.fabric.route(src, memory), self.engine.part(memory))
+        transaction.write(self.fabric, self.fabric.route(src, memory), self.engine.memory_at(memory))
 
     def run(self) -> None:
         self.engine.run()

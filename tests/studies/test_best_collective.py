@@ -7,8 +7,8 @@ import json
 import pytest
 
 import kernbench as kb
+from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.plan import plan
 from kernbench.config import default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.runtime_api.collective import run

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 import kernbench as kb
-from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.algorithm import algorithm, plan
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.plan import plan
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError

@@ -1,14 +1,31 @@
 cimport cython
 from libc.stdint cimport int64_t
+
+cdef class Access
+cdef class AccessJob
 cdef class Channel
-cdef class Port
 cdef class PeDma
-from kernbench.sim_engine.core cimport Core
-from kernbench.sim_engine.transfer cimport Route
-from kernbench.sim_engine.core cimport Arbiter as CArbiter
-from kernbench.sim_engine.transfer cimport Transaction
-from kernbench.components.source cimport Source
-from kernbench.sim_engine.transfer cimport Callee
+cdef class Port
+cdef class Source
+cdef class TileReads
+cdef class TileWrites
+
+from kernbench.components.builtin.pe_scheduler cimport Pipeline, TileJob
+from kernbench.components.command cimport Command
+from kernbench.components.pe cimport Job, Pe, Program, Request
+from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine.op_log cimport OpLog
+from kernbench.sim_engine.transfer cimport Callee, Route, Transaction
+
+cdef int _LOAD, _STORE, _DMA_IN, _DMA_OUT, _READ, _WRITE
+
+
+cdef class Source:
+    cpdef int64_t next_ps(self) except -2
+    cpdef bint issue(self) except -1
+    cpdef landed(self, Transaction txn)
+
+
 cdef class Channel(Callee):
     cdef public Core core
     cdef public int limit, outstanding
@@ -17,7 +34,10 @@ cdef class Channel(Callee):
     cdef public bint _pumping
     @cython.locals(source=Source, t=int64_t)
     cpdef pump(self)
-    cpdef done(self)
+    @cython.locals(txn=Transaction, source=Source)
+    cpdef landed(self, arg)
+
+
 cdef class Port:
     cdef public PeDma dma
     cdef public object fabric, memory, _on_read
@@ -27,6 +47,8 @@ cdef class Port:
     cpdef read(self, Transaction txn, int kind=*)
     @cython.locals(arbiter=CArbiter)
     cpdef write(self, Transaction txn, int kind=*)
+
+
 cdef class PeDma:
     cdef public object pe, component
     cdef public str node_id
@@ -34,3 +56,75 @@ cdef class PeDma:
     cdef public CArbiter arbiter
     cdef public Channel reader, writer
     cpdef Port port(self, memory)
+    cpdef AccessJob job(self, Command command, Program program)
+
+
+cdef class AccessJob(Job):
+    cdef public Access access
+
+
+cdef class Access(Source):
+    cdef public AccessJob job
+    cdef public Channel channel
+    cdef public Pe pe
+    cdef public object buffer
+    cdef public bint writes
+    cdef public int64_t left, sent, start_ps
+    cdef public list requests
+    @cython.locals(now=int64_t, request=Request, txn=Transaction, port=Port)
+    cpdef bint issue(self) except -1
+    @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t)
+    cpdef landed(self, Transaction txn)
+    cpdef _take(self, data, Request request)
+    cpdef _bytes(self, Request request)
+
+
+cdef class Stream:
+    cdef public object pe, ref, grid
+    cdef public bint strided
+    cdef public Port home
+    cdef public int64_t at
+    cpdef list pieces(self, int64_t r, int64_t c)
+
+
+cdef class TileReads(Source):
+    cdef public TileJob job
+    cdef public list operands
+    cdef public dict complete
+    cdef public int64_t buffers
+    cdef Core _core
+    cdef OpLog _log
+    cdef Channel _reader
+    cdef Pipeline _pipeline
+    cdef int64_t _component, _tile, _m
+    cdef dict _left
+    cdef list _free, _along, _tiles, _pending
+    cdef bint _arriving
+    @cython.locals(kt=int64_t, buffers=int64_t, m=int64_t, n=int64_t, k=int64_t)
+    cpdef _begin(self, int64_t out)
+    @cython.locals(job=TileJob, i=int64_t, k=int64_t)
+    cpdef _prepare(self)
+    cpdef int64_t arrival(self, int64_t i) except -2
+    cpdef freed(self, int64_t i, int64_t t)
+    @cython.locals(job=TileJob, i=int64_t, t=int64_t, free=int64_t)
+    cpdef int64_t next_ps(self) except -2
+    @cython.locals(job=TileJob, pending=list, port=Port, now=int64_t, txn=Transaction)
+    cpdef bint issue(self) except -1
+    @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t)
+    cpdef landed(self, Transaction txn)
+
+
+cdef class TileWrites(Source):
+    cdef public TileJob job
+    cdef public Stream stream
+    cdef Core _core
+    cdef OpLog _log
+    cdef Channel _writer
+    cdef Pipeline _pipeline
+    cdef int64_t _component, _out, _unacknowledged
+    cdef list _pending
+    cpdef int64_t next_ps(self) except -2
+    @cython.locals(job=TileJob, port=Port, now=int64_t, txn=Transaction)
+    cpdef bint issue(self) except -1
+    @cython.locals(job=TileJob, now=int64_t, log=OpLog)
+    cpdef landed(self, Transaction txn)

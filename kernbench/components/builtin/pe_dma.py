@@ -1,18 +1,43 @@
-"""The DMA engine: a read and a write channel, each in program order with a few requests outstanding."""
+"""The DMA engine of a PE: two channels with a few requests outstanding, and what asks for them, in program order."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from kernbench.components.source import Source
+import numpy as np
+
+from kernbench.analysis.records import READ, WRITE
+from kernbench.components.command import Load, Ref, Run, Store
+from kernbench.components.pe import Job
 from kernbench.sim_engine.network import BULK, Arbiter
-from kernbench.sim_engine.transfer import COMMAND_BYTES, Callee, Memory, Transaction
+from kernbench.sim_engine.op_log import KIND
+from kernbench.sim_engine.transfer import COMMAND_BYTES, Callee, Transaction
 
 if TYPE_CHECKING:
-    from kernbench.components.pe import Pe
+    from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
+    from kernbench.components.pe import Pe, Program, Request
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.transfer import Route
+
+
+class Source:
+    """What feeds a DMA channel with requests, in their order; `arg` of their transactions."""
+
+    __slots__ = ()
+
+    def next_ps(self) -> int:
+        """Return when the next request may be issued, or -1 if that is not known yet."""
+        raise TypeError(f"{type(self).__name__} has no requests")
+
+    def issue(self) -> bool:
+        """Issue the next request now; return True if it was the last one."""
+        raise TypeError(f"{type(self).__name__} has no requests")
+
+    def landed(self, txn: Transaction) -> None:
+        """Take the end of a request."""
+        raise TypeError(f"{type(self).__name__} has no requests")
 
 
 class Channel(Callee):
@@ -51,8 +76,11 @@ class Channel(Callee):
             self._wake = -1
         self.pump()
 
-    def done(self) -> None:
+    def landed(self, arg: Any) -> None:
         """Count a request as complete."""
+        txn: Transaction = arg
+        source: Source = txn.arg
+        source.landed(txn)
         self.outstanding -= 1
         if self.queue:
             self.pump()
@@ -67,7 +95,7 @@ class Port:
         self.dma, self.fabric, self.core = dma, engine.fabric, engine.env.core
         self.route: Route = engine.fabric.route(dma.node_id, memory)
         self.back: Route = engine.fabric.back(self.route)
-        self.memory: Memory = engine.part(memory)
+        self.memory = engine.memory_at(memory)
         self._on_read = self.memory.on_read
 
     def read(self, txn: Transaction, kind: int = BULK) -> None:
@@ -109,9 +137,372 @@ class PeDma:
         self.reader = Channel(pe, config.outstanding_reads)
         self.writer = Channel(pe, config.outstanding_writes)
 
+    def job(self, command: Load | Store, program: Program | None) -> AccessJob:
+        """Return the job of a load or a store."""
+        return AccessJob(self.pe, command, program)
+
     def port(self, memory: str) -> Port:
         """Return the way to the memory at a node."""
         port = self._ports.get(memory)
         if port is None:
             port = self._ports[memory] = Port(self.pe.engine, self, memory)
         return port
+
+
+_LOAD, _STORE = KIND["load"], KIND["store"]
+
+
+def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
+    """Return the requests of a pointer tile's `runs`: one per memory, each line once."""
+    by_node: dict[str, Request] = {}
+    bits = pe.engine.line_bits
+    for piece in pe.requests(runs):
+        request = by_node.get(piece.node_id)
+        if request is None:
+            request = by_node[piece.node_id] = piece
+            lines = request.lines = []
+        else:
+            assert request.lines is not None
+            lines = request.lines
+            request.nbytes += piece.nbytes
+            request.pieces += piece.pieces
+            request.at += piece.at
+        _, nbytes = piece.pieces[-1]
+        first = piece.offset >> bits
+        if lines and lines[-1] == first:
+            first += 1
+        lines.extend(range(first, (piece.offset + nbytes - 1 >> bits) + 1))
+    return list(by_node.values())
+
+
+class AccessJob(Job):
+    """A load or a store."""
+
+    __slots__ = ("access",)
+
+    def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
+        self.begins(pe, command, program)
+        self.loaded = not command.writes
+        self.access = Access(self, pe, command)
+
+    def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
+        """Return the physical memory that it touches: that of its requests."""
+        return [(request.pieces, self.access.writes) for request in self.access.requests]
+
+    def enter(self) -> None:
+        """Queue for the channel."""
+        self.access.channel.queue.append(self.access)
+        self.pe.pump()
+
+    def result(self) -> np.ndarray | None:
+        """Return what the command makes of its bytes."""
+        compute = self.command.compute
+        return None if compute is None else compute(self.access.buffer)
+
+
+class Access(Source):
+    """The requests of a load or a store; `buffer` holds the command's bytes, a store's from when it begins."""
+
+    __slots__ = ("buffer", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
+
+    def __init__(self, job: AccessJob, pe: Pe, command: Load | Store) -> None:
+        self.job, self.pe, self.writes = job, pe, command.writes
+        self.channel = pe.dma.writer if command.writes else pe.dma.reader
+        self.requests = gathered(pe, command.runs) if command.tiled else pe.requests(command.runs)
+        self.left = len(self.requests)
+        self.sent = self.start_ps = 0
+        self.buffer: np.ndarray | None = None
+
+    def next_ps(self) -> int:
+        """Return when the next request may be issued, or -1 while the command depends on others."""
+        job = self.job
+        return -1 if job.waiting else job.ready + self.pe.mmu.lookup_ps
+
+    def issue(self) -> bool:
+        """Issue the next request; return True if it was the last."""
+        number, now = self.sent, self.pe.core.now
+        request = self.requests[number]
+        if not number:
+            self.start_ps = now
+        self.sent = number + 1
+        txn = Transaction(request.nbytes, request.offset, self.channel, self, request.lines, request.pieces)
+        txn.asked_ps, txn.tile = now, number
+        port = self.pe.dma.port(request.node_id)
+        if not self.writes:
+            port.read(txn)
+        else:
+            if self.pe.data:
+                txn.data = self._bytes(request)
+            port.write(txn)
+        return self.sent == len(self.requests)
+
+    def landed(self, txn: Transaction) -> None:
+        """Take the end of a request; the last one ends the command."""
+        if not self.writes and txn.data is not None:
+            self._take(txn.data, self.requests[txn.tile])
+        job, pe = self.job, self.pe
+        now, log = pe.core.now, pe.log
+        self.left -= 1
+        if log.operation:
+            log.transfer(txn.asked_ps, now, txn, job.id, -1, _WRITE if self.writes else _READ)
+            if not self.left:
+                nbytes = sum([request.nbytes for request in self.requests])
+                kind = _STORE if self.writes else _LOAD
+                log.row(self.start_ps, now, pe.dma.component, kind, job.id, nbytes, 0, -1)
+        if not self.left:
+            job.finish(now)
+
+    def _take(self, data: np.ndarray, request: Request) -> None:
+        """Put the bytes of a request to their places in the command's."""
+        if len(self.requests) == 1:
+            self.buffer = data
+            return
+        if self.buffer is None:
+            self.buffer = np.zeros(sum([n for r in self.requests for _, n in r.pieces]), np.uint8)
+        taken = 0
+        for at, (_, n) in zip(request.at, request.pieces, strict=True):
+            self.buffer[at : at + n] = data[taken : taken + n]
+            taken += n
+
+    def _bytes(self, request: Request) -> np.ndarray:
+        if self.buffer is None:
+            command = self.job.command
+            self.buffer = command.compute(command.inputs[0].array)
+        if len(self.requests) == 1:
+            return self.buffer
+        parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
+        return np.concatenate(parts)
+
+
+_DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
+_READ, _WRITE = READ, WRITE
+
+Piece = tuple["Port", int, int, list[int] | None]
+
+
+class Stream:
+    """A matrix in memory, by tiles. A piece of one is (port, offset, bytes, lines): what one request asks for.
+
+    `home` is the memory that it lies in, from `at` on, if that is one and it lies there tile by tile.
+    """
+
+    def __init__(self, pe: Pe, ref: Ref, grid: Grid) -> None:
+        self.pe, self.ref, self.grid = pe, ref, grid
+        self.strided = pe.gather == "strided"
+        whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
+        self.home: Port | None = None
+        self.at = 0
+        if len(whole) == 1 and not self.strided:
+            node_id, offset = pe.engine.locate(whole[0][0])
+            self.home, self.at = pe.dma.port(node_id), offset
+
+    def pieces(self, r: int, c: int) -> list[Piece]:
+        """Return the requests of tile (r, c)."""
+        if self.strided:
+            return self._touched(self.grid.strided(r, c))
+        offset, nbytes = self.grid.packed(r, c)
+        if self.home is not None:
+            return [(self.home, self.at + offset, nbytes, None)]
+        engine, dma = self.pe.engine, self.pe.dma
+        found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
+        return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
+
+    def row(self, r: int, cols: int) -> list[list[Piece]]:
+        """Return the requests of tiles (r, 0) to (r, cols - 1)."""
+        if self.home is None:
+            return [self.pieces(r, c) for c in range(cols)]
+        port, base, grid = self.home, self.at, self.grid
+        rows, last = grid.shape(r, cols - 1)
+        full = rows * grid.tile_cols * grid.itemsize
+        start = base + r * grid.tile_rows * grid.cols * grid.itemsize
+        found: list[list[Piece]] = [[(port, start + c * full, full, None)] for c in range(cols - 1)]
+        return [*found, [(port, start + (cols - 1) * full, rows * last * grid.itemsize, None)]]
+
+    def column(self, c: int, rows: int) -> list[list[Piece]]:
+        """Return the requests of tiles (0, c) to (rows - 1, c)."""
+        if self.home is None:
+            return [self.pieces(r, c) for r in range(rows)]
+        port, base, grid = self.home, self.at, self.grid
+        _, cols = grid.shape(0, c)
+        nbytes = grid.tile_rows * cols * grid.itemsize
+        start = base + grid.tile_rows * c * grid.tile_cols * grid.itemsize
+        step = grid.tile_rows * grid.cols * grid.itemsize
+        found: list[list[Piece]] = [[(port, start + r * step, nbytes, None)] for r in range(rows - 1)]
+        return [*found, self.pieces(rows - 1, c)]
+
+    def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Piece]:
+        engine, bits = self.pe.engine, self.pe.engine.line_bits
+        lines: dict[str, list[int]] = {}
+        nbytes: dict[str, int] = {}
+        for offset, size in runs:
+            for pa, n in self.pe.mmu.translate(self.ref.va + offset, size):
+                node_id, at = engine.locate(pa)
+                touched = lines.setdefault(node_id, [])
+                first = at >> bits
+                if touched and touched[-1] == first:
+                    first += 1
+                touched.extend(range(first, (at + n - 1 >> bits) + 1))
+                nbytes[node_id] = nbytes.get(node_id, 0) + n
+        port = self.pe.dma.port
+        return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
+
+
+class TileReads(Source):
+    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
+
+    `complete` holds when a tile was complete in TCM, until its buffers are free again.
+    """
+
+    def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
+        self.job, self.operands, self.buffers = job, operands, buffers
+        self.complete: dict[int, int] = {}
+        pe: Any = job.pe
+        self._core, self._log = pe.core, pe.log
+        self._reader, self._pipeline = pe.dma.reader, pe.pipeline
+        self._component: int = pe.dma.component
+        self._left: dict[int, int] = {}
+        self._free: list[int] = []
+        self._tile = -1
+        self._m = -1
+        self._along: list[list[list[Piece]]] = []
+        self._tiles: list[list[tuple[int, Piece]]] = []
+        self._pending: list[tuple[int, Piece]] = []
+        self._arriving = False
+        self._prepare()
+
+    def _begin(self, out: int) -> None:
+        """Find what the k tiles of an output tile read, the last request first, each with the tiles it lags behind.
+
+        Operands along k are read for each tile, the others with the last one.
+        """
+        kt, buffers = self.job.kt, self.buffers
+        m, n = self.job.plan.out_place(out)
+        along, once = [], []
+        for i, (stream, operand) in enumerate(self.operands):
+            if operand.axes == "mk":
+                along.append(self._along[i] if m == self._m else stream.row(m, kt))
+            elif operand.axes == "kn":
+                along.append(stream.column(n, kt))
+            else:
+                once += stream.pieces(*operand.place(m, n, kt - 1))
+        self._along, self._m = along, m
+        self._tiles = [[(buffers, piece) for at in reversed(along) for piece in reversed(at[k])] for k in range(kt)]
+        if once:
+            self._tiles[-1][:0] = [(buffers * kt, piece) for piece in reversed(once)]
+
+    def _prepare(self) -> None:
+        """Go on to the next tile that reads something."""
+        job = self.job
+        while not self._pending and self._tile + 1 < job.n:
+            self._tile = i = self._tile + 1
+            k = i % job.kt
+            if not k:
+                self._begin(i // job.kt)
+            self._pending = self._tiles[k]
+            self._left[i] = len(self._pending)
+
+    def arrival(self, i: int) -> int:
+        """Return when tile `i` is complete in TCM, or -1 if that is not known yet."""
+        t = self.complete.get(i)
+        if t is not None:
+            return t
+        return self.job.planned(i) if self._left.get(i) == 0 else -1
+
+    def freed(self, i: int, t: int) -> None:
+        """Note that the buffers of tile `i` are free from `t` on."""
+        self.complete.pop(i, None)
+        del self._left[i]
+        self._free.append(t)
+        if not self._arriving:
+            self._reader.pump()
+
+    def next_ps(self) -> int:
+        """Return when the next request may be issued: planned, and a buffer free."""
+        job, i = self.job, self._tile
+        if job.planned_ps < 0:
+            return -1
+        t = job.planned_ps + (i + 1) * job.tile_ps
+        i -= self._pending[-1][0]
+        if i < 0:
+            return t
+        if i >= len(self._free):
+            return -1
+        free = self._free[i]
+        return t if t > free else free
+
+    def issue(self) -> bool:
+        """Issue the next request; return True if it was the last."""
+        job, pending = self.job, self._pending
+        _, (port, offset, nbytes, lines) = pending.pop()
+        now = self._core.now
+        if job.start_ps < 0:
+            job.start_ps = now
+        txn = Transaction(nbytes, offset, self._reader, self, lines)
+        txn.asked_ps, txn.tile = now, self._tile
+        port.read(txn)
+        if not pending:
+            self._prepare()
+            return not self._pending
+        return False
+
+    def landed(self, txn: Transaction) -> None:
+        """Take what a request has read."""
+        i, job = txn.tile, self.job
+        now, log = self._core.now, self._log
+        if log.tiles:
+            log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i)
+            log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
+        left = self._left[i] - 1
+        if left:
+            self._left[i] = left
+        else:
+            self._left[i] = -1
+            self.complete[i] = now
+            if i == job.fetched:
+                self._arriving = True
+                self._pipeline.advance()
+                self._arriving = False
+
+
+class TileWrites(Source):
+    """Writes the output tiles of a job as they leave the store stage; the last acknowledgement ends the job."""
+
+    def __init__(self, job: TileJob, stream: Stream) -> None:
+        self.job, self.stream = job, stream
+        pe: Any = job.pe
+        self._core, self._log, self._writer, self._pipeline = pe.core, pe.log, pe.dma.writer, pe.pipeline
+        self._component: int = pe.dma.component
+        self._out = 0
+        self._unacknowledged = 0
+        self._pending: list[Piece] = []
+
+    def next_ps(self) -> int:
+        """Return when the next output tile is there, or -1 if that is not known yet."""
+        t: int = self._core.now if self._pending else self._pipeline.store_dma.first()
+        return t
+
+    def issue(self) -> bool:
+        """Issue the next request; return True if it was the last."""
+        job = self.job
+        now = self._core.now
+        if not self._pending:
+            self._pending = self.stream.pieces(*job.plan.out_place(self._out))[::-1]
+            self._out += 1
+            self._pipeline.store_dma.take(now)
+        port, offset, nbytes, lines = self._pending.pop()
+        self._unacknowledged += 1
+        txn = Transaction(nbytes, offset, self._writer, self, lines)
+        txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
+        port.write(txn)
+        self._pipeline.advance()
+        return self._out == job.outputs and not self._pending
+
+    def landed(self, txn: Transaction) -> None:
+        """Take an acknowledgement."""
+        job, now, log = self.job, self._core.now, self._log
+        if log.tiles:
+            log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile)
+            log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
+        self._unacknowledged -= 1
+        if not self._unacknowledged and self._out == job.outputs and not self._pending:
+            job.written(now)

@@ -1,17 +1,83 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.transfer cimport Callee
-from kernbench.sim_engine.core cimport Core
+
+cdef class Message
+cdef class PeIpcq
+cdef class Queue
+cdef class Receiver
+cdef class RecvJob
+cdef class Slot
+
+from kernbench.components.builtin.pe_units cimport PeFetchStore
+from kernbench.components.command cimport Recv, Send
+from kernbench.components.pe cimport Job, Pe, Program
+from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine.transfer cimport Callee, Route
+
 cdef int _PUMP, _IN_SLOT, _RELEASE
-from kernbench.sim_engine.transfer cimport Route
-from kernbench.sim_engine.core cimport Arbiter as CArbiter
-from kernbench.components.command cimport Value, Command, Send, Recv
-from kernbench.components.queues cimport Slot, Queue, Message, RecvJob
-from kernbench.components.receiver cimport Receiver
-from kernbench.components.pe cimport Pe
-from kernbench.components.builtin.pe_cpu cimport Program
-from kernbench.components.builtin.pe_dma cimport PeDma
-from kernbench.components.builtin.pe_fetch_store cimport PeFetchStore
+
+
+@cython.freelist(64)
+cdef class Slot:
+    cdef public Message message
+    cdef public int64_t index, number, pa, nbytes, sent_ps, arrived_ps, since_ps, read_ps, credit, key
+    cdef public bint loaded, free
+    cdef public Queue queue
+    cdef public Route route, back
+    cdef public Slot by
+    cdef public int64_t credit_key, credit_ps
+cdef class Queue:
+    cdef public PeIpcq owner, peer
+    cdef public object spec, name
+    cdef public int64_t n_slots, slot_bytes, peer_pa, ring_pa, credit_bytes
+    cdef public bint in_tcm
+    cdef public int64_t arrived, credit_key, credits, released, sent, taken, wake_ps
+    cdef public list held, inbox, leaving, outbox
+    cdef public dict written
+    cdef public Route way, way_back
+@cython.final
+cdef class Message(Job):
+    cdef public object array, data, dtype
+    cdef public RecvJob claimed
+    cdef public int64_t arrived, left, nbytes, parts, start_ps
+    cdef public Queue queue
+    cdef public list slots
+    cpdef begin(self, int64_t t)
+    cpdef bytes(self)
+@cython.final
+cdef class RecvJob(Job):
+    cdef public int64_t asked, left
+    cdef public Message message
+    cdef public Queue queue
+    cdef public tuple queues
+    cdef public Receiver receiver
+
+
+cdef class Receiver(Callee):
+    cdef public PeIpcq ipcq
+    cdef public Pe pe
+    cdef public object engine, log
+    cdef public list waiting
+    cdef public Core core
+    cdef public dict setup_ps
+    cdef public int64_t unclaimed, _read_free, _looking
+    cdef public PeFetchStore _ports
+    cdef public Queue _served
+    @cython.locals(now=int64_t)
+    cpdef post(self, RecvJob job)
+    @cython.locals(now=int64_t, job=RecvJob, queues=tuple, able=cython.bint, first=Queue)
+    cpdef look(self, _)
+    @cython.locals(command=Recv, message=Message)
+    cpdef _claim(self, RecvJob job, Queue queue)
+    @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=Slot)
+    cpdef take(self, RecvJob job)
+    @cython.locals(command=Recv)
+    cpdef _done(self, RecvJob job, Slot slot)
+    @cython.locals(command=Recv)
+    cpdef _received(self, RecvJob job, int64_t end)
+    cpdef _log_read(self, RecvJob job, Slot slot, int64_t end)
+
+
 cdef class PeIpcq(Callee):
     cdef public Pe pe
     cdef public object engine, name, fabric, log, component, observers

@@ -1,22 +1,514 @@
-"""PE_SCHEDULER: cuts a tiled command into tiles and plans them, one after the other."""
+"""PE_SCHEDULER: cuts a tiled command into tiles and plans them, and the pipeline that they pass through."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernbench.components.command import Composite, Dot, Ref, Value, VectorOp
-from kernbench.components.jobs import TileJob
-from kernbench.components.stream import Stream, TileReads, TileWrites
-from kernbench.components.tile_plan import GemmPlan, Grid
+from kernbench.components.builtin.pe_dma import Stream, TileReads, TileWrites
+from kernbench.components.command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
+from kernbench.components.pe import Job
 from kernbench.errors import KernelError, OutOfMemoryError
+from kernbench.sim_engine.op_log import KIND, OpLog
 from kernbench.units import MIB, ns_to_ps
 
 if TYPE_CHECKING:
-    from kernbench.components.builtin.pe_cpu import Program
-    from kernbench.components.pe import Pe
+    from kernbench.components.pe import Pe, Program
+
+
+def cuts(size: int, tile: int) -> int:
+    """Return how many tiles cover `size`, at least one."""
+    return max(1, -(-size // tile))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A row-major matrix of `rows` x `cols` elements, cut into tiles of `tile_rows` x `tile_cols`.
+
+    >>> grid = Grid(3, 5, 2, 4, itemsize=2)
+    >>> grid.packed(1, 0), grid.packed(1, 1)
+    ((20, 8), (28, 2))
+    >>> grid.strided(0, 1)
+    [(8, 2), (18, 2)]
+    """
+
+    rows: int
+    cols: int
+    tile_rows: int
+    tile_cols: int
+    itemsize: int
+
+    def shape(self, r: int, c: int) -> tuple[int, int]:
+        """Return the true rows and columns of tile (r, c)."""
+        return min(self.tile_rows, self.rows - r * self.tile_rows), min(self.tile_cols, self.cols - c * self.tile_cols)
+
+    def nbytes(self, r: int, c: int) -> int:
+        """Return the true bytes of tile (r, c)."""
+        rows, cols = self.shape(r, c)
+        return rows * cols * self.itemsize
+
+    def packed(self, r: int, c: int) -> tuple[int, int]:
+        """Return (offset, bytes) of tile (r, c) where tiles are stored one after the other."""
+        rows, cols = self.shape(r, c)
+        offset = (r * self.tile_rows * self.cols + rows * c * self.tile_cols) * self.itemsize
+        return offset, rows * cols * self.itemsize
+
+    def strided(self, r: int, c: int) -> list[tuple[int, int]]:
+        """Return (offset, bytes) of every row of tile (r, c) where the matrix is stored row by row."""
+        rows, cols = self.shape(r, c)
+        first = (r * self.tile_rows * self.cols + c * self.tile_cols) * self.itemsize
+        return [(first + row * self.cols * self.itemsize, cols * self.itemsize) for row in range(rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPlan:
+    """Tiles of C[m, n] = A[m, k] B[k, n]: `mt`, `nt`, `kt` of them along each size, in order m, n, k.
+
+    >>> plan = GemmPlan.of(33, 64, 32, (32, 64, 32))
+    >>> plan.n, plan.at(1), plan.flops(1)
+    (2, (1, 0, 0), 4096)
+    """
+
+    m: int
+    k: int
+    n_size: int
+    tile: tuple[int, int, int]
+    mt: int
+    kt: int
+    nt: int
+
+    @classmethod
+    def of(cls, m: int, k: int, n: int, tile: tuple[int, int, int]) -> GemmPlan:
+        """Return the plan of an m x k by k x n product in tiles of (m, k, n)."""
+        return cls(m, k, n, tile, cuts(m, tile[0]), cuts(k, tile[1]), cuts(n, tile[2]))
+
+    @property
+    def n(self) -> int:
+        """Return the number of tiles."""
+        return self.mt * self.kt * self.nt
+
+    def at(self, i: int) -> tuple[int, int, int]:
+        """Return (m, n, k) of tile `i`."""
+        out, k = divmod(i, self.kt)
+        m, n = divmod(out, self.nt)
+        return m, n, k
+
+    def flops(self, i: int) -> int:
+        """Return the useful operations of tile `i`."""
+        m, n, k = self.at(i)
+        tm, tk, tn = self.tile
+        return 2 * min(tm, self.m - m * tm) * min(tk, self.k - k * tk) * min(tn, self.n_size - n * tn)
+
+    def a(self, itemsize: int) -> Grid:
+        """Return the grid of A."""
+        return Grid(self.m, self.k, self.tile[0], self.tile[1], itemsize)
+
+    def b(self, itemsize: int) -> Grid:
+        """Return the grid of B."""
+        return Grid(self.k, self.n_size, self.tile[1], self.tile[2], itemsize)
+
+    def c(self, itemsize: int) -> Grid:
+        """Return the grid of C."""
+        return Grid(self.m, self.n_size, self.tile[0], self.tile[2], itemsize)
+
+
+_FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["store_tcm"]
+
+
+class Ring:
+    """The buffers between two stages: buffer i % size is `freed` at a time (-1 while it is full), `filled` at one."""
+
+    __slots__ = ("filled", "freed", "got", "put_", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.freed = [0] * size
+        self.filled = [0] * size
+        self.put_ = self.got = 0
+
+    def room(self) -> int:
+        """Return since when the next buffer is free, or -1 if that is not known yet."""
+        return self.freed[self.put_ % self.size]
+
+    def put(self, t: int) -> None:
+        """Fill the next buffer at `t`."""
+        i = self.put_ % self.size
+        self.freed[i] = -1
+        self.filled[i] = t
+        self.put_ += 1
+
+    def first(self) -> int:
+        """Return when the oldest full buffer was filled, or -1 if none is full."""
+        return self.filled[self.got % self.size] if self.put_ > self.got else -1
+
+    def take(self, t: int) -> None:
+        """Free the oldest buffer at `t`."""
+        self.freed[self.got % self.size] = t
+        self.got += 1
+
+
+class Stage:
+    """A server of tiles: `free` from when on, `queue` the jobs in program order.
+
+    `busy_ps` counts all services so far, ahead of the clock, too; `planned` keeps (end, start, busy before) of those
+    that may be ahead, in a live run.
+
+    `leaving` is the ring that the tile goes to which has been served by `end`, None if there is none. Until that ring
+    has room the stage stands still, but the buffer that the tile came from is free since it was taken.
+    """
+
+    __slots__ = ("busy_ps", "component", "end", "free", "held", "leaving", "name", "planned", "queue")
+
+    def __init__(self, name: str, log: OpLog, live: bool) -> None:
+        self.name, self.component = name, log.component(name)
+        self.free = self.busy_ps = self.end = 0
+        self.held = False
+        self.leaving: Ring | None = None
+        self.queue: deque[Any] = deque()
+        self.planned: list[tuple[int, int, int]] | None = [] if live else None
+
+    def serve(self, start: int, end: int) -> None:
+        """Count a service."""
+        if self.planned is not None:
+            self.planned.append((end, start, self.busy_ps))
+        self.busy_ps += end - start
+
+    def busy_by(self, now: int) -> int:
+        """Return for how long it has been busy by now [ps], in a live run."""
+        planned = self.planned
+        assert planned is not None
+        del planned[: bisect_right(planned, (now + 1,))]
+        if not planned:
+            return self.busy_ps
+        _, start, before = planned[0]
+        return before + max(0, now - start)
+
+    def leave(self) -> bool:
+        """Let the served tile go on; return False while it is not known when it can."""
+        ring = self.leaving
+        assert ring is not None
+        room = ring.room()
+        if room < 0:
+            return False
+        self.free = room if room > self.end else self.end
+        self.leaving = None
+        ring.put(self.free)
+        return True
+
+
+class Pipeline:
+    """The stages of one PE and the rings between them; `advance` moves every tile as far as is known."""
+
+    def __init__(self, pe: str, log: OpLog, buffers: int, live: bool = False) -> None:
+        self.log = log
+        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", log, live)
+        self.gemm = Stage(f"{pe}.pe_gemm", log, live)
+        self.math = Stage(f"{pe}.pe_math", log, live)
+        self.store = Stage(f"{pe}.pe_fetch_store.store", log, live)
+        self.fetch_gemm, self.fetch_math = Ring(buffers), Ring(buffers)
+        self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
+        self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
+        self._storing: TileJob | None = None
+        self._moving = self._again = False
+
+    def advance(self) -> None:
+        """Move all that can move. A call from within one, as a command ends, is left to that one."""
+        if self._moving:
+            self._again = True
+            return
+        self._moving = True
+        while True:
+            self._again = False
+            moved = bool(self.fetch.queue) and self._fetch()
+            if self.fetch_gemm.put_ > self.fetch_gemm.got or self.gemm.leaving is not None:
+                moved = self._gemm() or moved
+            if self.math.queue or self.math.leaving is not None:
+                moved = self._math() or moved
+            if (
+                self.gemm_store.put_ > self.gemm_store.got
+                or self.math_store.put_ > self.math_store.got
+                or self.store.leaving is not None
+            ):
+                moved = self._store() or moved
+            # Whatever comes next waits for what is not there yet, unless a stage was held up by the one behind it.
+            held = (
+                self.fetch.held
+                or self.gemm.leaving is not None
+                or self.math.leaving is not None
+                or self.store.leaving is not None
+            )
+            if not self._again and not (moved and held):
+                break
+        self._moving = False
+
+    def _fetch(self) -> bool:
+        stage, log = self.fetch, self.log
+        moved = stage.held = False
+        while stage.queue:
+            job: TileJob = stage.queue[0]
+            i = job.fetched
+            landed = job.operands_ps(i)
+            if landed < 0:
+                break
+            ring = self.fetch_gemm if job.matrix else self.fetch_math
+            room = ring.room()
+            if room < 0:
+                stage.held = True
+                break
+            start = stage.free
+            if start < landed:
+                start = landed
+            k = i % job.kt
+            if not k:
+                job.fetches = job.plan.fetches(i // job.kt)
+            nbytes, service = job.fetches[k]
+            end = start + service
+            stage.serve(start, end)
+            if log.tiles:
+                log.row(start, end, stage.component, _FETCH, job.id, nbytes, 0, i)
+            if end < room:
+                end = room
+            stage.free = end
+            ring.put(end)
+            if job.matrix and self.gemm.leaving is None and ring.put_ == ring.got + 1 and self.gemm.queue[0] is job:
+                self._multiply(job, end)
+            job.fetched = i + 1
+            if job.fetched == job.n:
+                stage.queue.popleft()
+            job.fetch_left(i, start, end)
+            moved = True
+        return moved
+
+    def _gemm(self) -> bool:
+        stage, ring = self.gemm, self.fetch_gemm
+        moved = False
+        while True:
+            if stage.leaving is not None:
+                if not stage.leave():
+                    break
+                moved = True
+            if ring.put_ == ring.got:
+                break
+            self._multiply(stage.queue[0], ring.first())
+            moved = True
+        return moved
+
+    def _multiply(self, job: TileJob, ready: int) -> None:
+        """Give the tile that the fetch stage left at `ready` to the matrix engine."""
+        stage, log = self.gemm, self.log
+        i = job.multiplied
+        start = stage.free
+        if start < ready:
+            start = ready
+        self.fetch_gemm.take(start)
+        end = start + job.gemm_ps
+        stage.serve(start, end)
+        if log.tiles:
+            log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
+        job.multiplied = i = i + 1
+        if i % job.kt:
+            stage.free = end
+        else:
+            stage.end = end
+            stage.leaving = self.gemm_store if job.vector_ps is None else self.gemm_math
+            if i == job.n:
+                stage.queue.popleft()
+
+    def _math(self) -> bool:
+        stage, log = self.math, self.log
+        moved = False
+        while True:
+            if stage.leaving is not None:
+                if not stage.leave():
+                    break
+                moved = True
+            if not stage.queue:
+                break
+            work = stage.queue[0]
+            if isinstance(work, VectorJob):
+                if work.waiting:
+                    break
+                start = max(stage.free, work.ready)
+                end = stage.free = start + work.service_ps
+                stage.serve(start, end)
+                stage.queue.popleft()
+                if log.operation:
+                    log.row(start, end, stage.component, _MATH, work.id, 0, work.command.flops, -1)
+                work.finish(end)
+                moved = True
+                continue
+            job: TileJob = work
+            ring = self.gemm_math if job.matrix else self.fetch_math
+            ready = ring.first()
+            if ready < 0:
+                break
+            start = max(stage.free, ready)
+            ring.take(start)
+            o = job.vectored
+            assert job.vector_ps is not None
+            service = job.vector_ps(o)
+            end = start + service
+            stage.serve(start, end)
+            if log.tiles:
+                log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
+            stage.end, stage.leaving = end, self.math_store
+            job.vectored = o + 1
+            if job.vectored == job.outputs:
+                stage.queue.popleft()
+            moved = True
+        return moved
+
+    def _store(self) -> bool:
+        stage, log = self.store, self.log
+        moved = False
+        while True:
+            if stage.leaving is not None:
+                if not stage.leave():
+                    break
+                moved = True
+                assert self._storing is not None
+                self._storing.store_left(stage.free)
+            if not stage.queue:
+                break
+            job: TileJob = stage.queue[0]
+            ring = self.gemm_store if job.vector_ps is None else self.math_store
+            ready = ring.first()
+            if ready < 0:
+                break
+            start = max(stage.free, ready)
+            ring.take(start)
+            o = job.stored
+            service = job.plan.store_ps(o)
+            end = start + service
+            stage.serve(start, end)
+            if log.tiles:
+                log.row(start, end, stage.component, _STORE, job.id, job.plan.out_nbytes(o), 0, job.tile_of(o))
+            job.stored = o + 1
+            if job.stored == job.outputs:
+                stage.queue.popleft()
+            moved = True
+            if job.writes is not None:
+                stage.end, stage.leaving, self._storing = end, self.store_dma, job
+            else:
+                stage.free = end
+                job.store_left(end)
+        return moved
+
+
+_COMPOSITE = KIND["composite"]
+
+
+class VectorJob(Job):
+    """Work of one command on the vector engine."""
+
+    __slots__ = ("service_ps",)
+
+    def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:
+        self.begins(pe, command, program)
+        self.service_ps = pe.math.ps(command.work)
+
+    def enter(self) -> None:
+        """Queue for the vector engine."""
+        self.pe.pipeline.math.queue.append(self)
+        self.pe.pump()
+
+
+class TileJob(Job):
+    """A tiled command: its tiles move through the pipeline; counters say how far each stage has come.
+
+    `kt` tiles in a row make one output tile. Streamed operands arrive by `reads` (see `pe_dma`); the tiles of
+    pinned ones are there as soon as PE_SCHEDULER has planned them.
+    """
+
+    __slots__ = (
+        "fetched", "fetches", "gemm_ps", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "reads",
+        "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
+    )  # fmt: skip
+
+    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Any) -> None:
+        self.begins(pe, command, program)
+        self.plan = plan
+        self.n: int = plan.n
+        self.kt: int = plan.kt
+        self.outputs = self.n // self.kt
+        self.fetched = self.multiplied = self.vectored = self.stored = 0
+        self.matrix: bool = plan.matrix
+        self.gemm_ps: int = plan.gemm_ps
+        self.vector_ps: Callable[[int], int] | None = plan.vector_ps
+        self.tile_ps = pe.scheduler.tile_ps
+        self.planned_ps = self.start_ps = -1  # not yet
+        self.reads: TileReads | None = None
+        self.writes: TileWrites | None = None
+        self.fetches: list[tuple[int, int]] = []
+
+    def enter(self) -> None:
+        """Queue for each stage that it uses, for its plan, and for the DMA."""
+        pe, pipeline = self.pe, self.pe.pipeline
+        pipeline.fetch.queue.append(self)
+        if self.matrix:
+            pipeline.gemm.queue.append(self)
+        if self.vector_ps is not None:
+            pipeline.math.queue.append(self)
+        pipeline.store.queue.append(self)
+        pe.scheduler.queue.append(self)
+        if self.reads is not None:
+            pe.dma.reader.queue.append(self.reads)
+        if self.writes is not None:
+            pe.dma.writer.queue.append(self.writes)
+        pe.pump()
+
+    def planned(self, i: int) -> int:
+        """Return when PE_SCHEDULER has planned tile `i`, or -1 while it cannot begin with the command."""
+        return -1 if self.planned_ps < 0 else self.planned_ps + (i + 1) * self.tile_ps
+
+    def operands_ps(self, i: int) -> int:
+        """Return when the operands of tile `i` are in TCM, or -1 if that is not known yet."""
+        if self.reads is None:
+            return self.planned(i)
+        return self.reads.arrival(i)
+
+    def fetch_left(self, i: int, start: int, end: int) -> None:
+        """Note that the operands of tile `i` have left TCM: their buffers are free from `end` on."""
+        if self.start_ps < 0:
+            self.start_ps = start
+        if self.reads is not None:
+            self.reads.freed(i, end)
+
+    def tile_of(self, o: int) -> int:
+        """Return the tile that completes output tile `o`."""
+        return (o + 1) * self.kt - 1
+
+    def store_left(self, t: int) -> None:
+        """Note that an output tile has left the store stage: to the DMA, or for good."""
+        if self.writes is not None:
+            self.pe.dma.writer.pump()
+        elif self.stored == self.outputs:
+            self.window(t)
+            self.finish(t)
+
+    def written(self, t: int) -> None:
+        """End the job: the last write is acknowledged."""
+        pe, command = self.pe, self.command
+        assert isinstance(command, Composite)
+        self.window(t)
+        if pe.engine.data and command.compute is not None and command.out is not None:
+            arrays = [pe.array(operand) for operand in (command.a, command.b) if operand is not None]
+            arrays += [pe.array(operand) for _, operand in command.extra]
+            if command.acc is not None:
+                arrays.append(command.acc.array)
+            pe.commit(command.out, command.compute(*arrays))
+        self.finish(t)
+
+    def window(self, end: int) -> None:
+        """Log the command as a whole, from its first DMA or fetch to `end`."""
+        log = self.pe.log
+        if log.operation:
+            start = self.start_ps if self.start_ps >= 0 else self.ready
+            log.row(start, end, self.pe.scheduler.component, _COMPOSITE, self.id, 0, self.command.flops, -1)
 
 
 @dataclass(slots=True)
@@ -104,6 +596,7 @@ class PeScheduler:
         self.component = pe.engine.log.component(node_id)
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
         self.queue: list[TileJob] = []
+        self.pipeline = Pipeline(pe.name, pe.engine.log, pe.config.pe_tcm.stage_buffers, pe.engine.live)
         self._free = 0
         self._dots: dict[object, Plan] = {}  # by sizes and types: a dot's operands are in TCM
 
@@ -115,14 +608,17 @@ class PeScheduler:
             self._free = planned + job.n * self.tile_ps
             job.planned_ps = planned
 
-    def job(self, command: Dot | Composite, program: Program | None) -> TileJob:
-        """Return the job of a dot or a composite.
+    def job(self, command: Command, program: Program | None) -> Job:
+        """Return the job of a command that engines compute.
 
         Raises
         ------
         OutOfMemoryError
             If its tile buffers do not fit.
         """
+        if isinstance(command, Vector):
+            return VectorJob(self.pe, command, program)
+        assert isinstance(command, (Dot, Composite))
         plan = self._dot(command) if isinstance(command, Dot) else self._composite(command)
         job = TileJob(self.pe, command, program, plan)
         streamed = [

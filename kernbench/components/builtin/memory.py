@@ -1,9 +1,19 @@
-"""A cube's shared SRAM: its port's bandwidth is its link's; what arrives is served at once."""
+"""The memories of a cube: slices of its HBM stack, and its shared SRAM."""
 
 from __future__ import annotations
 
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.network import HbmSlice
 from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+
+
+class HbmCtrl(HbmSlice):
+    """The controller of one slice."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        self.name = node_id
+        memory = engine.memory if engine.data else None
+        super().__init__(engine.fabric, engine.fabric.into(node_id), engine.machine.config.cube.hbm, memory)
 
 
 class Sram:

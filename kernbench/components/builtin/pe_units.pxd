@@ -1,4 +1,6 @@
 from libc.stdint cimport int64_t
+
+
 cdef class PeFetchStore:
     cdef object _read, _write
     cdef int64_t _fetched, _stored, _fetch, _store

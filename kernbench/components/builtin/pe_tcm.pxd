@@ -1,1 +1,0 @@
-# Compiled without types: its classes stay Python's.

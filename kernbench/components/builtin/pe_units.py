@@ -1,0 +1,170 @@
+"""The parts of a PE that are rates and space: TCM and its ports, the MMU, the matrix and the vector engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from kernbench.components.command import Value, VectorOp
+from kernbench.config import PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
+from kernbench.dtypes import DType
+from kernbench.errors import KernelError, OutOfMemoryError
+from kernbench.policy.address.allocator import FirstFit
+from kernbench.policy.address.pe_mmu import PeMMU
+from kernbench.units import KIB, MIB, ns_to_ps, service_times
+
+
+class PeTcm:
+    """Space for a program's values. What is given back at a future time can be had again from then on.
+
+    Results up to `scratch_result_kib` go to the scratch, loaded operands and larger results to the heap.
+    """
+
+    def __init__(self, name: str, config: PeTcmConfig, heap: FirstFit) -> None:
+        self.name, self.config = name, config
+        start = round(config.tile_buffer_mb * MIB)
+        self.scratch = FirstFit(f"kernel scratch of {name}", start, round(config.kernel_scratch_mb * MIB))
+        self.heap = heap
+        self._small = config.scratch_result_kib * KIB
+        self._returned: list[tuple[int, int, FirstFit, int]] = []
+        self._count = 0
+
+    def alloc(self, value: Value, loaded: bool, now: int) -> int | None:
+        """Give `value` its space, not before `now`; return from when on it has it, or None if none is free yet.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If it would not fit even in an empty memory.
+        """
+        nbytes = value.nbytes
+        area = self.scratch if not loaded and nbytes <= self._small else self.heap
+        if nbytes > area.nbytes:
+            raise OutOfMemoryError(
+                f"{self.name}: a tile of shape {value.shape} {value.dtype} takes {nbytes} B, {area.name} has "
+                f"{area.nbytes} B; use smaller tiles, or stream the operand with tl.ref"
+            )
+        while self._returned and self._returned[0][0] <= now:
+            self._give_back()
+        while True:
+            address = area.take(nbytes or 1)
+            if address is not None:
+                value.space = (area, address)
+                return now
+            if not self._returned:
+                return None
+            now = max(now, self._give_back())
+
+    def free(self, value: Value, at: int) -> None:
+        """Take the space of `value` back at time `at`."""
+        area, address = value.space
+        value.space = None
+        self._count += 1
+        heappush(self._returned, (at, self._count, area, address))
+
+    def full(self, value: Value, loaded: bool) -> OutOfMemoryError:
+        """Return the error of a program that holds everything itself."""
+        area = self.scratch if not loaded and value.nbytes <= self._small else self.heap
+        return OutOfMemoryError(
+            f"{self.name}: no room for a tile of shape {value.shape} {value.dtype} ({value.nbytes} B): "
+            f"{area.free_bytes} of {area.nbytes} B of the {area.name} are free, the largest hole is "
+            f"{area.largest_hole} B; "
+            "drop handles that are no longer needed (del), or use smaller tiles"
+        )
+
+    def _give_back(self) -> int:
+        t, _, area, address = heappop(self._returned)
+        area.free(address)
+        return t
+
+
+class PeMmu(PeMMU):
+    """A table of ranges without misses: table walks are not modelled."""
+
+    def __init__(self, name: str, config: PeMmuConfig) -> None:
+        super().__init__(name)
+        self.lookup_ps = ns_to_ps(config.lookup_ns)
+
+
+_FAMILY = {
+    "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
+}  # fmt: skip
+
+
+class PeGemm:
+    """Output-stationary tiles of fixed size; accumulates in f32 (i32 for i8). Power and skew are not modelled."""
+
+    def __init__(self, config: PeGemmConfig) -> None:
+        self.config = config
+        self.tile = (config.tile.m, config.tile.k, config.tile.n)
+
+    def macs_per_cycle(self, dtype: DType) -> float:
+        """Return the multiply-accumulates per cycle for operands of `dtype`.
+
+        Raises
+        ------
+        KernelError
+            If the engine does not take that type.
+        """
+        rate: float | None = getattr(self.config.macs_per_cycle, _FAMILY.get(dtype.name, ""), None)
+        if rate is None:
+            raise KernelError(f"the matrix engine does not take {dtype}; expected one of {', '.join(sorted(_FAMILY))}")
+        return rate
+
+    def tile_ps(self, dtype: DType) -> int:
+        """Return the time of one tile [ps]: tile MACs / (MACs per cycle x clock), rounded up."""
+        m, k, n = self.tile
+        macs, cycles = self.macs_per_cycle(dtype).as_integer_ratio()
+        ticks, ns = self.config.clock_ghz.as_integer_ratio()
+        return -(-m * k * n * 1000 * cycles * ns // (macs * ticks))
+
+
+class PeMath:
+    """Streams its operands from TCM at lane rate: contention for the TCM port is not modelled."""
+
+    def __init__(self, config: PeMathConfig) -> None:
+        self.config = config
+        self._cycles, ns = config.clock_ghz.as_integer_ratio()
+        self._ps = 1000 * ns
+
+    def lanes(self, itemsize: int) -> int:
+        """Return the lanes for values of `itemsize` bytes: up to 2, 4, and half of the latter for 8."""
+        if itemsize <= 2:
+            return self.config.lanes_16bit
+        return max(1, self.config.lanes_32bit * 4 // itemsize)
+
+    def cycles(self, op: VectorOp, elements: int) -> int:
+        """Return the cycles of `op` on `elements`: elements / lanes (x slow), a reduction + log2(lanes)."""
+        lanes = self.lanes(op.itemsize)
+        rounds = -(-elements // lanes)
+        if op.kind == "slow":
+            return rounds * self.config.slow_op_cycles
+        return rounds + (lanes - 1).bit_length() if op.kind == "reduce" else rounds
+
+    def ps(self, work: Iterable[VectorOp], elements: int | None = None) -> int:
+        """Return the time of `work`, one op after the other [ps]; `elements` replaces the ops' own."""
+        cycles = 0
+        for op in work:
+            cycles += self.cycles(op, op.elements if elements is None else elements)
+        return -(-cycles * self._ps // self._cycles)
+
+
+class PeFetchStore:
+    """Moves a tile's true bytes through the read port, results through the write port."""
+
+    def __init__(self, tcm: PeTcmConfig) -> None:
+        self._read, self._write = service_times(tcm.read_bw_gbs), service_times(tcm.write_bw_gbs)
+        self._fetched = self._stored = -1
+        self._fetch = self._store = 0
+
+    def fetch_ps(self, nbytes: int) -> int:
+        """Return the time to read `nbytes` of operands from TCM [ps]."""
+        if nbytes != self._fetched:
+            self._fetched, self._fetch = nbytes, self._read[nbytes]
+        return self._fetch
+
+    def store_ps(self, nbytes: int) -> int:
+        """Return the time to write `nbytes` of results to TCM [ps]."""
+        if nbytes != self._stored:
+            self._stored, self._store = nbytes, self._write[nbytes]
+        return self._store
