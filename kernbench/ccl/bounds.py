@@ -163,7 +163,7 @@ class Bounds:
             cut_ns=cuts.get(where, 0.0),
             traffic_ns=max((self._traffic_ns(needs, regions, nbytes) for regions in self._partitions), default=0.0),
             arithmetic_ns=math.ps([VectorOp("simple", elements, itemsize)]) / 1000,
-            memory_ns=needs.moved(n) * nbytes / (hbm.channels * hbm.channel_bw_gbs * hbm.efficiency),
+            memory_ns=needs.moved(n) * nbytes / hbm.slice_gbs,
             where=where,
         )
 

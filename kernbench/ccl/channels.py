@@ -276,7 +276,7 @@ class ChannelModel:
         there, back = self._legs(path), self._legs(reverse(path))
         if kind == "sram":
             return PeMemory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), there=there, back=back)
-        burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        burst_ps = hbm.burst_ps
         channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
         return PeMemory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
 
