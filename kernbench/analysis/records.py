@@ -149,7 +149,7 @@ class Records:
     nbytes, flops : int64 array
         True bytes moved and useful operations (padding not counted).
     tile : int32 array
-        Index of the tile in its command, -1 for a row that is no tile.
+        Index of the tile in its command, -1 for a row that is not a tile.
     components, kinds : tuple of str
     commands : tuple of CommandInfo
     links : LinkTable
@@ -371,7 +371,7 @@ class Records:
         if not isinstance(self.makespan_ps, int):
             raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
         if not isinstance(self.spec, Mapping):
-            raise TypeError("the machine is no mapping")
+            raise TypeError("the machine is not a mapping")
 
 
 def covered_ps(start: np.ndarray, end: np.ndarray) -> int:
