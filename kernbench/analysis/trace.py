@@ -170,7 +170,16 @@ def _us(ps: int) -> float:
     return ps / 1_000_000
 
 
-LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")  # in the order of a tile, then messages
+LANES = (
+    "dma_in",
+    "fetch",
+    "gemm",
+    "math",
+    "store_tcm",
+    "dma_out",
+    "recv",
+    "send",
+)  # in the order of a tile, then messages
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 

@@ -77,8 +77,8 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> 
     Notes
     -----
     Progressive filling: all rates grow equally until a resource is full; its flows keep their rate, and the others
-    continue to grow. The result is the only allocation in which no rate can grow but at the cost of a smaller one (Bertsekas and
-    Gallager, Data Networks, 6.5.2).
+    continue to grow. The result is the only allocation in which no rate can grow but at the cost of a smaller one
+    (Bertsekas and Gallager, Data Networks, 6.5.2).
 
     Examples
     --------

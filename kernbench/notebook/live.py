@@ -88,7 +88,7 @@ class Film:
         return frame_of(self.cut(t_ps))
 
     def cut(self, t_ps: int) -> Records:
-        """Return the log up to a time: rows begun by then, none longer than to then; links as `LinkTraffic` has them."""
+        """Return the log up to a time: rows begun by then, cut at it, and the traffic of links."""
         records = self.records
         t = max(0, min(t_ps, records.makespan_ps))
         if t == records.makespan_ps:
