@@ -180,13 +180,13 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
 
 def link_table(engine: GraphEngine) -> LinkTable:
     """Return traffic and busy time of every link, from what was sent over each route."""
-    ordered = sorted(engine.fabric.links.values(), key=attrgetter("name"))
+    ordered = sorted(engine.network.links.values(), key=attrgetter("name"))
     number = {link: i for i, link in enumerate(ordered)}
     # For each link of each route: the link, the route's bytes, and by size of flit how many the route carried.
     at: list[int] = []
     nbytes: list[int] = []
     flits: dict[int, tuple[list[int], list[int]]] = {}
-    for route in engine.fabric.routes.values():
+    for route in engine.network.routes.values():
         if not route.flits and not route.small:
             continue
         mine = [number[link] for link in route.links]
@@ -230,7 +230,7 @@ def causes(engine: GraphEngine) -> Causes:
             for here, there in ((at, at + 1), (at + 1, at)):
                 src, dst = (link.src, link.dst) if here < there else (link.dst, link.src)
                 edge = graph.edge(src, dst)
-                latency = engine.fabric.link(src, dst).lat
+                latency = engine.network.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
                 links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
     return Causes(
@@ -245,7 +245,7 @@ def causes(engine: GraphEngine) -> Causes:
 
 
 def collect(engine: GraphEngine) -> Records:
-    """Return the records of a run as it stands."""
+    """Return the records of a run so far."""
     log = engine.log
     columns = log.columns()
     counted = busy_by_component(engine)

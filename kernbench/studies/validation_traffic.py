@@ -58,22 +58,22 @@ class Engine:
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         """Send a message now."""
-        fabric = self.engine.fabric
-        route = fabric.route(src, dst)
-        fabric.send(route, nbytes, route.key(), lambda _: done(), None)
+        network = self.engine.network
+        route = network.route(src, dst)
+        network.send(route, nbytes, route.key(), lambda _: done(), None)
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now."""
-        fabric = self.engine.fabric
+        network = self.engine.network
         Transaction(nbytes, offset, lambda _: done()).read(
-            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+            network, network.route(src, memory), self.engine.memory_at(memory)
         )
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Write now."""
-        fabric = self.engine.fabric
+        network = self.engine.network
         Transaction(nbytes, offset, lambda _: done()).write(
-            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+            network, network.route(src, memory), self.engine.memory_at(memory)
         )
 
 
