@@ -1,7 +1,7 @@
 # Every target prepares itself: a fresh machine needs python3 (3.11 or newer) and make.
 #   make milestones   all milestone reports, into milestones/output
 #   make lab          JupyterLab on copies of the notebooks, in lab/, which git ignores
-#   make docs         notebooks and reports as pages that need no net, into build/docs
+#   make docs         the documentation site, which needs no net, into build/docs
 #   make test         every test that needs nothing but the package, notebooks included
 #   make test-all     those, and the browser's, the definition's, the oracle's, the build's and a short campaign
 #   make check        format, lint, types, spelling, layers, docs, pairs
@@ -51,7 +51,8 @@ lab: core
 	$(PY) -m kernbench lab
 
 docs: core
-	$(PY) -m kernbench.notebook.site build/docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "wrote build/docs/index.html; to search, run: $(PY) -m http.server --directory build/docs"
 
 # One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
 APART := tests/notebook/test_browser.py tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
@@ -111,7 +112,7 @@ sync: core
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \
-	  --extra notebook --extra web --extra test --extra cluster pyproject.toml -o requirements.lock
+	  --extra notebook --extra docs --extra web --extra test --extra cluster pyproject.toml -o requirements.lock
 
 clean:
 	find kernbench -name '*.so' -delete -o -name '*.pyd' -delete -o -name '*.built' -delete

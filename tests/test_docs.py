@@ -13,7 +13,8 @@ import yaml
 from tests.repo import ROOT, files, notebooks, relative
 
 DOCS = [p for p in files() if p.suffix == ".md"]
-DECISIONS = [p for p in DOCS if p.parent.name == "decisions" and p.name != "README.md"]
+RECORDS = ROOT / "docs" / "decisions"
+DECISIONS = [p for p in DOCS if RECORDS in p.parents and p.name != "README.md"]
 MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RULE = re.compile(r"\bM\d\.\d+\b")
@@ -122,10 +123,10 @@ def test_decision_has_its_parts(path):
 
 
 def test_index_lists_every_decision():
-    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    index = (RECORDS / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| \[(\d{4})\]\((\S+\.md)\) \| \S", index, re.MULTILINE)
-    assert [name for _, name in listed] == sorted(p.name for p in DECISIONS)
-    assert all(name.startswith(number) for number, name in listed)
+    assert [name for _, name in listed] == sorted(p.relative_to(RECORDS).as_posix() for p in DECISIONS)
+    assert all(name.rpartition("/")[2].startswith(number) for number, name in listed)
     assert len({number for number, _ in listed}) == len(listed)
 
 

@@ -1,0 +1,79 @@
+"""What MkDocs needs to know of this repository: its pages are where the repository has them, not only in docs/.
+
+Charts of reports are interactive: Vega draws them from their specifications; without JavaScript the pictures remain.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from posixpath import dirname, normpath, relpath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+SOURCES = (
+    "*.md", "notebooks/*.ipynb", "milestones/*.ipynb", "milestones/output/*/README.md", "milestones/output/*/*.svg",
+    "milestones/output/*/*.png", "docs/**/*.md", "docs/images/*", "benchmarks/README.md",
+)  # fmt: skip
+VEGA = "vega.js"
+EMBED = """
+for (const chart of document.querySelectorAll("script[data-chart]")) {
+  const spec = JSON.parse(chart.textContent);
+  vegaEmbed(document.getElementById(chart.dataset.chart), spec, {actions: false, renderer: "svg"});
+}
+"""
+PICTURE = re.compile(r"!\[.*?\]\((\w+)\.svg\)")
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+MERMAID = re.compile(r'<script type="module">\s*document.addEventListener.*?mermaid.*?</script>', re.DOTALL)
+PUBLIC = re.compile(r"^\| `(kernbench[\w.]*)` \|", re.MULTILINE)
+
+
+@event_priority(100)  # before plugins look for their files
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Give the repository's pages and pictures, under their own paths, and the script that draws charts."""
+    from vl_convert import javascript_bundle
+
+    sources = sorted({path for form in SOURCES for path in ROOT.glob(form) if path.is_file()})
+    names = [path.relative_to(ROOT).as_posix() for path in sources]
+    ours = [File(name, str(ROOT), config.site_dir, use_directory_urls=False) for name in names]
+    theme = [file for file in files if file.src_dir != config.docs_dir]
+    return Files([*theme, *ours, File.generated(config, VEGA, content=f"(() => {{{javascript_bundle(EMBED)}}})();")])
+
+
+@event_priority(100)
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Unlink what is no page, place charts, and describe each public name of docs/api.md."""
+    name = page.file.src_uri
+
+    def link(found: re.Match[str]) -> str:
+        target = normpath(f"{dirname(name)}/{found[2]}".lstrip("/"))
+        for known in (target, f"{target}/README.md"):
+            if files.get_file_from_path(known) is not None:
+                return f"[{found[1]}]({relpath(known, dirname(name) or '.')}{found[3] or ''})"
+        return found[1]
+
+    def place(found: re.Match[str]) -> str:
+        spec = ROOT / dirname(name) / f"{found[1]}.vl.json"
+        if not spec.is_file():
+            return found[0]
+        text = spec.read_text(encoding="utf-8").replace("</", r"<\/")
+        script = f'<script type="application/json" data-chart="{found[1]}">{text}</script>'
+        return f'<div id="{found[1]}" markdown>\n\n{found[0]}\n\n</div>\n\n{script}\n'
+
+    text = PICTURE.sub(place, LINK.sub(link, markdown))
+    if name == "docs/api.md":
+        text += "".join(f"\n\n::: {public}\n" for public in PUBLIC.findall(text))
+    return text
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Draw the charts of a page that has any; drop the loader of diagrams, which no notebook has."""
+    output = MERMAID.sub("", output)
+    if "data-chart=" not in output:
+        return output
+    here = relpath(VEGA, dirname(page.file.dest_uri) or ".")
+    return output.replace("</body>", f'<script src="{here}"></script></body>')

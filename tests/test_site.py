@@ -1,0 +1,74 @@
+"""The documentation site: complete, linked, searchable, and independent of the net."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.repo import ROOT, notebooks, relative
+
+pytest.importorskip("mkdocs", reason="the documentation site needs the extra `docs`")
+
+FETCHED = re.compile(
+    r"""(?:\b(?:src|srcset|data-src)\s*=|@import|\burl\(|\bimport\s*\(?)\s*["'(]*(?:https?:)?//|<link[^>]*href="https?:"""
+)
+PUBLIC = re.compile(r"^\| `(kernbench[\w.]*)` \|", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr  # a link or an anchor that leads nowhere, a name that is not there
+    return out
+
+
+def text_of(page):
+    return page.read_text(encoding="utf-8")
+
+
+def test_every_notebook_and_report_has_a_page_that_the_index_leads_to(site):
+    linked = set(re.findall(r'href="([^"#]+)"', text_of(site / "index.html")))
+    reports = [f"{relative(path.parent)}/index.html" for path in ROOT.glob("milestones/output/*/README.md")]
+    assert {relative(path.with_suffix(".html")) for path in notebooks()} | set(reports) <= linked
+
+
+def test_every_document_has_a_page(site):
+    documents = [path.relative_to(ROOT).with_suffix(".html") for path in ROOT.glob("docs/**/*.md")]
+    pages = [path.with_name("index.html") if path.stem == "README" else path for path in documents]
+    assert not [page for page in pages if not (site / page).is_file()]
+
+
+def test_no_page_asks_the_net_for_anything(site):
+    fetched = {page.name: FETCHED.findall(text_of(page)) for page in site.rglob("*.html")}
+    assert not {name: found for name, found in fetched.items() if found}
+
+
+def test_search_finds_what_pages_say(site):
+    index = json.loads(text_of(site / "search" / "search_index.json"))
+    places = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"docs/api.html", "docs/model.html", "notebooks/00_quickstart.html"} <= places
+
+
+def test_every_public_name_is_described(site):
+    described = set(re.findall(r'<h3 id="(kernbench[\w.]*)"', text_of(site / "docs" / "api.html")))
+    assert set(PUBLIC.findall(text_of(ROOT / "docs" / "api.md"))) == described
+
+
+def test_charts_of_a_report_can_be_used(site):
+    page = text_of(site / "milestones" / "output" / "ccl" / "index.html")
+    specs = dict(re.findall(r'<script type="application/json" data-chart="(\w+)">(.*?)</script>', page, re.DOTALL))
+    folder = ROOT / "milestones" / "output" / "ccl"
+    shown = re.findall(r"\((\w+)\.svg\)", text_of(folder / "README.md"))
+    files = {path.name.removesuffix(".vl.json"): path for path in folder.glob("*.vl.json")}
+    charts = {name: json.loads(text_of(path)) for name, path in files.items() if name in shown}
+    assert len(charts) >= 3
+    assert {name: json.loads(spec) for name, spec in specs.items()} == charts
+    assert all(f'<div id="{name}">' in page for name in charts)
+    assert '<script src="../../../vega.js">' in page
+    assert (site / "vega.js").stat().st_size > 500_000
