@@ -14,7 +14,7 @@ PAGE = 4096
 class VirtualAllocator:
     """Hands out the VA ranges of tensors.
 
-    A range begins at a multiple of 4 KiB and is followed by at least 4 KiB that are never allocated, so that running over
+    A range begins at a multiple of 4 KiB and is followed by at least 4 KiB that are never allocated: an access beyond
     the end of a tensor is an error and never another tensor.
     """
 
