@@ -18,7 +18,18 @@ from kernbench.interrupts import hold, release
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.host import Cpu, HostCopy, Launch, Pe, QueueInstall, QueueSpec, RangeMap, Spread, Target
+from kernbench.sim_engine.host import (
+    Cpu,
+    HostCopy,
+    Launch,
+    Pe,
+    QueueInstall,
+    QueueSpec,
+    RangeMap,
+    RunningProgram,
+    Spread,
+    Target,
+)
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.network import Clock, Network
 from kernbench.sim_engine.observer import Counters, Meter, Observer, Tick, environment_observers
@@ -107,7 +118,7 @@ class GraphEngine:
         self.allocators = Allocators(self.addresses)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
         self.observers = [*observers, *environment_observers()]
-        self.programs: dict[Any, None] = {}
+        self.programs: dict[RunningProgram, None] = {}
         self.launches: list[Launch] = []
         self.parts: dict[str, Any] = {}
         self.commands = self.ahead_ps = 0

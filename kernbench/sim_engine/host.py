@@ -106,6 +106,18 @@ class RunningProgram(Protocol):
     def pe(self) -> Pe:
         """The PE that it runs on."""
 
+    def location(self) -> str:
+        """Return PE, kernel and line."""
+
+    def describe(self) -> str:
+        """Return what it waits for since when."""
+
+    def receives(self) -> bool:
+        """Return whether it waits for a message."""
+
+    def stop(self) -> None:
+        """End it."""
+
 
 class Broadcast(ABC):
     """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one."""

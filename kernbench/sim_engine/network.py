@@ -26,7 +26,7 @@ if TYPE_CHECKING or ENGINE != CORE:
 else:
     from kernbench.sim_engine.core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
 
-__all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "Network", "HbmSlice", "Hop", "Link", "QUEUE"]  # noqa: RUF022  as a test sorts
+__all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "HbmSlice", "Hop", "Link", "Network", "QUEUE"]  # noqa: RUF022  as a test sorts
 
 Callback = Callable[[Any], None]
 Hook = Callable[[int, int], int]

@@ -10,10 +10,8 @@ import numpy as np
 
 from kernbench.analysis.records import (
     COLUMNS,
-    CREDIT,
     MESSAGE,
     MOVES,
-    PART,
     Causes,
     CommandInfo,
     Launch,
@@ -133,19 +131,6 @@ class OpLog:
             fn(arg)
 
         return arrived
-
-    def part(self, slot: Any) -> None:
-        """Add a part of a message between PEs, which is in its slot now."""
-        self.move(
-            slot.sent_ps, slot.since_ps, slot.route, slot.nbytes, slot.message.id, slot.index, PART, slot.key,
-            slot.arrived_ps, -1, slot.credit, slot.since_ps,
-        )  # fmt: skip
-
-    def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Any, key: int) -> None:
-        """Add a credit for a slot, which has arrived."""
-        receive = slot.message.claimed
-        command = receive.id if receive is not None else -1
-        self.move(sent, now, route, nbytes, command, slot.index, CREDIT, key)
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""

@@ -104,26 +104,9 @@ class Transaction:
     """
 
     __slots__ = (
-        "arg",
-        "arrived",
-        "arrived_ps",
-        "asked_ps",
-        "back",
-        "data",
-        "end",
-        "fn",
-        "key",
-        "lines",
-        "nbytes",
-        "offset",
-        "opener",
-        "pending",
-        "pieces",
-        "posted",
-        "served_ps",
-        "since_ps",
-        "tile",
-    )
+        "arg", "arrived", "arrived_ps", "asked_ps", "back", "data", "end", "fn", "key", "lines", "nbytes", "offset",
+        "opener", "pending", "pieces", "posted", "served_ps", "since_ps", "tile",
+    )  # fmt: skip
 
     def __init__(
         self,

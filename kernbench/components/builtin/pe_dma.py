@@ -356,7 +356,7 @@ class TileReads(Source):
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
         self.complete: dict[int, int] = {}
-        pe: Any = job.pe
+        pe = job.pe
         self._core, self._log = pe.core, pe.log
         self._reader, self._pipeline = pe.dma.reader, pe.pipeline
         self._component: int = pe.dma.component
@@ -469,7 +469,7 @@ class TileWrites(Source):
 
     def __init__(self, job: TileJob, stream: Stream) -> None:
         self.job, self.stream = job, stream
-        pe: Any = job.pe
+        pe = job.pe
         self._core, self._log, self._writer, self._pipeline = pe.core, pe.log, pe.dma.writer, pe.pipeline
         self._component: int = pe.dma.component
         self._out = 0

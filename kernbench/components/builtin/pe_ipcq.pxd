@@ -12,6 +12,7 @@ from kernbench.components.builtin.pe_units cimport PeFetchStore
 from kernbench.components.command cimport Recv, Send
 from kernbench.components.pe cimport Job, Pe, Program
 from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine.op_log cimport OpLog
 from kernbench.sim_engine.transfer cimport Callee, Route
 
 cdef int _PROGRESS, _IN_SLOT, _RELEASE
@@ -56,7 +57,8 @@ cdef class RecvJob(Job):
 cdef class Receiver(Callee):
     cdef public PeIpcq ipcq
     cdef public Pe pe
-    cdef public object engine, log
+    cdef public object engine
+    cdef public OpLog log
     cdef public list waiting
     cdef public Core core
     cdef public dict setup_ps
@@ -80,7 +82,8 @@ cdef class Receiver(Callee):
 
 cdef class PeIpcq(Callee):
     cdef public Pe pe
-    cdef public object engine, name, network, log, component, observers
+    cdef public object engine, name, network, component, observers
+    cdef public OpLog log
     cdef public PeFetchStore _ports
     cdef public Core core
     cdef public dict sets, _by_ring

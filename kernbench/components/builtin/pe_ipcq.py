@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kernbench.analysis.records import FETCH
+from kernbench.analysis.records import CREDIT, FETCH, PART
 from kernbench.components.command import Recv, Run, Send
 from kernbench.components.pe import Job
 from kernbench.config.schema import PeIpcqConfig
@@ -66,30 +66,9 @@ class Queue:
     """
 
     __slots__ = (
-        "arrived",
-        "credit_bytes",
-        "credit_key",
-        "credits",
-        "held",
-        "in_tcm",
-        "inbox",
-        "leaving",
-        "n_slots",
-        "name",
-        "outbox",
-        "owner",
-        "peer",
-        "peer_pa",
-        "released",
-        "ring_pa",
-        "sent",
-        "slot_bytes",
-        "spec",
-        "taken",
-        "wake_ps",
-        "way",
-        "way_back",
-        "written",
+        "arrived", "credit_bytes", "credit_key", "credits", "held", "in_tcm", "inbox", "leaving", "n_slots", "name",
+        "outbox", "owner", "peer", "peer_pa", "released", "ring_pa", "sent", "slot_bytes", "spec", "taken",
+        "wake_ps", "way", "way_back", "written",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
@@ -655,7 +634,10 @@ class PeIpcq(Callee):
         if self.observers:
             self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
-            self.log.part(slot)
+            self.log.move(
+                slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key,
+                slot.arrived_ps, -1, slot.credit, now,
+            )  # fmt: skip
         message.arrived += 1
         if message.claimed is not None:
             self.receiver.take(message.claimed)
@@ -701,7 +683,12 @@ class PeIpcq(Callee):
             queue.credit_key = key
         queue.credits += 1
         if self.log.operation:
-            self.log.credit(first.back, first.credit_ps, self.core.now, queue.spec.credit_bytes, slot, key)
+            assert slot is not None
+            receive = slot.message.claimed
+            command = receive.id if receive is not None else -1
+            self.log.move(
+                first.credit_ps, self.core.now, first.back, queue.credit_bytes, command, slot.index, CREDIT, key
+            )
         if queue.outbox:
             self.progress(queue)
 

@@ -429,11 +429,10 @@ class TileJob(Job):
         "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
     )  # fmt: skip
 
-    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Any) -> None:
+    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Plan) -> None:
         self.begins(pe, command, program)
         self.plan = plan
-        self.n: int = plan.n
-        self.kt: int = plan.kt
+        self.n, self.kt = plan.n, plan.kt
         self.outputs = self.n // self.kt
         self.fetched = self.multiplied = self.vectored = self.stored = 0
         self.matrix: bool = plan.matrix
