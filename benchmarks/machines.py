@@ -15,8 +15,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
-from kernbench.studies.layers import run
-from kernbench.studies.layers_lists import layers
+from kernbench.studies.layers import layers, run
 from kernbench.topology.builder import resolve_topology
 
 BIG = (16, (512, 512, 64), "load_ref")

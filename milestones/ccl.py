@@ -61,7 +61,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies.ccl import CclStudy
+from kernbench.studies import CclStudy
 
 machine = kb.load(topology, overrides)
 machine

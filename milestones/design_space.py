@@ -53,7 +53,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies.design_space import DesignSpaceStudy
+from kernbench.studies import DesignSpaceStudy
 
 machine = kb.load(topology, [*overrides, f"system.sips.count={sips}"])
 machine

@@ -50,8 +50,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies.gemm import GemmStudy
-from kernbench.studies.layers import LayersStudy
+from kernbench.studies import GemmStudy, LayersStudy
 
 machine = kb.load(topology, overrides)
 folder = Path(output or mkdtemp())

@@ -56,7 +56,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies.gqa import GqaStudy, write_panels
+from kernbench.studies import GqaStudy, gqa
 
 machine = kb.load(topology, overrides)
 folder = Path(output or mkdtemp())
@@ -83,7 +83,7 @@ report = GqaStudy().report(
     cubes=cubes,
     dtype=dtype,
 )
-write_panels(report.rows, folder)
+gqa.write_panels(report.rows, folder)
 report
 
 # %% [markdown]

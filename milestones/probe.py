@@ -48,7 +48,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies.probe import ProbeStudy
+from kernbench.studies import ProbeStudy
 
 machine = kb.load(topology, overrides)
 report = ProbeStudy().report(

@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies.validation import ValidationStudy
+from kernbench.studies import ValidationStudy
 
 machine = kb.load(topology, overrides)
 report = ValidationStudy().report(

@@ -21,13 +21,11 @@
 # %%
 import kernbench as kb
 from kernbench.analysis.utilization import hottest, shares
-from kernbench.studies.probe import ProbeStudy, row
-from kernbench.studies.probe_cases import cases
-from kernbench.studies.probe_run import hops, probe
+from kernbench.studies import ProbeStudy, probe
 from kernbench.viz.heatmap import link_heatmap
 
 machine = kb.load("preset:default")
-known = cases(machine)
+known = probe.cases(machine)
 charts = {chart.name: chart for chart in ProbeStudy.charts}
 
 
@@ -50,7 +48,7 @@ machine
 
 # %%
 def show_hops(name, nbytes=4096):
-    for hop in hops(machine, known[name], nbytes):
+    for hop in probe.hops(machine, known[name], nbytes):
         times = f"{hop['first_arrival_ns']:7.2f} .. {hop['last_end_ns']:7.2f} ns"
         print(f"{hop['link']:>50}  {hop['flits']:2d} flits  {times}")
 
@@ -73,7 +71,7 @@ reads = [*(f"{name}-read" for name in near_to_far), "d2h-read"]
 
 
 def time_ns(name, nbytes, machine=machine):
-    return probe(machine, known[name], nbytes).parts[0].total / 1000
+    return probe.run(machine, known[name], nbytes).parts[0].total / 1000
 
 
 for name in reads:
@@ -90,7 +88,7 @@ for name in reads:
 # These are the parts of the closed form for an idle machine; they sum to the simulated time to the picosecond.
 
 # %%
-rows = [row(probe(machine, known[name], 4096)) for name in reads]
+rows = [probe.row(probe.run(machine, known[name], 4096)) for name in reads]
 columns = ["wire", "nodes", "fill", "serialization", "memory", "queueing"]
 print(f"{'ns':>18}" + "".join(f"{name:>15}" for name in columns) + f"{'sum':>10}")
 for r in rows:
@@ -106,7 +104,7 @@ draw("probe_single_parts", rows)
 
 # %%
 sizes = [4096, 16384, 65536, 262144, 1048576]
-grown = [row(probe(machine, known[name], nbytes)) for name in reads for nbytes in sizes]
+grown = [probe.row(probe.run(machine, known[name], nbytes)) for name in reads for nbytes in sizes]
 for name in reads:
     mine = [r for r in grown if r["case"] == name]
     print(f"{name:>18}: " + " ".join(f"{r['bandwidth_gbs']:6.1f}" for r in mine) + f" of {mine[0]['path_gbs']:g} GB/s")
@@ -135,7 +133,7 @@ for path, value, name in (("cube.ucie.port_ns", 4, "next-cube-read"), ("cube.hbm
 
 # %%
 patterns = [name for name, case in known.items() if case.pattern]
-met = [row(probe(machine, known[name], 4096)) for name in patterns]
+met = [probe.row(probe.run(machine, known[name], 4096)) for name in patterns]
 for r in met:
     print(
         f"{r['case']:>18}: {r['transfers']:3d} transfers, alone {r['alone_ns']:6.1f} ns, mean {r['mean_ns']:7.1f} ns, "
@@ -154,7 +152,11 @@ for r in met:
 # Reads of the slice of PE 0 by all PEs fall short of that, and stay so with size, while writes do not:
 
 # %%
-far = [row(probe(machine, known[f"all-pe0-{kind}"], nbytes)) for kind in ("read", "write") for nbytes in sizes[:2]]
+far = [
+    probe.row(probe.run(machine, known[f"all-pe0-{kind}"], nbytes))
+    for kind in ("read", "write")
+    for nbytes in sizes[:2]
+]
 for r in far:
     print(f"{r['case']:>18}, {r['nbytes']:5d} B each: {r['fair_utilization']:.1%} of fair streams")
 draw("probe_pattern_bandwidth", met + [r for r in far if r["nbytes"] > 4096])
@@ -172,7 +174,7 @@ draw("probe_pattern_bandwidth", met + [r for r in far if r["nbytes"] > 4096])
 
 # %%
 def heat(name, nbytes=4096):
-    found = probe(machine, known[name], nbytes)
+    found = probe.run(machine, known[name], nbytes)
     share = shares(found.result.records.links, found.result.records.makespan_ps)
     for link in sorted(share, key=lambda link: (-share[link], link))[:5]:
         print(f"{share[link]:6.1%}  {link}")

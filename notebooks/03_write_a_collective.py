@@ -38,8 +38,7 @@ from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import simulator
-from kernbench.studies import milestone
-from kernbench.studies.ccl import CclStudy
+from kernbench.studies import CclStudy, milestone
 
 # %% [markdown]
 # ## 1. Hello: each PE passes its tile east

@@ -26,7 +26,7 @@ import pandas as pd
 import kernbench as kb
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.kernels.attention import attention, tiles
-from kernbench.studies import gqa, gqa_run
+from kernbench.studies import gqa
 from kernbench.triton_emu.testing import run_kernel
 
 rng = np.random.default_rng(0)
@@ -71,10 +71,10 @@ values = rng.standard_normal((3, 1, 40, 16)).astype(np.float16)
 query = np.repeat(rng.standard_normal((1, 1, 1, 4, 16)).astype(np.float16), 3, axis=0)
 want = exact(query[0], *(x.transpose(1, 0, 2, 3).reshape(1, 120, 16) for x in (keys, values)))
 for merge in ("ring_allreduce_tcm", "tree_allreduce", "recursive_doubling_allreduce"):
-    setting = gqa_run.Setting("decode", 3, group=4, head_dim=16, tokens=40, merge=merge, pes=3)
+    setting = gqa.Setting("decode", 3, group=4, head_dim=16, tokens=40, merge=merge, pes=3)
     out, part = np.zeros_like(query), np.zeros((3, 1, 1, 4, 18), np.float32)
     parts = [] if merge.startswith("recursive") else [part]  # recursive doubling keeps them in TCM
-    run_kernel_in_mock(gqa_run.standalone(setting), list(zip(query, keys, values, *parts, out, strict=True)))
+    run_kernel_in_mock(gqa.standalone(setting), list(zip(query, keys, values, *parts, out, strict=True)))
     print(f"{merge:<30} largest error {np.abs(out - want[None]).max():.1e}, equal on all: {(out == out[0]).all()}")
 
 # %% [markdown]
@@ -89,8 +89,8 @@ machine = kb.load("preset:default")
 rows = []
 for cubes in (1, 2, 4, 8):
     setting = gqa.Point("decode", 8192, cubes=cubes).setting(machine.config)
-    found = gqa.measured(gqa_run.run(machine, setting))
-    bound = gqa_run.work(machine.config, setting)
+    found = gqa.measured(gqa.run(machine, setting))
+    bound = gqa.work(machine.config, setting)
     rows.append(
         {
             "PEs": setting.programs, "ranks of a kv head": setting.ranks, "makespan [us]": found["makespan_ns"] / 1000,
@@ -109,8 +109,8 @@ pd.DataFrame(rows).round(2)
 # %%
 rows = []
 for order, ring in (("contiguous", True), ("striped", True), ("zigzag", True), ("zigzag", False)):
-    setting = gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order=order, ring=ring)
-    found = gqa.measured(gqa_run.run(machine, setting, data=True))
+    setting = gqa.Setting("prefill", 8, tokens=64, group=8, causal=True, order=order, ring=ring)
+    found = gqa.measured(gqa.run(machine, setting, data=True))
     rows.append(
         {
             "order": order, "way": "ring" if ring else "chain", "makespan [us]": found["makespan_ns"] / 1000,
@@ -127,7 +127,7 @@ pd.DataFrame(rows).round(2)
 # ## 5. Why does it take so long?
 
 # %%
-result = gqa_run.run(machine, gqa_run.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag"))
+result = gqa.run(machine, gqa.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag"))
 result
 
 # %% [markdown]

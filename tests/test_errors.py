@@ -12,8 +12,7 @@ import kernbench as kb
 from kernbench import errors
 from kernbench.errors import KernbenchError
 from kernbench.studies.probe import ProbeStudy
-from kernbench.studies.results import read_results
-from kernbench.studies.study import Report
+from kernbench.studies.study import Report, read_results
 from kernbench.sweeps.cache import Cache, Store
 from kernbench.tp import parallel_state
 from tests.repo import ROOT

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from kernbench.analysis.records import Causes, LinkTable
-from kernbench.units import FLIT_BYTES, flits, serialization_ps
+from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
+
+if TYPE_CHECKING:
+    from kernbench.config.schema import Hbm
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,12 @@ class Channels:
     burst_bytes: int
     burst_ps: int
     access_ps: int = 0
+
+    @classmethod
+    def of(cls, hbm: Hbm) -> Channels:
+        """Return those of one HBM slice of a machine."""
+        burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        return cls(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
 
 
 @dataclass(frozen=True, slots=True)

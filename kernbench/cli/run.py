@@ -23,7 +23,7 @@ from kernbench.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from kernbench.studies.probe_cases import Case
+    from kernbench.studies.probe import Case
     from kernbench.studies.study import Study
     from kernbench.topology.builder import Machine
 
@@ -141,8 +141,8 @@ def probe(
     up to 1 MiB (10 KiB from PE to PE), and for a single transfer when its first and its last flit crossed each link.
     The milestone "probe" draws the figures.
     """
-    from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, side_by_side
-    from kernbench.studies.probe_cases import select
+    from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, select
+    from kernbench.studies.probe_report import side_by_side
     from kernbench.studies.study import plain
 
     machine = load_machine(topology, overrides)
@@ -176,7 +176,7 @@ def _list_cases(chosen: Sequence[Case], as_json: bool) -> None:
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
     from kernbench.analysis.transfer import PARTS
-    from kernbench.studies.probe import size_name
+    from kernbench.studies.study import size_name
 
     width = max(len(row["case"]) for row in rows)
     heads = "".join(f"{part:>14}" for part in PARTS)
@@ -189,8 +189,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _pair_table(pairs: Sequence[dict[str, Any]]) -> None:
-    from kernbench.studies.probe import size_name
-    from kernbench.studies.probe_cases import PAIR_KINDS
+    from kernbench.studies.probe_report import PAIR_KINDS
+    from kernbench.studies.study import size_name
 
     width = max(len("PE to PE, ns"), *(len(pair["route"]) for pair in pairs))
     click.echo(f"\n{'PE to PE, ns':<{width}}     size{''.join(f'{kind:>10}' for kind in PAIR_KINDS)}")
@@ -201,7 +201,7 @@ def _pair_table(pairs: Sequence[dict[str, Any]]) -> None:
 
 
 def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
-    from kernbench.studies.probe import size_name
+    from kernbench.studies.study import size_name
 
     for case in chosen:
         mine = [row for row in rows if row["case"] == case.name]
@@ -218,7 +218,7 @@ def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _hops(row: dict[str, Any]) -> None:
-    from kernbench.studies.probe import size_name
+    from kernbench.studies.study import size_name
 
     width = max(len(hop["link"]) for hop in row["hops"])
     click.echo(f"  {size_name(row['nbytes'])}, link by link [ns]:")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from kernbench.benches import registry
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
-from kernbench.studies.explore import Choices, explorations
+from kernbench.studies.study import Choices, explorations
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext

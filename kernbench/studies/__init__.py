@@ -1,6 +1,40 @@
-"""Studies: a question asked of a machine at many points, and a report of the answers."""
+"""Studies: a question asked of a machine at many points, and a report of the answers.
+
+The shipped studies are found here by name. `gqa`, `milestone` and `probe` are modules whose functions notebooks use for
+single runs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding, Parameter, Report, Study
 from kernbench.viz.charts import Chart, Column
 
-__all__ = ["Chart", "Column", "Finding", "Parameter", "Report", "Study"]
+if TYPE_CHECKING:
+    from kernbench.studies.best_collective import CollectivesStudy
+    from kernbench.studies.best_product import ProductsStudy
+    from kernbench.studies.ccl import CclStudy
+    from kernbench.studies.design_space import DesignSpaceStudy
+    from kernbench.studies.gemm import GemmStudy
+    from kernbench.studies.gqa import GqaStudy
+    from kernbench.studies.layers import LayersStudy
+    from kernbench.studies.probe import ProbeStudy
+    from kernbench.studies.validation import ValidationStudy
+
+__all__ = [
+    "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "Finding", "GemmStudy", "GqaStudy",
+    "LayersStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study", "ValidationStudy",
+]  # fmt: skip
+
+# Studies are imported on first use: they load the simulator.
+_STUDIES = {
+    "CclStudy": "ccl", "CollectivesStudy": "best_collective", "DesignSpaceStudy": "design_space", "GemmStudy": "gemm",
+    "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best_product",
+    "ValidationStudy": "validation",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _STUDIES:
+        raise AttributeError(f"module 'kernbench.studies' has no attribute {name!r}; known: {', '.join(__all__)}")
+    return getattr(import_module(f"kernbench.studies.{_STUDIES[name]}"), name)

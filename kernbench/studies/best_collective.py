@@ -383,15 +383,12 @@ class CollectivesStudy(Study):
     }  # fmt: skip
 
     def points(self, machine: Machine, *, cases: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """Return a point for each case, on a machine with its SIPs; equal ones share a run."""
         return [_point(machine, **case) for case in cases]
 
     def work(self, machine: Machine, *, nbytes: int, **_: Any) -> float:
-        """Return the bytes of all SIPs."""
         return float(nbytes * machine.config.n_sips)
 
     def simulate(self, machine: Machine, *, nbytes: int = 65536, collective: str = "all_reduce") -> Row:
-        """Return the answer of `choose` as a row, without what to change."""
         chosen = choose(nbytes, collective=collective, machine=machine, changes=False)
         decision, spread = chosen.decision, chosen.spreads[0]
         first = next(reason for reason in chosen.why if "PCIe" not in reason.what)  # the launch is no part of the time
@@ -405,7 +402,6 @@ class CollectivesStudy(Study):
         }  # fmt: skip
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return how often each algorithm is fastest, and how far from the bound."""
         counted = ", ".join(f"{name} for {n}" for name, n in Counter(row["algorithm"] for row in rows).most_common())
         found = [Finding(f"Of {len(rows)} collectives, fastest is {counted}.", weight=2)] if rows else []
         bounded = [row for row in rows if row["bound_ns"]]

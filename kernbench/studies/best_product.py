@@ -30,8 +30,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.studies.layers import obstacle, run
-from kernbench.studies.layers_work import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, spans, work
+from kernbench.studies.layers import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, obstacle, run, spans, work
 from kernbench.studies.study import LABELS, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
@@ -295,14 +294,7 @@ def ranked(machine: Machine, shape: Shape, dtype: str, trans_a: bool, trans_b: b
 
 
 def _form(machine: Machine, placement: str, shape: Shape, dtype: str, asked: Work) -> tuple[float, str]:
-    """Return the closed form of a placement and what limits it.
-
-    Notes
-    -----
-    The sum over its launches of: the time of an empty one; the longest of the tiles of the busiest PE at the matrix
-    rate, and for each link and memory its bytes over its bandwidth; and the latency of a read from each PE whose memory
-    is read, as many at a time as may be outstanding. Nothing waits for anything else.
-    """
+    """Return the closed form of a placement and what limits it."""
     tile = machine.config.cube.pe.pe_gemm.tile
     matrix_ns = asked.busiest_tiles * tile.m * tile.k * tile.n / macs_per_ns(machine.config, dtype)
     parts: dict[str, float] = defaultdict(float)
@@ -381,7 +373,7 @@ class _Routes:
         hbm = config.cube.hbm
         there_and_back = 2 * np.array(ways).reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
-        self._slice_gbs = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+        self._slice_gbs = hbm.slice_gbs
 
     def busiest(self, nbytes: np.ndarray) -> tuple[float, str]:
         """Return the time of the busiest link or memory [ns], and its kind."""
@@ -442,14 +434,12 @@ class ProductsStudy(Study):
     }  # fmt: skip
 
     def points(self, machine: Machine, *, shapes: Sequence[Mapping[str, Any]], dtype: str) -> list[Row]:
-        """Return a point for each product; those of equal sizes share a run."""
         return [
             {LABELS: {"name": shape["name"]}, **{key: shape[key] for key in shape if key != "name"}, "dtype": dtype}
             for shape in shapes
         ]
 
     def work(self, machine: Machine, *, m: int, n: int, k: int, **_: Any) -> float:
-        """Return the products of a point."""
         return float(m * n * k)
 
     def simulate(
@@ -463,7 +453,6 @@ class ProductsStudy(Study):
         trans_b: bool = False,
         dtype: str = "f16",
     ) -> Row:
-        """Return the answer of `gemm` as a row; one that does not fit says so in `left_out`."""
         row: Row = {"m": m, "n": n, "k": k, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype}
         try:
             chosen = gemm(m, n, k, machine=machine, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
@@ -478,7 +467,6 @@ class ProductsStudy(Study):
         }  # fmt: skip
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return how often each placement is fastest, and the best and the worst use of the matrix engines."""
         timed = [row for row in rows if "simulated_ns" in row]
         if not timed:
             return []
@@ -509,10 +497,7 @@ def read_shapes(path: Path) -> list[Row]:
 def read_list(
     path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
 ) -> list[Row]:
-    """Return the lines of a CSV file, each column read by its function, which raises ValueError with what it expects.
-
-    Lines that begin with # are comments. An optional column that is not there, or empty, is left out.
-    """
+    """Return the rows of a CSV file; each column has its converter, which raises ValueError."""
     lines: list[tuple[int, list[str]]] = []
     for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
         if not line.strip() or line.startswith("#"):

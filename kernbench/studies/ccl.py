@@ -6,34 +6,50 @@ Shards are where the algorithm's contribution has them: on PE 0 of cube 0 of eac
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import runpy
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from importlib.resources import files
 from itertools import product
+from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+import kernbench.studies.ccl_report as report
 from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.group import Place, Target
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import SHORT_LIST, Decision
-from kernbench.config import AUTO, CclConfig, default_ccl_path
+from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import check, run, tuner_of
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.studies import ccl_points, ccl_report
-from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
-from kernbench.studies.study import LABELS, MACHINE, Parameter, Study
+from kernbench.studies.ccl_report import (
+    KINDS,
+    LIMITS,
+    LISTS,
+    MARKS,
+    OTHER_KINDS,
+    OTHERS,
+    ROOTS,
+    SCALING,
+    SIZES,
+    SLOTS,
+    SMALL,
+    UNCHANGED,
+)
+from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice, scaled
 from kernbench.sweeps.keys import Row, machine_of
 from kernbench.topology.builder import Machine
 
@@ -45,6 +61,20 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.studies.study import Finding
 
+# (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
+System = Sequence[Any]
+
+SIX = (6, "torus_2d", 3, 2)
+INTERCUBE = "intercube_allreduce"
+RING = "ring_allreduce_tcm"
+ONE_EACH = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce")
+LISTED = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce")
+CHUNK, LONG = 32 << 10, 128 << 10  # of lists; long vectors go in chunks twice as long
+SMALL_SLOT = 1024
+
+# Packaged lists, and the types in which they count bytes.
+_FILES = {"deepbench": "deepbench_allreduce.csv", "llama3-70b": "llama3_70b_allreduce.csv"}
+_TYPES = {"deepbench": "f32", "llama3-70b": "bf16"}
 VISIBLE = 0.01  # links busy for less are not kept
 _PROGRAM = 10  # a program, with its launch and its queues, takes about as long to simulate as so many sends
 _SETTINGS = ("n_slots", "slot_size", "buffer_kind", "root_cube", "options")  # what a point changes in an algorithm
@@ -62,18 +92,22 @@ def bus_factor(collective: str, n: int) -> float:
     return 0.0
 
 
-class Case:
-    """A collective before it runs: its plan, its closed form, its bounds, and how much there is to simulate.
+# What halves each resource (doubles a latency): factors of fields of the machine file; none first.
+_HALVED: dict[str, dict[str, float]] = {
+    UNCHANGED: {},
+    "link between SIPs": {"system.sip_link.bw_gbs": 0.5},
+    "latency between SIPs": {"system.sip_link.latency_ns": 2},
+    "UCIe": {"cube.ucie.bw_gbs": 0.5},
+    "latency of UCIe ports": {"cube.ucie.port_ns": 2},
+    "slots": {"cube.pe.pe_ipcq.n_slots": 0.5},
+    "HBM": {"cube.hbm.channel_bw_gbs": 0.5},
+    "vector engine": {"cube.pe.pe_math.clock_ghz": 0.5},
+    "issue of commands": {"cube.pe.pe_cpu.command_ns": 2},
+}
 
-    Parameters
-    ----------
-    machine : Machine
-    algorithm : Algorithm
-    targets : sequence of (cube, PE)
-        The PEs of each SIP that have a shard; empty: as the algorithm's contribution says.
-    itemsize : int
-        Bytes of an element.
-    """
+
+class Case:
+    """A collective before it runs: its plan, its closed form, its bounds, and how much there is to simulate."""
 
     def __init__(
         self, machine: Machine, algorithm: Algorithm, targets: Sequence[Target] = (), itemsize: int = 2
@@ -95,13 +129,7 @@ class Case:
         return _bounds(self.machine, tuple(self.plan.programs), self.plan.algorithm.contribution)
 
     def work(self, nbytes: int) -> int:
-        """Estimate how much there is to simulate, so that the longest case starts first.
-
-        Notes
-        -----
-        Messages sent, and parts of them received, count one each; a program counts `_PROGRAM`. An algorithm without a
-        form is taken to send two vectors from each program, part by part.
-        """
+        """Estimate how much there is to simulate, so that the longest case starts first."""
         slot = self.plan.algorithm.slot_size
         assert slot is not None
         programs = len(self.plan.programs)
@@ -122,13 +150,7 @@ def case_of(
     own: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Case:
-    """Return the case of a point, made once per process for all its sizes.
-
-    Raises
-    ------
-    ConfigError
-        If the machine does not admit the algorithm.
-    """
+    """Return the case of a point, made once per process for all its sizes."""
     changed = {name: value for name, value in settings.items() if value is not None}
     entry = load_ccl_config().to_spec() if entry is None and own is None else entry
     return _case(machine, json.dumps([algorithm, dtype, cubes, pes, entry, own, changed], sort_keys=True))
@@ -157,18 +179,7 @@ def _bounds(machine: Machine, members: tuple[Place, ...], contribution: str) -> 
 
 
 def algorithms(path: str | Path) -> list[Algorithm]:
-    """Return the algorithms that a Python file defines, each in a variable or in a list.
-
-    Parameters
-    ----------
-    path : str or Path
-        A file that calls `kernbench.ccl.algorithm.algorithm` on its kernels.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, no algorithm in it, or two of one name.
-    """
+    """Return the algorithms that a Python file defines, each in a variable or in a list."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"own = {str(path)!r} is no file; give the path of a Python file with algorithms")
@@ -195,15 +206,6 @@ class CclStudy(Study):
     """Collectives on many systems: time by size, compared with a lower bound and with a closed form."""
 
     name, title = "ccl", "Collectives"
-    method = (
-        "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "
-        "are installed before; shards are in HBM before and after. The lower bound is the largest of what latency, a "
-        "cut of the machine, all traffic together, the vector engines and the memories allow: no algorithm between the "
-        "same PEs can be faster. The closed form of an algorithm is its steps and sizes over the machine's latencies, "
-        "bandwidths, windows of slots, vector engines and memories; nothing in it is fitted. Bus bandwidth is that of "
-        "nccl-tests. Unless a row says otherwise a queue has the slots of the machine file, so that times are not the "
-        "best for long vectors; all-reduces of 1 MiB by cube and those of lists have slots of one chunk."
-    )
     parameters: ClassVar = {
         "ccl_file": Parameter("", "ccl.yaml whose algorithms are compared; empty: the packaged one"),
         "own": Parameter("", "Python file with user-defined algorithms"),
@@ -219,33 +221,28 @@ class CclStudy(Study):
         "real": Parameter({"lists": [], "system": [2, "ring_1d"]}, "all-reduces of real programs"),
         "marks": Parameter([], "sizes of the reference design's figures", "B"),
     }
-    columns: ClassVar = ccl_report.COLUMNS
-    charts: ClassVar = ccl_report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        """Refuse parameters of which no algorithm admits any point."""
         points, refused = _admitted(machine, parameters)
         if points:
             return []
         return [f"{name}: {why}" for name, why in refused.items()] or ["no size is given; give by_rank at least one"]
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
-        """Return the points of all slices that the algorithms admit."""
         return _admitted(machine, parameters)[0]
 
     def refused(self, machine: Machine, **parameters: Any) -> dict[str, str]:
-        """Return the algorithms that do not admit a system, with the reason."""
         return _admitted(machine, parameters)[1]
 
     def work(self, machine: Machine, *, nbytes: int, **point: Any) -> float:
-        """Return about how many messages there are to simulate."""
         return case_of(machine, **_settings(point)).work(nbytes)
 
     def simulate(
         self,
         machine: Machine,
         *,
-        algorithm: str = ccl_points.RING,
+        algorithm: str = RING,
         nbytes: int = 16384,
         dtype: str = "f16",
         cubes: int = 0,
@@ -357,7 +354,6 @@ class CclStudy(Study):
     def cost(
         self, machine: Machine, data: bool, *, algorithm: str, elements: int, cubes: int, pes: int, dtype: str
     ) -> float:
-        """Return the host time of `program` [us]: programs, messages, and with data the reference sum."""
         config, itemsize, shards = machine.config, as_dtype(dtype).itemsize, cubes * pes
         faults = at_most(machine, cubes=cubes, pes=pes)
         if config.n_sips < 2:
@@ -382,12 +378,10 @@ class CclStudy(Study):
         return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what the rows say."""
-        return ccl_report.findings(rows)
+        return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the tables of the page."""
-        return ccl_report.tables(rows)
+        return report.tables(rows)
 
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:
@@ -396,7 +390,7 @@ def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row
     config, mine = load_ccl_config(parameters["ccl_file"] or default_ccl_path()), algorithms(file) if file else []
     points: list[Row] = []
     refused: dict[str, str] = {}
-    for point in ccl_points.points(config, machine.config, mine, parameters):
+    for point in _asked(config, machine.config, mine, parameters):
         name, there = point["algorithm"], machine_of(machine.spec, point[MACHINE])
         if name in [algorithm.name for algorithm in mine]:
             content = hashlib.sha256(Path(file).read_bytes()).hexdigest()
@@ -435,3 +429,181 @@ def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
     first = tensors[0]
     nbytes, places = max(shard.nbytes for shard in first.shards), list(first.pes)
     return tuner_of(machine).choose("all_reduce", nbytes, places=places, itemsize=first.dtype.itemsize)
+
+
+def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
+    """Return the points of all slices, those included that an algorithm does not admit."""
+    return [
+        *_sizes(config, machine, own, given),
+        *_others(config, own, given["others"]),
+        *_kinds(given["kinds"]),
+        *_roots(machine, given),
+        *_scaling(**given["more_sips"]),
+        *(
+            _point(SLOTS, SIX, RING, given["more_slots"]["nbytes"], n_slots=n)
+            for n in given["more_slots"]["counts"]
+        ),
+        *_limits(machine, given["halved"]),
+        *_lists(machine, given["real"]),
+        *_marks(machine, given["marks"]),
+    ]  # fmt: skip
+
+
+def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
+    """Return every all-reduce at every size on every system."""
+    return [
+        _point(SIZES, system, name, nbytes, **({"slot_size": grid["slot_size"]} if "slot_size" in grid else {}))
+        for contribution in ("rank", "cube", "pe")
+        for grid in given[f"by_{contribution}"]
+        for system in grid["systems"]
+        for name in [
+            *(n for n in names(config, "all_reduce", contribution) if config.setting(n, "buffer_kind") == "tcm"),
+            *(a.name for a in own if (a.collective, a.contribution) == ("all_reduce", contribution)),
+        ]
+        for nbytes in grid["sizes"]
+    ]
+
+
+def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]) -> list[Row]:
+    """Return every other collective; a barrier has one size."""
+    known = {n: config.algorithms[n].collective for n in names(config) if config.setting(n, "buffer_kind") == "tcm"}
+    known |= {algorithm.name: algorithm.collective for algorithm in own}
+    return [
+        _point(OTHERS, system, name, nbytes)
+        for system in grid["systems"]
+        for name, collective in known.items()
+        if collective != "all_reduce"
+        for nbytes in ([2] if collective == "barrier" else grid["sizes"])
+    ]
+
+
+def _kinds(sizes: Sequence[int]) -> list[Row]:
+    return [
+        _point(KINDS, SIX, name, nbytes, buffer_kind=kind)
+        for name in (INTERCUBE, RING)
+        for kind in ("tcm", "sram", "hbm")
+        for nbytes in sizes
+    ]
+
+
+def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
+    """Return every cube as the root of its SIP."""
+    systems = given["by_cube"][0]["systems"][:1] if given["by_cube"] else []
+    return [
+        _point(ROOTS, system, INTERCUBE, given["root_bytes"], root_cube=cube)
+        for system in systems
+        for cube in range(machine.cubes_per_sip)
+    ]
+
+
+def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list[Row]:
+    """Return growing numbers of SIPs, one PE each; grids as square as possible."""
+    return [
+        _point(SCALING, _system(n, topology), name, nbytes) for n in counts for name in ONE_EACH for nbytes in sizes
+    ]
+
+
+def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
+    return [
+        _point(LIMITS, SIX, name, nbytes, what=what, changes=scaled(machine, factors))
+        for name in (RING, "tree_allreduce")
+        for nbytes in sizes
+        for what, factors in _HALVED.items()
+    ]
+
+
+def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
+    """Return the all-reduces of lists: a rank's vector is on PE 0 of all cubes of its SIP, a slot holds a chunk."""
+    made, most = [], real.get("max_bytes")
+    for size in (size for name in real["lists"] for size in sizes(name) if most is None or size.nbytes <= most):
+        item = as_dtype(size.dtype).itemsize
+        part = -(-size.nbytes // (machine.cubes_per_sip * item)) * item
+        chunk: Row = {"slot_size": CHUNK}
+        if part >= LONG:
+            chunk = {"slot_size": 2 * CHUNK, "options": {"chunk_bytes": 2 * CHUNK}}
+        made += [
+            _point(
+                LISTS, real["system"], name, part, what=f"{size.list} {size.name}", dtype=size.dtype,
+                cubes=machine.cubes_per_sip, pes=1, **chunk,
+            )
+            for name in LISTED
+        ]  # fmt: skip
+    return made
+
+
+def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
+    """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories."""
+    kinds = [{"buffer_kind": kind} for kind in ("sram", "hbm")] if OTHER_KINDS in sizes else []
+    halved = list(_HALVED.items())[1:] if OTHER_KINDS in sizes else []
+    variants: list[tuple[int, Row]] = [*((nbytes, {}) for nbytes in sizes), *((OTHER_KINDS, kind) for kind in kinds)]
+    return [
+        *(_point(MARKS, SIX, INTERCUBE, n, links=n == max(sizes), **kind) for n, kind in variants),
+        *(_point(MARKS, SIX, INTERCUBE, n, what=SMALL, slot_size=SMALL_SLOT, **kind) for n, kind in variants),
+        *(
+            _point(MARKS, SIX, INTERCUBE, OTHER_KINDS, what=what, changes=scaled(machine, factors))
+            for what, factors in halved
+        ),
+    ]
+
+
+def _system(n: int, topology: str) -> System:
+    rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
+    return (n, topology, n // rows, rows) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
+
+
+def _point(
+    slice_name: str,
+    system: System,
+    algorithm: str,
+    nbytes: int,
+    *,
+    what: str = "",
+    changes: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Row:
+    n, topology, *grid = system
+    w, h = grid or (None, None)
+    sips = {"count": n, "topology": topology, "w": w, "h": h}
+    return {
+        "labels": {"slice": slice_name, "what": what},
+        "machine": {f"system.sips.{key}": value for key, value in sips.items()} | dict(changes or {}),
+        "algorithm": algorithm,
+        "nbytes": nbytes,
+        **{name: value for name, value in settings.items() if value is not False},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An all-reduce of a list: `nbytes` of every rank, in elements of `dtype`."""
+
+    list: str
+    name: str
+    nbytes: int
+    dtype: str
+
+
+def sizes(name: str) -> list[Size]:
+    """Return the sizes of a list: "deepbench", or "llama3-70b" (tensor parallelism, by tokens in flight).
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such list.
+
+    Examples
+    --------
+    >>> sizes("llama3-70b")[0]
+    Size(list='llama3-70b', name='1 token', nbytes=16384, dtype='bf16')
+    """
+    if name not in _FILES:
+        raise ArgumentError(f"list {name!r} is unknown; {hint(name, _FILES)}")
+    text = (files("kernbench.studies") / "data" / _FILES[name]).read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return [Size(name, _title(row), int(row["bytes"]), _TYPES[name]) for row in rows]
+
+
+def _title(row: dict[str, str]) -> str:
+    if "tokens" in row:
+        return f"{row['tokens']} token{'s' if row['tokens'] != '1' else ''}"
+    return f"{int(row['elements_fp32']):,} elements"

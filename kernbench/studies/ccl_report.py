@@ -9,9 +9,7 @@ from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies import ccl_points as slices
-from kernbench.studies.probe import size_name
-from kernbench.studies.study import Finding
+from kernbench.studies.study import Finding, size_name
 from kernbench.sweeps.keys import Row
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
@@ -21,6 +19,21 @@ if TYPE_CHECKING:
 
     from kernbench.topology.builder import Machine
 
+METHOD = (
+    "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "
+    "are installed before; shards are in HBM before and after. The lower bound is the largest of what latency, a "
+    "cut of the machine, all traffic together, the vector engines and the memories allow: no algorithm between the "
+    "same PEs can be faster. The closed form of an algorithm is its steps and sizes over the machine's latencies, "
+    "bandwidths, windows of slots, vector engines and memories; nothing in it is fitted. Bus bandwidth is that of "
+    "nccl-tests. Unless a row says otherwise a queue has the slots of the machine file, so that times are not the "
+    "best for long vectors; all-reduces of 1 MiB by cube and those of lists have slots of one chunk."
+)
+SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
+    "sizes", "other collectives", "buffer kinds", "roots", "scaling", "slots", "limits", "lists", "published",
+)  # fmt: skip
+SMALL = "slots of 1 KiB"
+OTHER_KINDS = 65536  # bytes of the reference design's figures with queues in other memories
+UNCHANGED = "nothing"  # the machine that those of the slice `limits` are compared with
 COLUMNS = {
     "slice": Column("slice"),
     "what": Column("variant"),
@@ -159,7 +172,7 @@ def _over_tcm(rows: Sequence[Row]) -> list[Row]:
 
 def _slowdowns(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of changed machines with the slowdown against the unchanged one, the largest first."""
-    usual = {(r["short"], r["bytes_per_pe"]): _time(r) for r in rows if r["what"] == slices.UNCHANGED}
+    usual = {(r["short"], r["bytes_per_pe"]): _time(r) for r in rows if r["what"] == UNCHANGED}
     changed = [
         row
         | {
@@ -168,7 +181,7 @@ def _slowdowns(rows: Sequence[Row]) -> list[Row]:
             "slowdown": _time(row) / usual[row["short"], row["bytes_per_pe"]],
         }
         for row in rows
-        if row["what"] != slices.UNCHANGED and (row["short"], row["bytes_per_pe"]) in usual
+        if row["what"] != UNCHANGED and (row["short"], row["bytes_per_pe"]) in usual
     ]
     most = {what: max(row["slowdown"] for row in own) for what, own in groups(changed, "what").items()}
     return sorted(changed, key=lambda row: -most[row["what"]])
@@ -225,7 +238,7 @@ CHARTS = (
         "rank",
         kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
         "All-reduce of one PE of each SIP: time over the lower bound",
-        slices.SIZES,
+        SIZES,
         _FEW,
         _few,
         lambda row: bool(row["contribution"] == "rank"),
@@ -234,7 +247,7 @@ CHARTS = (
         "limits",
         kinds.heat("case", "resource", "slowdown", label=".2f"),
         "What limits an all-reduce: slowdown with one resource halved (latencies doubled)",
-        slices.LIMITS,
+        LIMITS,
         "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each. Below 1: the "
         "resource is not on the critical path, and parts that leave at other times wait less at links.",
         _slowdowns,
@@ -243,7 +256,7 @@ CHARTS = (
         "slots",
         kinds.lines("n_slots", "time_us", "series"),
         lambda rows: f"Time by number of slots: ring, {size_name(rows[0]['bytes_per_pe'])}, {rows[0]['n_sips']} SIPs",
-        slices.SLOTS,
+        SLOTS,
         "Each queue has this many slots; a sender waits for a free one.",
         _series,
     ),
@@ -251,7 +264,7 @@ CHARTS = (
         "scaling",
         kinds.lines("n_sips", "over_bound", "short", panel="size", rule=1.0),
         "All-reduce on growing numbers of SIPs: time over the lower bound",
-        slices.SCALING,
+        SCALING,
         f"{_BOUND} One PE of each SIP; panels by bytes of a PE.",
         lambda rows: [row | {"size": size_name(row["bytes_per_pe"])} for row in rows],
     ),
@@ -259,7 +272,7 @@ CHARTS = (
         "kinds",
         kinds.lines("bytes_per_pe", "over_tcm", "buffer_kind", panel="short", rule=1.0),
         "What queues in SRAM or HBM cost: time over that with queues in TCM",
-        slices.KINDS,
+        KINDS,
         "Six SIPs in a torus.",
         _over_tcm,
     ),
@@ -267,14 +280,14 @@ CHARTS = (
         "roots",
         _roots,
         lambda rows: f"Time [ns] by root cube: {_what(rows[0])}",
-        slices.ROOTS,
+        ROOTS,
         "The root cube sums for its SIP and talks to the other SIPs; the IO chiplet is west of column 0.",
     ),
     _chart(
         "lists",
         kinds.lines("bytes_per_sip", "over_bound", "short", panel="list", rule=1.0),
         "All-reduces of real programs: time over the lower bound",
-        slices.LISTS,
+        LISTS,
         f"{_BOUND} DeepBench in f32, Llama-3 70B with tensor parallelism in bf16; shards on PE 0 of all cubes.",
         _lists,
     ),
@@ -282,7 +295,7 @@ CHARTS = (
         "cube_pe",
         kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
         "All-reduce of all cubes, or of all PEs: time over the lower bound",
-        slices.SIZES,
+        SIZES,
         f"{_BOUND} The intercube algorithms sum one shard of each cube, the hierarchical ones one of each PE; each is "
         "compared with the bound for its PEs.",
         where=lambda row: row["contribution"] != "rank",
@@ -291,7 +304,7 @@ CHARTS = (
         "links",
         kinds.bars("share", "link", label=".0f"),
         lambda rows: f"Links of {_what(rows[-1])}: none is busy for more than {_busiest(rows)[0]['share']:.0f} %",
-        slices.MARKS,
+        MARKS,
         "Share of the time in which the busiest link of each kind carries flits. Six SIPs in a torus.",
         _busiest,
         lambda row: bool(row.get("links")),
@@ -305,8 +318,8 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     if not ran:
         return []
     made = {
-        slices.SIZES: _winners, slices.LIMITS: _limits, slices.SLOTS: _slots, slices.SCALING: _scaling,
-        slices.KINDS: _kinds, slices.ROOTS: _root, slices.LISTS: _real, slices.MARKS: _marks,
+        SIZES: _winners, LIMITS: _limits, SLOTS: _slots, SCALING: _scaling,
+        KINDS: _kinds, ROOTS: _root, LISTS: _real, MARKS: _marks,
     }  # fmt: skip
     return [*_bounds(ran), *(finding for name, find in made.items() for finding in find(seen(ran, name)))]
 
@@ -430,11 +443,11 @@ def _marks(ran: Sequence[Row]) -> list[Finding]:
     changed, pairs = _accounts(ran), {(r["bytes_per_pe"], r["buffer_kind"]): r for r in published(ran)}
     if len(changed) < 2:
         return []
-    here, said = pairs[slices.OTHER_KINDS, "tcm"]["time_us"], _PUBLISHED[slices.OTHER_KINDS, "tcm"]
-    small = next((row for row in changed if row["what"] == slices.SMALL), changed[0])
-    other = next(row for row in changed if row["what"] not in (slices.SMALL, "slots"))
+    here, said = pairs[OTHER_KINDS, "tcm"]["time_us"], _PUBLISHED[OTHER_KINDS, "tcm"]
+    small = next((row for row in changed if row["what"] == SMALL), changed[0])
+    other = next(row for row in changed if row["what"] not in (SMALL, "slots"))
     text = (
-        f"The reference design publishes {said:g} us for {size_name(slices.OTHER_KINDS)}, here it is {here:.1f} us: "
+        f"The reference design publishes {said:g} us for {size_name(OTHER_KINDS)}, here it is {here:.1f} us: "
         f"{small['what']} would account for {small['explained']:.0%} of the difference, {_change(other)} for "
         f"{other['explained']:.0%}."
     )
@@ -446,7 +459,7 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     ran = seen(rows)
-    sizes = [row for row in ran if row["slice"] == slices.SIZES]
+    sizes = [row for row in ran if row["slice"] == SIZES]
     furthest = sorted((r for r in ran if r["over_form"]), key=lambda row: -abs(log(row["over_form"])))[:5]
     made: dict[str, tuple[Sequence[Row], list[str]]] = {
         "Fastest all-reduce of one PE of each SIP (time, over lower bound)": (
@@ -454,14 +467,14 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
             [],
         ),
         "Other collectives (time, over lower bound)": (
-            _others([r for r in ran if r["slice"] == slices.OTHERS]),
+            _others([r for r in ran if r["slice"] == OTHERS]),
             [],
         ),
         "The reference design's all-reduces": (
             published(ran),
             ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "small_us", "analytic_us"],
         ),
-        f"What would account for its time at {size_name(slices.OTHER_KINDS)}": (
+        f"What would account for its time at {size_name(OTHER_KINDS)}": (
             _accounts(ran),
             ["what", "time_us", "explained"],
         ),
@@ -499,12 +512,9 @@ def _others(rows: Sequence[Row]) -> list[Row]:
 
 
 def published(ran: Sequence[Row]) -> list[Row]:
-    """Return simulated times next to those that were published of the reference design, and its analytic model.
-
-    Cube leaders, centre root, six SIPs in a torus. The model is 1346 ns and 1.20 ns for each packet of 128 B of 8 PEs.
-    """
-    marks = groups([row for row in ran if row["slice"] == slices.MARKS], "what")
-    small = {(row["bytes_per_pe"], row["buffer_kind"]): row["time_us"] for row in marks.get(slices.SMALL, [])}
+    """Return simulated times next to those that were published of the reference design, and its analytic model."""
+    marks = groups([row for row in ran if row["slice"] == MARKS], "what")
+    small = {(row["bytes_per_pe"], row["buffer_kind"]): row["time_us"] for row in marks.get(SMALL, [])}
     return [
         row
         | {
@@ -519,15 +529,11 @@ def published(ran: Sequence[Row]) -> list[Row]:
 
 def _accounts(ran: Sequence[Row]) -> list[Row]:
     """Return how much of the difference to the published time each changed parameter would account for."""
-    own = [
-        row
-        for row in ran
-        if (row["slice"], row["bytes_per_pe"], row["buffer_kind"]) == (slices.MARKS, slices.OTHER_KINDS, "tcm")
-    ]
+    own = [row for row in ran if (row["slice"], row["bytes_per_pe"], row["buffer_kind"]) == (MARKS, OTHER_KINDS, "tcm")]
     usual = next((row["time_us"] for row in own if not row["what"]), None)
     if usual is None:
         return []
-    gap = _PUBLISHED[slices.OTHER_KINDS, "tcm"] - usual
+    gap = _PUBLISHED[OTHER_KINDS, "tcm"] - usual
     changed = [row | {"explained": (row["time_us"] - usual) / gap} for row in own if row["what"]]
     return sorted(changed, key=lambda row: -row["explained"])
 

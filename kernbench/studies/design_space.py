@@ -12,6 +12,7 @@ from functools import partial
 from math import isqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import kernbench.studies.design_space_report as report
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError
@@ -19,10 +20,9 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies import design_space_report, gqa_run, layers
-from kernbench.studies.gqa_run import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
-from kernbench.studies.layers_lists import select
-from kernbench.studies.layers_work import Shape
+from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, start
+from kernbench.studies.layers import Shape, select
+from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.cost import activity, energy_columns, machine_columns
@@ -34,7 +34,7 @@ from kernbench.topology.builder import Machine
 if TYPE_CHECKING:
     import pandas as pd
 
-MESH, UCIE, HBM, SIPS = design_space_report.AXES
+MESH, UCIE, HBM, SIPS = report.AXES
 LATENCY = "latency_ns"
 REASONS = 3  # of each part, longest first
 CHANNELS, CHANNEL_GBS = 8, 32.0
@@ -63,7 +63,6 @@ class DesignSpaceStudy(Study):
     """Grids of machines, and one factor at a time, for a decode step of Llama-3 70B and the products of GPT-2."""
 
     name, title = "design_space", "Design space: what parts of the machine buy"
-    method = design_space_report.METHOD
     parameters: ClassVar = {
         "context": Parameter(256, "tokens whose keys and values are kept", "tokens"),
         "hidden": Parameter(512, "elements of the hidden state"),
@@ -79,11 +78,9 @@ class DesignSpaceStudy(Study):
         "change": Parameter(0.2, "share by which each is changed"),
         "ties": Parameter(2, "other orders of simultaneous arrivals"),
     }
-    columns = design_space_report.COLUMNS
-    charts = design_space_report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
-        """Return the points of all tables; those of the grid that differ from `machine` in their mesh say why."""
         found = []
         for table, plan in _plans(machine, **parameters).items():
             workload, _, kind = table.partition(" ")
@@ -98,7 +95,6 @@ class DesignSpaceStudy(Study):
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        """Refuse unknown factors, machines that cannot be, and contexts that cannot be divided."""
         unknown = [
             f"factors: {name} is unknown; {hint(name, FACTORS)}"
             for name in parameters["factors"]
@@ -114,23 +110,19 @@ class DesignSpaceStudy(Study):
         return list(dict.fromkeys(faults))
 
     def work(self, machine: Machine, *, workload: str, **_: Any) -> float:
-        """Return the PEs of a SIP: most of the time is spent on one; products of GPT-2 take longer."""
         return machine.config.pes_per_sip * (1 if workload == "decode" else 16)
 
     def simulate(self, machine: Machine, *, workload: str = "decode", **parameters: Any) -> Row:
-        """Run one workload on one machine and return its row, with area and energy."""
         found = WORKLOADS[workload](machine, **parameters)
         shown = {name: _plain(value) for name, value in parameters.items() if name != "why"}
         row = {**shown, **machine_columns(machine.config), **energy_columns(machine.config, found), **found}
         return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the tables of the page."""
-        return design_space_report.tables(rows)
+        return report.tables(rows)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what the rows say."""
-        return design_space_report.findings(rows)
+        return report.findings(rows)
 
 
 def _plans(
@@ -174,10 +166,7 @@ def axes(
     topologies: Sequence[str],
     sips: int,
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return the axes of a grid; without topologies they are no axis.
-
-    The link of a PE's slice, and that of the PE, are widened with the slice where they have to be.
-    """
+    """Return the axes of a grid; without topologies they are no axis."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     if topologies:  # first, so that machines that differ in other parts of a row run at the same time
         found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
@@ -269,7 +258,7 @@ def gpt2_layers(
     ----------
     machine : Machine
     layer_list : str
-        As for `layers_lists.layers`: "gpt2 QKT" is one of them.
+        As for `layers.layers`: "gpt2 QKT" is one of them.
     placements : sequence of str
         Of these the fastest counts.
     tie_seed, why
@@ -326,23 +315,20 @@ def _part(
 def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: int | None) -> Ran:
     config = machine.config
     ranks = config.pes_per_sip
-    setting = gqa_run.Setting(
+    setting = Setting(
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
         head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    result = run_program(machine, lambda torch: gqa_run.start(torch, setting)(), log=log, tie_seed=tie_seed)
+    result = run_program(machine, lambda torch: start(torch, setting)(), log=log, tie_seed=tie_seed)
     return result, result.records.links
 
 
 def _product(machine: Machine, *, shape: Shape, placement: str, log: str, tie_seed: int | None) -> Ran:
-    return layers.run(machine, shape, placement, log=log, tie_seed=tie_seed)
+    return run_layer(machine, shape, placement, log=log, tie_seed=tie_seed)
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
-    """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest.
-
-    The other cubes of a SIP take no part, so the machine is simulated without them.
-    """
+    """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest."""
     if machine.config.n_sips == 1:
         return {"part": "all-reduce", LATENCY: 0.0}
     bare = machine.with_({"sip.cube_mesh": {"w": 1, "h": 1}})

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import kernbench.studies.gemm_report as report
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import Records
@@ -24,9 +25,7 @@ from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
-from kernbench.studies import gemm_report as report
-from kernbench.studies.explore import SESSION_US, fits_slice
-from kernbench.studies.study import MACHINE, Finding, Parameter, Study
+from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.plan import row_of
 from kernbench.topology import naming
@@ -60,7 +59,6 @@ class GemmStudy(Study):
     """C = A @ B on one PE."""
 
     name, title = "gemm", "GEMM on one PE"
-    method = report.METHOD
     parameters: ClassVar = {
         "shapes": Parameter([list(shape) for shape in SHAPES], "M, K, N of each product"),
         "variants": Parameter(list(STAGINGS), "stagings of the operands"),
@@ -68,8 +66,7 @@ class GemmStudy(Study):
         "dtype": Parameter("f16", "type of A, B and C"),
         "timeline": Parameter([128, 256, 128], "M, K, N of the product whose tiles are kept, if it is one of shapes"),
     }
-    columns: ClassVar = report.COLUMNS
-    charts: ClassVar = report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def check(
         self,
@@ -81,7 +78,6 @@ class GemmStudy(Study):
         dtype: str,
         timeline: Sequence[int],
     ) -> list[str]:
-        """Refuse unknown stagings and layouts, and shapes without three sizes."""
         faults = [f"variants: {v!r} is unknown; known: {', '.join(STAGINGS)}" for v in variants if v not in STAGINGS]
         faults += [f"gathers: {g!r} is unknown; known: {', '.join(GATHERS)}" for g in gathers if g not in GATHERS]
         return faults + [
@@ -100,7 +96,6 @@ class GemmStudy(Study):
         dtype: str,
         timeline: Sequence[int],
     ) -> list[Row]:
-        """Return one point for each layout, shape and staging."""
         kept = (gathers[0], *timeline, variants[0]) if gathers and variants else ()
         return [
             {MACHINE: {GATHER: gather}, "m": m, "k": k, "n": n, "staging": staging, "dtype": dtype}
@@ -111,7 +106,6 @@ class GemmStudy(Study):
         ]
 
     def work(self, machine: Machine, *, m: int, k: int, n: int, **_: Any) -> float:
-        """Return the products of a point."""
         return float(m * k * n)
 
     def simulate(
@@ -125,7 +119,6 @@ class GemmStudy(Study):
         dtype: Dtype = "f16",
         timeline: Annotated[bool, "keep what each engine did when, tile by tile"] = False,
     ) -> Row:
-        """Run one product, compare it with numpy's, and return its row."""
         result = run(machine, (m, k, n), staging, dtype=dtype)
         found = row(machine, result, (m, k, n), staging, dtype)
         return found | {"timeline": _tiles(result.records)} if timeline else found
@@ -144,7 +137,6 @@ class GemmStudy(Study):
         product(torch, m, k, n, staging, dtype)
 
     def cost(self, machine: Machine, data: bool, *, m: int, k: int, n: int, staging: str, dtype: str) -> float:
-        """Return the host time of `program` [us]: tiles, and with data the reference product."""
         itemsize = as_dtype(dtype).itemsize
         faults = fits_slice(machine, "m", m, m * k * itemsize)
         faults = faults or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
@@ -156,11 +148,9 @@ class GemmStudy(Study):
         return SESSION_US + 75 * tiles + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what limits products, what staging and layout cost, and how far the ideal is."""
         return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return one row for each product and staging, for each layout."""
         return report.tables(rows)
 
 
@@ -230,13 +220,9 @@ def _counts(records: Records) -> Row:
 
 
 def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> Row:
-    """Return the share of the composite's window that each engine was in service; for dma_in, the HBM slice.
-
-    A transfer in flight is not service: the slice's busy time is that of the whole run without the loads before the
-    composite and the host's read after it.
-    """
+    """Return the share of the composite's window that each engine was in service; for dma_in, the HBM slice."""
     hbm = machine.config.cube.hbm
-    rate = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+    rate = hbm.slice_gbs
     elsewhere = sum(int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "d2h")) / rate
     slice_ns = records.busy_by_component()[naming.hbm(*_PE)] / 1000 - elsewhere
     span = max(1, window[1] - window[0])

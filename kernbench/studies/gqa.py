@@ -10,49 +10,375 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from inspect import signature
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import ml_dtypes
 import numpy as np
 
+import kernbench.studies.gqa_report as report
 from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
-from kernbench.ccl.algorithm import plan
-from kernbench.ccl.install import load_ccl_config, names
+from kernbench.analysis.roofline import macs_per_ns
+from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm, plan
+from kernbench.ccl.algorithms import recursive_doubling
+from kernbench.ccl.group import Group, Place, by_shard
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.config.files import write_text
-from kernbench.dtypes import as_dtype
-from kernbench.errors import ArgumentError, ConfigError, KernbenchError
+from kernbench.dtypes import DType, as_dtype
+from kernbench.errors import ArgumentError, ConfigError, KernbenchError, VerificationError
+from kernbench.kernels import ring_attention
+from kernbench.kernels.attention import tiles
+from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, merged_attention
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies import gqa_report
-from kernbench.studies.explore import SESSION_US, Choices, at_most, fits_slice
-from kernbench.studies.gqa_run import (
-    GROUP,
-    HEAD_DIM,
-    KV_HEADS,
-    LAYERS,
-    PRODUCTS,
-    STREAMED,
-    Setting,
-    algorithm_of,
-    need,
-    run,
-    slice_gbs,
-    start,
-    work,
-)  # fmt: skip
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies.layers import LayersStudy
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.studies.study import (
+    LABELS,
+    MACHINE,
+    SESSION_US,
+    Choices,
+    Finding,
+    Parameter,
+    Study,
+    at_most,
+    fits_slice,
+    scaled,
+)
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
     import pandas as pd
+
+PHASES = ("prefill", "decode")
+ACROSS = ("pe", "cube")
+# Llama-3 70B, from its published configuration.
+LAYERS, HEADS, KV_HEADS, HEAD_DIM = 80, 64, 8, 128
+HIDDEN, FFN, VOCABULARY = 8192, 28672, 128256
+GROUP = HEADS // KV_HEADS
+# The linear layers: inputs and outputs of those of one layer, and of the last one.
+_LAYER = {
+    "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM), "o": (HEADS * HEAD_DIM, HIDDEN),
+    "gate and up": (HIDDEN, 2 * FFN), "down": (FFN, HIDDEN),
+}  # fmt: skip
+PRODUCTS = _LAYER | {"head": (HIDDEN, VOCABULARY)}
+TIMES = {name: LAYERS if name in _LAYER else 1 for name in PRODUCTS}  # in one step
+STREAMED = sum(TIMES[name] * k * n for name, (k, n) in PRODUCTS.items())  # weights that a step reads
+WEIGHTS = STREAMED + VOCABULARY * HIDDEN  # and the embedding, of which it reads a row for each token
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is run.
+
+    Attributes
+    ----------
+    phase : str
+        "prefill" or "decode".
+    ranks, across : int, str
+        Ranks of each lane, and their order (see `lanes`).
+    sips, cubes, pes : int
+        Devices, cubes of each, PEs of each, that take part.
+    items : int
+        Key/value heads of all sequences, for each lane.
+    group, head_dim : int
+        Query heads of a kv head, elements of a head.
+    tokens : int
+        Key/value tokens of each rank.
+    q_tokens : int, optional
+        Query tokens: by default, in prefill as many for each rank, in decode one for all. A number between the two is
+        a chunk of a prompt that sees the whole context: in prefill, of each rank; in decode, for all.
+    causal, order, ring : bool, str, bool
+        For prefill, see `ring_attention`.
+    merge : str
+        For decode: the all-reduce that merges the parts.
+    dtype : str
+        Of q, k, v and the result.
+    n_slots, slot_size : int
+        Of each queue.
+    """
+
+    phase: str
+    ranks: int
+    across: str = "pe"
+    sips: int = 1
+    cubes: int = 1
+    pes: int = 8
+    items: int = 1
+    group: int = 8
+    head_dim: int = 128
+    tokens: int = 16
+    q_tokens: int | None = None
+    causal: bool = False
+    order: str = "contiguous"
+    ring: bool = True
+    merge: str = "recursive_doubling_allreduce"
+    dtype: str = "f16"
+    n_slots: int = 4
+    slot_size: int = 4096
+
+    @property
+    def programs(self) -> int:
+        """PEs that take part."""
+        return self.sips * self.cubes * self.pes
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes side by side."""
+        return self.programs // self.ranks
+
+    @property
+    def queries(self) -> int:
+        """Query tokens that a rank has."""
+        default = self.tokens if self.phase == "prefill" else 1
+        return default if self.q_tokens is None else self.q_tokens
+
+
+def standalone(setting: Setting) -> Algorithm:
+    """Return what joins the ranks of one lane whose ranks are devices: for the mock, which has no PEs."""
+    return replace(algorithm_of(setting), mapper=by_shard)
+
+
+def algorithm_of(setting: Setting) -> Algorithm:
+    """Return what joins the ranks of a setting."""
+    mapper = lanes(setting.ranks, setting.across)
+    if setting.phase == "prefill":
+        options = {
+            "kv_heads": setting.items, "group": setting.group, "head_dim": setting.head_dim, "causal": setting.causal,
+            "order": setting.order, "ring": setting.ring, "slot_bytes": setting.slot_size, "kv_tokens": setting.tokens,
+            "grid_w": setting.ranks, "grid_h": 1,
+        }  # fmt: skip
+        name, topology = ("ring", "ring_1d") if setting.ring else ("chain", "mesh_2d_no_wrap")
+        return algorithm(
+            ring_attention.ring_attention, ring_attention.kernel_args, name=f"{name} attention", topology=topology,
+            mapper=mapper, options=options, n_slots=setting.n_slots, slot_size=setting.slot_size,
+        )  # fmt: skip
+    if setting.phase != "decode":
+        raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
+    base = resolve_algorithm_config(setting.merge)
+    own = replace(base, name=f"decode merged by {base.name}", mapper=mapper, cost=None)
+    own = replace(own, n_slots=setting.n_slots, slot_size=setting.slot_size)
+    if _in_tcm(base):
+        return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
+    return replace(own, kernel=merged_attention, kernel_args=_decode_args(base, setting))
+
+
+def _in_tcm(base: Algorithm) -> bool:
+    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
+    return base.kernel is recursive_doubling.kernel
+
+
+def _sizes(setting: Setting) -> tuple[int, ...]:
+    return setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim
+
+
+def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, ...]]:
+    """Return the arguments of `merged_attention` for the reduction `base`, told the facts that it names."""
+    width = setting.head_dim + EXTRA
+
+    def arguments(*, n_elem: int, world_size: int, **facts: Any) -> tuple[Any, ...]:
+        rows = setting.items * setting.queries * setting.group
+        inner = base.kernel_args(n_elem=rows * width, world_size=world_size, op=merge, row=width, **facts)
+        return *_sizes(setting), base.kernel, inner
+
+    arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]
+    return arguments
+
+
+def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
+    """Run a setting, with data compared with numpy in f64; return what happened."""
+    return run_program(machine, lambda torch: start(torch, setting)(), data=data, log=log)
+
+
+def start(torch: RuntimeContext, setting: Setting) -> Callable[[], None]:
+    """Queue a setting; what is returned waits for the result and checks it."""
+    dtype = as_dtype(setting.dtype)
+    given = _values(setting, dtype) if torch.engine.data else None
+    tensors = [_tensors(torch, setting, dtype, sip, given) for sip in range(setting.sips)]
+    plan = torch.collective(tensors, algorithm_of(setting), name=setting.phase)
+
+    def finish() -> None:
+        torch.ahbm.synchronize()
+        if given is not None:
+            out = np.stack([own[-1].numpy() for own in tensors])
+            torch.checks += 1
+            check(setting, plan, given, out)
+
+    return finish
+
+
+def _tensors(
+    torch: RuntimeContext, setting: Setting, dtype: DType, sip: int, given: tuple[np.ndarray, ...] | None
+) -> list[Tensor]:
+    """Return q, k, v, part (where parts are merged in memory), and out of one device, a row for each PE."""
+    dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=setting.cubes, num_pes=setting.pes)
+    shapes = _shapes(setting)
+    where: Row = {"dp": dp, "device": f"ahbm:{sip}"}
+    found = [
+        torch.tensor(given[i][sip], dtype=dtype, name=name, **where)
+        if given is not None
+        else torch.empty(shapes[name], dtype=dtype, name=name, **where)
+        for i, name in enumerate("qkv")
+    ]
+    if setting.phase == "decode" and not _in_tcm(resolve_algorithm_config(setting.merge)):
+        part = (*shapes["q"][:-1], setting.head_dim + EXTRA)
+        found.append(torch.empty(part, dtype=torch.float32, name="part", **where))
+    return [*found, torch.empty(shapes["q"], dtype=dtype, name="out", **where)]
+
+
+def _shapes(setting: Setting) -> dict[str, tuple[int, ...]]:
+    here = (setting.cubes * setting.pes, setting.items)
+    kv = (*here, setting.tokens, setting.head_dim)
+    return {"q": (*here, setting.queries, setting.group, setting.head_dim), "k": kv, "v": kv}
+
+
+def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
+    """Return q, k and v of all devices; in decode a lane's ranks have one q, told apart when the plan is known."""
+    rng = np.random.default_rng([setting.ranks, setting.tokens, setting.group])
+    shapes = _shapes(setting)
+    q, k, v = (
+        rng.standard_normal((setting.sips, *shapes[name])).astype(np.float32).astype(dtype.numpy) for name in "qkv"
+    )
+    if setting.phase == "decode":
+        q[...] = q[:1, :1]  # one query for all: lanes differ by their keys
+    return q, k, v
+
+
+def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.ndarray) -> None:
+    """Compare what the ranks wrote with numpy in f64."""
+    q, k, v = (x.astype(np.float64) for x in given)
+    rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
+    for subgroup in plan.subgroups:
+        at = [divmod(rows[place], setting.cubes * setting.pes) for place in subgroup.places]
+        order = np.concatenate([_positions(setting, rank) for rank in range(setting.ranks)])
+        keys, values = (np.concatenate([x[i] for i in at], axis=1)[:, np.argsort(order)] for x in (k, v))
+        for rank, i in enumerate(at):
+            seen = _positions(setting, rank) if setting.causal and setting.phase == "prefill" else None
+            _compare(setting, q[i], keys, values, seen, out[i])
+
+
+def _positions(setting: Setting, rank: int) -> np.ndarray:
+    order = setting.order if setting.phase == "prefill" else "contiguous"
+    spans = ring_attention.tokens_of(order, rank, setting.ranks, setting.tokens)
+    return np.concatenate([span.first + span.step * np.arange(span.size) for span in spans])
+
+
+def _compare(
+    setting: Setting, q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray | None, got: np.ndarray
+) -> None:
+    """Check one rank: q [items, tokens, group, d], k and v [items, all tokens, d]."""
+    items, queries, group, width = q.shape
+    rows, keys = q.reshape(items, -1, width), k.swapaxes(1, 2)  # as matrices: einsum over them takes 50 times as long
+    scores = (rows @ keys).reshape(items, queries, group, -1) / np.sqrt(setting.head_dim)
+    if seen is not None:
+        hidden = np.arange(k.shape[1])[None, :] > seen[:, None]
+        scores = np.where(hidden[None, :, None, :], -np.inf, scores)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    want = ((p / p.sum(-1, keepdims=True)).reshape(items, queries * group, -1) @ v).reshape(q.shape)
+    unit = float(ml_dtypes.finfo(got.dtype).eps) / 2  # type: ignore[no-untyped-call]
+    lost = (setting.head_dim + 4) * 2.0**-24 * (abs(rows) @ abs(keys)).max()
+    allowed = unit * abs(want) + abs(v).max() * (unit + 2 * lost / np.sqrt(setting.head_dim) + 2.0**-20)
+    error = abs(got.astype(np.float64) - want)
+    if not (error <= allowed).all():
+        raise VerificationError(
+            f"{setting.phase} over {setting.ranks} ranks: {int((~(error <= allowed)).sum())} of {error.size} elements "
+            f"are further off numpy's f64 than allowed; the worst by {np.nanmax(error):.3g}"
+        )
+
+
+def lanes(ranks: int, across: str) -> Mapper:
+    """Return a mapper that makes lanes of `ranks` of the PEs that hold a shard, as many from each SIP."""
+    if across not in ACROSS:
+        raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
+
+    def mapper(group: Group) -> list[tuple[Place, ...]]:
+        sips = len(group.shards)
+        if ranks % sips or len(group.shards[0]) * sips % ranks:
+            raise ArgumentError(
+                f"ranks = {ranks}: {sips} SIPs with {len(group.shards[0])} PEs that hold shards each; expected a "
+                "multiple of the SIPs and a divisor of the PEs"
+            )
+        parts, each = [], ranks // sips
+        for places in group.shards:
+            pes = max(p[2] for p in places) + 1
+            order = sorted(places, key=lambda p: _along(p, group.cube_columns, pes))
+            order = sorted(order, key=lambda p: p[2]) if across == "cube" else order
+            parts.append([order[at : at + each] for at in range(0, len(order), each)])
+        return [tuple(place for part in lane for place in part) for lane in zip(*parts, strict=True)]
+
+    return mapper
+
+
+def _along(place: Place, columns: int, pes: int) -> tuple[int, int, bool, int]:
+    """Return where a PE comes: cubes row by row, back and forth; in a cube NW, NE, then SE, SW."""
+    row, column = divmod(place[1], columns)
+    lower = place[2] >= pes // 2
+    return row, columns - 1 - column if row % 2 else column, lower, -place[2] if lower else place[2]
+
+
+def memory(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> tuple[Row, str]:
+    """Return what the whole model needs of HBM, given the elements of a layer's keys, and why it does not fit."""
+    item = as_dtype(dtype).itemsize
+    room = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip * sips
+    weights, kv = WEIGHTS * item, 2 * LAYERS * kv_elements * item
+    found = {"weights_bytes": weights, "kv_model_bytes": kv, "hbm_bytes": room}
+    if weights + kv <= room:
+        return found, ""
+    return found, f"infeasible: {weights:,} B of weights and {kv:,} B of keys and values, HBM has {room:,} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Counts of one setting, of all PEs together; bounds of the busiest PE [ns]."""
+
+    flops: int
+    kv_bytes: int
+    hbm_ns: float
+    matrix_ns: float
+    vector_ns: float
+    useful: float
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds by name."""
+        return {"HBM": self.hbm_ns, "matrix engine": self.matrix_ns, "vector engine": self.vector_ns}
+
+
+def work(config: MachineConfig, setting: Setting) -> Work:
+    """Return the counts of a setting."""
+    pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
+    lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
+    queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
+    pairs = queries * (context + 1) // 2 if setting.causal else queries * context
+    macs = 2 * lanes * pairs * setting.group * setting.head_dim
+    tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
+    rows, kv = q * setting.group, min(kv, setting.tokens)
+    whole = (
+        cuts(kv, tile.m) * cuts(setting.head_dim, tile.k) * cuts(rows, tile.n)
+        + cuts(rows, tile.m) * cuts(kv, tile.k) * cuts(setting.head_dim, tile.n)
+    ) * (tile.m * tile.k * tile.n)
+    useful = 2 * rows * kv * setting.head_dim / whole
+    scores = lanes * pairs * setting.group / setting.programs
+    # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
+    cycles = scores * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
+    kv_bytes = 2 * lanes * context * setting.head_dim * item
+    return Work(
+        flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
+        matrix_ns=macs / useful / macs_per_ns(config, setting.dtype) / setting.programs,
+        vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful,
+    )  # fmt: skip
+
 
 # Scores of a run whose log is kept. A prompt of 131,072 tokens has 69 billion, in 144 million commands of 0.8 KB each.
 LOGGED = 1 << 31
@@ -77,55 +403,30 @@ PATH = {
 class Point:
     """One run: a phase of a model's attention on part of a machine. By default the model is Llama-3 70B.
 
-    Attributes
-    ----------
-    phase : str
-        "prefill", "decode", or "linear": a linear layer of Llama-3 70B for one token of each sequence, on a whole SIP.
-    product : str
-        Of "linear": which one, a key of `gqa_run.PRODUCTS`.
-    context, batch : int
-        Tokens of each sequence, and sequences.
-    sips : int
-        Devices.
-    cubes, pes_per_cube : int or None
-        Cubes of each device, and PEs of each cube; None: all.
-    query_heads : int
-        Of an item: the whole group of a kv head, or fewer, whose keys and values are then stored once for each part.
-    span : bool
-        Whether a lane has ranks on every SIP; else each SIP has its items, and one SIP is run for all.
-    lane_of : int
-        In prefill: how many equal lanes one stands for; that one is run.
-    queries : int or None
-        Query tokens of each sequence; by default all (prefill) or one (decode).
-    across, causal, order, ring, merge, dtype
-        As in `gqa_run.Setting`.
-    kv_heads, group, head_dim : int
-        Of the model: kv heads, query heads of each, elements of a head.
-    data : bool
-        Whether values are computed, and the result compared with numpy.
+    `across`, `causal`, `order`, `ring`, `merge` and `dtype` are as in `Setting`.
     """
 
-    phase: str = "decode"
-    context: int = 8192
-    batch: int = 1
+    phase: str = "decode"  # or "prefill", or "linear": a layer of Llama-3 70B for a token of each sequence, on a SIP
+    context: int = 8192  # tokens of each sequence
+    batch: int = 1  # sequences
     sips: int = 1
-    cubes: int | None = None
-    query_heads: int = GROUP
-    span: bool = False
-    lane_of: int = 1
-    queries: int | None = None
+    cubes: int | None = None  # of each SIP; None: all
+    query_heads: int = GROUP  # of an item: the whole group of a kv head, or fewer; K/V are stored once for each part
+    span: bool = False  # a lane has ranks on every SIP; otherwise each SIP has its items, and one is run for all
+    lane_of: int = 1  # in prefill: how many equal lanes one stands for; that one is run
+    queries: int | None = None  # query tokens of each sequence; None: all (prefill) or one (decode)
     across: str = "pe"
     causal: bool = False
     order: str = "contiguous"
     ring: bool = True
     merge: str = _MERGE
     dtype: str = "f16"
-    pes_per_cube: int | None = None
-    kv_heads: int = KV_HEADS
-    group: int = GROUP
+    pes_per_cube: int | None = None  # None: all
+    kv_heads: int = KV_HEADS  # of the model
+    group: int = GROUP  # query heads of a kv head
     head_dim: int = HEAD_DIM
-    data: bool = False
-    product: str = ""
+    data: bool = False  # compute values, and compare the result with numpy
+    product: str = ""  # of "linear": a key of `PRODUCTS`
 
     @property
     def layer(self) -> dict[str, Any]:
@@ -139,13 +440,7 @@ class Point:
         return {"m": self.batch, "n": n, "k": k, "placement": "columns", "dtype": self.dtype}
 
     def setting(self, config: MachineConfig) -> Setting:
-        """Return what is run on a machine.
-
-        Raises
-        ------
-        ArgumentError
-            If items or tokens cannot be dealt out evenly.
-        """
+        """Return what is run on a machine."""
         cubes, pes = self.cubes or config.cubes_per_sip, self.pes_per_cube or config.pes_per_cube
         items = self.batch * self.kv_heads * (self.group // self.query_heads)
         programs = self.sips * cubes * pes
@@ -178,38 +473,33 @@ PANELS = {
     "single_user_prefill": replace(_SINGLE, phase="prefill"), "multi_user_prefill": replace(_MULTI, phase="prefill"),
     "single_user_decode": _SINGLE, "multi_user_decode": _MULTI,
 }  # fmt: skip
-PANEL_FILE, PANEL_VERSION = "sweep.json", 1
-PANEL_CONFIG = {
+PANEL_FILE = "sweep.json"
+_PANEL_CONFIG = {
     "S_q_prefill": 16, "S_kv_per_rank": 16, "h_q": 1, "h_kv": 1, "d_head": 64, "n_ranks_single_user": 8,
     "n_ranks_multi_user": 4,
 }  # fmt: skip
 
 
-def halves(config: MachineConfig) -> dict[str, dict[str, Any]]:
-    """Return for each part of a machine what makes it half as fast, and nothing else."""
-    cube, pe = config.cube, config.cube.pe
-    return {
-        "HBM": {
-            "cube.hbm.channel_bw_gbs": cube.hbm.channel_bw_gbs / 2,
-            "cube.hbm.bw_gbs": cube.hbm.bw_gbs / 2,
-        },
-        "matrix engine": {"cube.pe.pe_gemm.clock_ghz": pe.pe_gemm.clock_ghz / 2},
-        "vector engine": {"cube.pe.pe_math.clock_ghz": pe.pe_math.clock_ghz / 2},
-        "command issue": {"cube.pe.pe_cpu.command_ns": pe.pe_cpu.command_ns * 2},
-        "links between PEs": {
-            "cube.noc.link_bw_gbs": cube.noc.link_bw_gbs / 2,
-            "cube.noc.router.overhead_ns": cube.noc.router.overhead_ns * 2,
-            "cube.ucie.bw_gbs": cube.ucie.bw_gbs / 2,
-            "cube.ucie.port_ns": cube.ucie.port_ns * 2,
-        },
-    }
+# What makes each part of a machine half as fast, and nothing else: factors of fields of the machine file.
+HALVES: dict[str, dict[str, float]] = {
+    "HBM": {"cube.hbm.channel_bw_gbs": 0.5, "cube.hbm.bw_gbs": 0.5},
+    "matrix engine": {"cube.pe.pe_gemm.clock_ghz": 0.5},
+    "vector engine": {"cube.pe.pe_math.clock_ghz": 0.5},
+    "command issue": {"cube.pe.pe_cpu.command_ns": 2},
+    "links between PEs": {
+        "cube.noc.link_bw_gbs": 0.5, "cube.noc.router.overhead_ns": 2, "cube.ucie.bw_gbs": 0.5, "cube.ucie.port_ns": 2,
+    },
+}  # fmt: skip
+
+
+def _merges(_: Machine) -> list[str]:
+    return sorted(names(load_ccl_config(), "all_reduce", "rank"), key=lambda name: name != _MERGE)
 
 
 class GqaStudy(Study):
     """Attention of Llama-3 70B over PEs, cubes and SIPs."""
 
     name, title = "gqa", "Attention of Llama-3 70B"
-    method = gqa_report.METHOD
     parameters: ClassVar = {
         "contexts": Parameter([256, 512], "contexts of one decode step", "tokens"),
         "batches": Parameter([[256, 4], [131072, 64]], "context and sequences, for decode"),
@@ -231,28 +521,26 @@ class GqaStudy(Study):
         "cubes": Parameter(2, "cubes of a SIP"),
         "dtype": Parameter("f16", "type of q, k, v and the result"),
     }
-    columns = gqa_report.COLUMNS
-    charts = gqa_report.CHARTS
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
     def points(self, machine: Machine, *, halvings: Sequence[Sequence[Any]], **parameters: Any) -> list[Row]:
-        """Return the points of all series; of a halving, one for each part of the machine and one without a change."""
         series = _series(**parameters)
         config, found = machine.config, []
         if config.cubes_per_sip >= 4 and config.pes_per_cube >= 8:
-            found += [{"labels": {"series": "panel", "panel": n}, **asdict(point)} for n, point in PANELS.items()]
+            found += [{LABELS: {"series": "panel", "panel": n}, **asdict(point)} for n, point in PANELS.items()]
         for name, point in series:
-            more = {"machine": {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
-            found.append({"labels": {"series": name}, **more, **asdict(point)})
+            more = {MACHINE: {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
+            found.append({LABELS: {"series": name}, **more, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
-            for part, change in {"": {}, **halves(config)}.items():
-                found.append({"labels": {"series": "halving", "part": part}, "machine": change, **asdict(point)})
+            for part in ("", *HALVES):
+                change = scaled(config, HALVES.get(part, {}))
+                found.append({LABELS: {"series": "halving", "part": part}, MACHINE: change, **asdict(point)})
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        """Refuse points that cannot be dealt out to ranks, and unknown merges."""
         faults = []
         for point in self.points(machine, **parameters):
-            asked = _asked(point)
+            asked = Point(**{name: value for name, value in point.items() if name not in (MACHINE, LABELS)})
             try:
                 _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
             except KernbenchError as error:
@@ -260,11 +548,9 @@ class GqaStudy(Study):
         return list(dict.fromkeys(faults))
 
     def fields(self) -> dict[str, inspect.Parameter]:
-        """Return the fields of a `Point`."""
         return dict(inspect.signature(Point).parameters)
 
     def work(self, machine: Machine, **point: Any) -> float:
-        """Return the commands of a point, roughly: those of its programs, and those of its scores."""
         asked = Point(**point)
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
@@ -272,29 +558,25 @@ class GqaStudy(Study):
         return 50_000 * setting.programs + _scores(machine.config, setting)
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
-        """Run one point and return its row; one that does not fit in HBM says so, and has its bounds only.
-
-        A point of more than `TRACED` scores (query heads x query tokens x tokens that they see) has no critical path,
-        and one of more than `LOGGED` only its makespan.
-        """
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
         counted, scores = work(config, setting), _scores(config, setting)
-        held = need(
+        bounds = counted.bounds
+        held, left_out = memory(
             config, asked.sips, asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies, asked.dtype
         )
         row: Row = {name: value for name, value in asdict(asked).items() if name not in _NOT_SHOWN}
         row |= {
             "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "lanes": setting.n_lanes,
-            "items": setting.items, "tokens": setting.tokens, "pes": setting.programs, "weights_bytes": held.weights,
-            "kv_model_bytes": held.kv, "hbm_bytes": held.room, "flops": counted.flops, "kv_bytes": counted.kv_bytes,
-            "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns, "vector_ns": counted.vector_ns,
-            "bound_ns": counted.bound_ns, "limiter": counted.limiter, "useful": counted.useful, "scores": scores,
-            "left_out": held.obstacle,
+            "items": setting.items, "tokens": setting.tokens, "pes": setting.programs, **held, "flops": counted.flops,
+            "kv_bytes": counted.kv_bytes, "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns,
+            "vector_ns": counted.vector_ns, "bound_ns": max(bounds.values()),
+            "limiter": max(bounds, key=bounds.__getitem__), "useful": counted.useful, "scores": scores,
+            "left_out": left_out,
         }  # fmt: skip
-        if not held.obstacle:
+        if not left_out:
             log = "off" if scores > LOGGED else "operation" if scores > TRACED else "tile"
             result = run(machine, setting, data=asked.data, log=log)
             row |= {"makespan_ns": _makespan_ns(result)} | (measured(result) if log != "off" else {})
@@ -319,7 +601,7 @@ class GqaStudy(Study):
         causal: Annotated[bool, "prefill: a token sees those up to its own"] = True,
         order: Annotated[Literal["zigzag", "striped", "contiguous"], "prefill: tokens of a rank"] = "zigzag",
         ring: Annotated[bool, "prefill: K and V go round; else along an open chain"] = True,
-        merge: Annotated[str, "decode: what merges the parts", Choices(lambda _: _merges())] = _MERGE,
+        merge: Annotated[str, "decode: what merges the parts", Choices(_merges)] = _MERGE,
         dtype: Annotated[Literal["f16", "bf16"], "of q, k, v and the result"] = "f16",
     ) -> str:
         """Attention with keys and values spread over ranks, from q, k, v in HBM to the result there."""
@@ -333,7 +615,6 @@ class GqaStudy(Study):
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
 
     def cost(self, machine: Machine, data: bool, **values: Any) -> float:
-        """Return the host time of `program` [us]: programs, tiles of keys by queries, and with data the reference."""
         setting = _explored(**values)
         itemsize, prefill = as_dtype(setting.dtype).itemsize, setting.phase == "prefill"
         faults = at_most(machine, cubes=setting.cubes, pes=setting.pes)
@@ -358,19 +639,17 @@ class GqaStudy(Study):
         return SESSION_US + setting.programs * (each + (2e-4 * macs if data else 0.0))
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the tables of the page."""
-        return gqa_report.tables(rows)
+        return report.tables(rows, steps(rows))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what the rows say."""
-        return gqa_report.findings(rows)
+        return report.findings(rows, steps(rows))
 
 
 def _linear(machine: Machine, asked: Point) -> Row:
     """Return the row of a linear layer, with the time of its weights over the bandwidth of HBM."""
     config = machine.config
     row = LayersStudy().simulate(machine, **asked.layer)
-    weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / (slice_gbs(config) * config.pes_per_sip)
+    weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / (config.cube.hbm.slice_gbs * config.pes_per_sip)
     found: Row = {"phase": asked.phase, "product": asked.product, "batch": asked.batch, "sips": 1}
     found |= {"shape": row["shape"], "weights_ns": weights_ns, "bound_ns": max(weights_ns, row["bound_ns"])}
     if row["left_out"]:
@@ -380,21 +659,11 @@ def _linear(machine: Machine, asked: Point) -> Row:
 
 
 def _series(
-    *,
-    contexts: Sequence[int],
-    batches: Sequence[Sequence[int]],
-    scaling: Sequence[Sequence[int]],
-    merges: Sequence[str],
-    query_heads: Sequence[Sequence[int]],
-    prompts: Sequence[Sequence[Any]],
-    chunks: Sequence[int],
-    linear: Sequence[int],
-    products: Sequence[str],
-    context: int,
-    batch: int,
-    cubes: int,
+    *, contexts: Sequence[int], batches: Sequence[Sequence[int]], scaling: Sequence[Sequence[int]],
+    merges: Sequence[str], query_heads: Sequence[Sequence[int]], prompts: Sequence[Sequence[Any]],
+    chunks: Sequence[int], linear: Sequence[int], products: Sequence[str], context: int, batch: int, cubes: int,
     dtype: str,
-) -> list[tuple[str, Point]]:
+) -> list[tuple[str, Point]]:  # fmt: skip
     """Return the points of the parameters of the study, each with its series."""
     decode = Point("decode", context, batch, cubes=cubes, dtype=dtype)
     lane = replace(decode, phase="prefill", lane_of=KV_HEADS * batch)
@@ -411,10 +680,7 @@ def _series(
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
-    """Return the first point of each (phase, context) that is run as a whole: no chunk.
-
-    Of prompts, the order of tokens that gives every rank the same work.
-    """
+    """Return the first point of each (phase, context) that is run as a whole: no chunk."""
     found = []
     for phase, context in wanted:
         fits = [p for p in points if (p.phase, p.context, p.queries) == (phase, context, None)]
@@ -423,10 +689,6 @@ def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
             raise ArgumentError(f"halvings: no point of {phase} with {context} tokens; known: the study's other points")
         found.append(fits[0])
     return found
-
-
-def _asked(point: Mapping[str, Any]) -> Point:
-    return Point(**{name: value for name, value in point.items() if name not in ("machine", "labels")})
 
 
 def _scores(config: MachineConfig, setting: Setting) -> int:
@@ -445,16 +707,12 @@ def measured(result: Result) -> Row:
     records, window = all_rows.where(~tiled), (launch.start_ps, launch.end_ps)
     parts = overlap(records, window)
     return {
-        "makespan_ns": _makespan_ns(result),
-        "work_ns": parts.work_ns,
-        "hidden_ns": parts.hidden_ns,
-        "exposed_ns": parts.exposed_ns,
-        "idle_ns": parts.idle_ns,
-        **breakdown(records, window=window).columns(),
-        **counts(records.commands),
+        "makespan_ns": _makespan_ns(result), "work_ns": parts.work_ns, "hidden_ns": parts.hidden_ns,
+        "exposed_ns": parts.exposed_ns, "idle_ns": parts.idle_ns,
+        **breakdown(records, window=window).columns(), **counts(records.commands),
         "sent_bytes": int(records.of_kind("send").nbytes.sum()),
         "dma_bytes": int(records.of_kind("load", "store").nbytes.sum()),
-    }
+    }  # fmt: skip
 
 
 _TILED = ("gemm", "fetch", "store_tcm")  # kinds of rows that only a log of tiles has
@@ -473,7 +731,7 @@ def _path(result: Result) -> Row:
 
 def _rates(config: MachineConfig, row: Row) -> Row:
     """Return tokens per second and SIP of decode: as HBM would allow without and with weights, and as simulated."""
-    weights_ns = STREAMED * 2 / (slice_gbs(config) * config.pes_per_sip * row["sips"])
+    weights_ns = STREAMED * 2 / (config.cube.hbm.slice_gbs * config.pes_per_sip * row["sips"])
     bound = LAYERS * row["hbm_ns"]
     times = {"bound": bound, "bound_with_weights": bound + weights_ns}
     out: Row = {}
@@ -510,19 +768,27 @@ def write_panels(rows: Sequence[Row], folder: Path) -> Path:
         if row.get("panel")
     ]
     content = {
-        "version": PANEL_VERSION, "validation_scale": True, "panels": [row["panel"] for row in found],
-        "config": PANEL_CONFIG, "rows": found,
+        "version": 1, "validation_scale": True, "panels": [row["panel"] for row in found],
+        "config": _PANEL_CONFIG, "rows": found,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     return write_text(folder / PANEL_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def _merges() -> list[str]:
-    known = names(load_ccl_config(), "all_reduce", "rank")
-    return sorted(known, key=lambda name: name != _MERGE)
 
 
 def _explored(phase: str, *, causal: bool, order: str, **values: Any) -> Setting:
     """Return what the explorer's form asks for: decode has no mask and no order of tokens."""
     prefill = phase == "prefill"
     return Setting(phase, causal=causal and prefill, order=order if prefill else "contiguous", **values)
+
+
+def steps(rows: Sequence[Row]) -> list[Row]:
+    """Return the decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
+    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in report.simulated(rows, "linear")}
+    found: list[Row] = []
+    for row in report.simulated(rows, "decode context", "decode batch"):
+        linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
+        if row["sips"] == 1 and len(linear) == len(PRODUCTS):
+            step_ns = LAYERS * row["makespan_ns"] + sum(linear)
+            rate = round(row["batch"] * 1e9 / step_ns, 1)
+            found.append({**row, "linear_share": sum(linear) / step_ns, report.WITH_LINEAR: rate})
+    return found

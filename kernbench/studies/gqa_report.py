@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.roofline import macs_per_ns
-from kernbench.studies.gqa_run import GROUP, LAYERS, PRODUCTS, TIMES, slice_gbs
 from kernbench.studies.study import Finding
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
@@ -147,7 +146,7 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
     import pandas as pd
 
     alt = kinds.altair()
-    peak, gbs = 2 * macs_per_ns(machine.config, "f16"), slice_gbs(machine.config)
+    peak, gbs = 2 * macs_per_ns(machine.config, "f16"), machine.config.cube.hbm.slice_gbs
     shown = []
     for row in rows:
         flops, nbytes = row["flops"] / row["pes"], row["dma_bytes"] / row["pes"]
@@ -200,7 +199,7 @@ def _sequences(row: Row) -> str:
 
 
 def _heads(row: Row) -> str:
-    copies, sips = GROUP // row["query_heads"], row["sips"]
+    copies, sips = row["group"] // row["query_heads"], row["sips"]
     stored = "K/V stored once" if copies == 1 else f"{copies} copies of K/V"
     return f"{sips} SIP{'s' * (sips > 1)}, {stored}, tokens over {row['ranks']} PEs"
 
@@ -305,25 +304,12 @@ def slowdowns(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def steps(rows: Sequence[Row]) -> list[Row]:
-    """Return the decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
-    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in simulated(rows, "linear")}
-    found: list[Row] = []
-    for row in simulated(rows, "decode context", "decode batch"):
-        linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
-        if row["sips"] == 1 and len(linear) == len(PRODUCTS):
-            step_ns = LAYERS * row["makespan_ns"] + sum(linear)
-            rate = round(row["batch"] * 1e9 / step_ns, 1)
-            found.append({**row, "linear_share": sum(linear) / step_ns, WITH_LINEAR: rate})
-    return found
-
-
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row], steps: Sequence[Row]) -> dict[str, pd.DataFrame]:
     """Return tokens per second of decode, the commands of the panels, and what was not simulated."""
     import pandas as pd
 
     rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
-    whole = {(row["context"], row["batch"]): row for row in steps(rows)}
+    whole = {(row["context"], row["batch"]): row for row in steps}
     decode = [
         whole.get((row["context"], row["batch"]), row)
         for row in rows
@@ -345,12 +331,12 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     }
 
 
-def findings(rows: Sequence[Row]) -> list[Finding]:
+def findings(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
     """Return what the rows say."""
     return [
         *_limits(rows),
         *_context(rows),
-        *_linear(rows),
+        *_linear(rows, steps),
         *_orders(rows),
         *_chunks(rows),
         *_merges(rows),
@@ -395,9 +381,9 @@ def _context(rows: Sequence[Row]) -> list[Finding]:
     return [Finding(text, "gqa_latency_by_context", 8)]
 
 
-def _linear(rows: Sequence[Row]) -> list[Finding]:
+def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
     """Compare the fewest and the most sequences whose whole step was simulated, at the shortest context of these."""
-    runs = sorted(steps(rows), key=lambda row: (row["batch"], row["context"]))
+    runs = sorted(steps, key=lambda row: (row["batch"], row["context"]))
     if not runs:
         return []
     few = runs[0]

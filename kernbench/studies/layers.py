@@ -16,59 +16,320 @@ An operand may be stored transposed, A as [k, m], B as [n, k]: each PE holds the
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+import kernbench.studies.layers_report as report
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result, span
 from kernbench.analysis.roofline import macs_per_ns
 from kernbench.analysis.utilization import hottest, pe_window, shares
 from kernbench.analysis.why import blame
+from kernbench.components.builtin.pe_scheduler import cuts
+from kernbench.config import MachineConfig
 from kernbench.dtypes import as_dtype
-from kernbench.errors import ConfigError, VerificationError
+from kernbench.errors import ArgumentError, ConfigError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.kernels.sharded_gemm import (
+    column_blocks,
     columns_gemm,
+    fitting,
     grid_gemm,
     rows_gemm,
     split_k_gemm,
     sum_in_cubes,
     sum_over_cubes,
 )
+from kernbench.policy.address.allocator import AddressConfig
+from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine.op_log import link_table
-from kernbench.studies import layers_report as report
-from kernbench.studies.explore import SESSION_US
-from kernbench.studies.layers_lists import Layer, select
-from kernbench.studies.layers_work import (
-    LINK_KINDS,
-    PLACEMENTS,
-    SPLIT_K,
-    VISIBLE,
-    Shape,
-    Work,
-    operands,
-    partial_sums,
-    parts,
-    room,
-    spans,
-    stored_result,
-    work,
-)
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
 from kernbench.sweeps.cost import activity
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.units import FLIT_BYTES
+from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.runtime_api.context import RuntimeContext
+
+LISTS = {
+    "deepbench": "deepbench_gemm_inference_device.csv",
+    "gpt2": "scalesim_gemm_gpt2.csv",
+    "vit-s": "scalesim_gemm_vit_s.csv",
+    "llama3-70b": "llama3_70b_gemms.csv",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One product C[m, n] = A[m, k] B[k, n] of a list."""
+
+    list: str
+    name: str
+    m: int
+    n: int
+    k: int
+    tp: int = 1
+
+    @property
+    def label(self) -> str:
+        """Return the name as figures print it."""
+        return f"{self.list} {self.name}".strip()
+
+
+def layers(name: str) -> list[Layer]:
+    """Return the layers of a list, in its order.
+
+    Parameters
+    ----------
+    name : str
+        "deepbench" (its inference set for devices), "gpt2", "vit-s" or "llama3-70b", and words that a layer's name
+        must have: "llama3-70b tp8 m128" is one SIP of 8 with 128 tokens in flight, "vit-s L0" one layer.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such list, or no such layer in it.
+
+    Examples
+    --------
+    >>> layers("gpt2")[0]
+    Layer(list='gpt2', name='QKT', m=1024, n=1024, k=64, tp=1)
+    """
+    title, *narrowed = name.split()
+    if title not in LISTS:
+        raise ArgumentError(f"layer list {title!r} is unknown; known: {', '.join(LISTS)}")
+    found = [_layer(title, row) for row in _rows(LISTS[title])]
+    found = [layer for layer in found if set(narrowed) <= set(layer.name.split())]
+    if not found:
+        raise ArgumentError(f"layer list {name!r} has no layer: leave out {' or '.join(narrowed)}")
+    return found
+
+
+def select(names: Sequence[str]) -> list[Layer]:
+    """Return the layers of several lists, as for `layers`, none twice."""
+    return list(dict.fromkeys(layer for name in names for layer in layers(name)))
+
+
+def source(name: str) -> str:
+    """Return where a list is from, as its file says."""
+    lines = _text(LISTS[name]).splitlines()
+    return " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+
+
+def _layer(name: str, row: dict[str, str]) -> Layer:
+    m, n, k, tp = int(row["m"]), int(row["n"]), int(row["k"]), int(row.get("tp", 1))
+    title = row.get("layer") or f"{m}x{k}x{n}"
+    if "gemm" in row:
+        title = f"{row['gemm'].removesuffix('_proj')} tp{tp} m{m}"
+    return Layer(name, title, m, n, k, tp)
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(line for line in _text(file).splitlines() if not line.startswith("#")))
+
+
+def _text(file: str) -> str:
+    return (files("kernbench.studies") / "data" / file).read_text(encoding="utf-8")
+
+
+_ROWS = DPPolicy(cube="row_wise", pe="row_wise")
+_COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
+_GRID = DPPolicy(cube="column_wise", pe="row_wise")
+
+SPLIT_K = "split-K"
+# Where A, B and C are. C of split-K is a column of its elements, row after row.
+PLACEMENTS = {
+    "rows": (_ROWS, _COLUMNS, _ROWS),
+    "columns": (_ROWS, _COLUMNS, _COLUMNS),
+    "2-D": (_ROWS, _COLUMNS, _GRID),
+    SPLIT_K: (_COLUMNS, _ROWS, _ROWS),
+}
+TRANSPOSED = {_ROWS: _COLUMNS, _COLUMNS: _ROWS}  # where an operand is that is stored transposed, for the same elements
+PART_BYTES = 4  # of an element of a partial sum
+
+# Kinds of links by column: what reasons of a run call them.
+LINK_KINDS = {
+    "mesh": "mesh link", "ucie": "UCIe link", "ucie_port": "link of a UCIe port", "pe_dma": "link of PE_DMA",
+    "hbm": "link of an HBM slice",
+}  # fmt: skip
+VISIBLE = 0.01  # share of the time from which a link is kept for pictures
+
+Shape = tuple[int, int, int]  # m, n, k
+Size = tuple[int, int]
+Span = tuple[int, int]  # start, size
+Part = tuple[int, list[int]]  # rows of C, and the widths of its blocks of columns
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Counts of one product in one placement."""
+
+    tiles: int
+    busiest_tiles: int
+    pes: int
+    remote_bytes: int
+    busiest_remote_bytes: int
+    slice_bytes: int
+    issued: float
+    bound_ns: float
+    limiter: str
+
+
+def spans(n: int, config: MachineConfig) -> list[Span]:
+    """Return the part of `n` of every PE of a SIP, cut over cubes and then over the PEs of each."""
+    return [
+        (start + inner, size)
+        for cube in range(config.cubes_per_sip)
+        for start, part in [chunk(n, config.cubes_per_sip, cube)]
+        for inner, size in [chunk(part, config.pes_per_cube, pe) for pe in range(config.pes_per_cube)]
+    ]
+
+
+def room(config: MachineConfig) -> int:
+    """Return the bytes of TCM for one operand: A, and two blocks of B."""
+    return AddressConfig.of(config).heap_bytes // 3
+
+
+def parts(
+    placement: str, m: int, n: int, k: int, config: MachineConfig, itemsize: int = 2, trans_b: bool = False
+) -> list[Part]:
+    """Return what every PE computes; in split-K, of the sum over its part of K."""
+    columns, fits = [size for _, size in spans(n, config)], fitting(k, itemsize, room(config))
+
+    def read(widths: list[int]) -> list[int]:
+        return [width for _, width, _ in column_blocks(widths, fits, trans_b)]
+
+    if placement == SPLIT_K:
+        return [(m if size else 0, [n]) for _, size in spans(k, config)]
+    if placement == "columns":
+        return [(m, read([size])) for size in columns]
+    if placement == "rows":
+        blocks = read(columns)
+        return [(size, blocks) for _, size in spans(m, config)]
+    pes = config.pes_per_cube
+    rows = [chunk(m, pes, pe)[1] for pe in range(pes)]
+    cubes = [read(columns[at : at + pes]) for at in range(0, len(columns), pes)]
+    return [(rows[i % pes], cubes[i // pes]) for i in range(len(columns))]
+
+
+def work(
+    config: MachineConfig, placement: str, shape: Shape, dtype: str, trans_a: bool = False, trans_b: bool = False
+) -> Work:
+    """Return the counts of C[m, n] = A[m, k] B[k, n], `shape` being (m, n, k)."""
+    m, n, k = shape
+    tile, item = config.cube.pe.pe_gemm.tile, as_dtype(dtype).itemsize
+    computed = parts(placement, m, n, k, config, item, trans_b)
+    depths = [size for _, size in spans(k, config)] if placement == SPLIT_K else [k] * len(computed)
+    tiles = [
+        cuts(rows, tile.m) * cuts(depth, tile.k) * sum(cuts(w, tile.n) for w in widths) if rows and widths else 0
+        for (rows, widths), depth in zip(computed, depths, strict=True)
+    ]
+    remote = _remote(config, placement, shape, computed, item)
+    rate = macs_per_ns(config, dtype)
+    tile_macs = tile.m * tile.k * tile.n
+    bounds = {
+        "the matrix engine of the busiest PE": max(tiles) * tile_macs / rate,
+        "the link of the PE that reads most from others": max(remote) / config.cube.pe.pe_dma.bw_gbs,
+    }
+    limiter = max(bounds, key=lambda name: bounds[name])
+    return Work(
+        tiles=sum(tiles),
+        busiest_tiles=max(tiles),
+        pes=sum(1 for x in tiles if x),
+        remote_bytes=sum(remote),
+        busiest_remote_bytes=max(remote),
+        slice_bytes=_fullest(config, placement, shape, item, trans_a, trans_b),
+        issued=m * n * k / (sum(tiles) * tile_macs),
+        bound_ns=sum(bounds.values()) if placement == SPLIT_K else bounds[limiter],
+        limiter=limiter,
+    )
+
+
+def _remote(config: MachineConfig, placement: str, shape: Shape, computed: list[Part], item: int) -> list[int]:
+    """Return the bytes that each PE reads from other PEs' memory."""
+    m, n, k = shape
+    if placement == SPLIT_K:
+        return _sums(config, m * n, [bool(rows) for rows, _ in computed])
+    own_a, own_b, remote = spans(m, config), spans(n, config), []
+    for i, (rows, widths) in enumerate(computed):
+        wide = sum(widths)
+        first = {"columns": 0, "rows": own_a[i][0], "2-D": chunk(m, config.pes_per_cube, i % config.pes_per_cube)[0]}
+        own_bytes = _overlap((first[placement], rows), own_a[i]) + (0 if placement == "columns" else own_b[i][1])
+        read = rows + (0 if placement == "columns" else wide)
+        remote.append((read - own_bytes) * k * item if rows and wide else 0)
+    return remote
+
+
+def _sums(config: MachineConfig, n: int, computes: list[bool]) -> list[int]:
+    """Return the bytes that each PE reads from others to add `n` partial sums: in its cube, then over the cubes."""
+    pes, remote = config.pes_per_cube, []
+    cubes = [sum(computes[at : at + pes]) for at in range(0, len(computes), pes)]
+    for i, (start, size) in enumerate(spans(n, config)):
+        cube, pe = divmod(i, pes)
+        in_cube = chunk(n, pes, pe)
+        own = _overlap((start, size), in_cube) if cubes[cube] else 0
+        elements = (cubes[cube] - computes[i]) * in_cube[1] + sum(map(bool, cubes)) * size - own
+        remote.append(elements * PART_BYTES)
+    return remote
+
+
+def operands(placement: str, shape: Shape, trans_a: bool, trans_b: bool) -> list[tuple[Size, DPPolicy]]:
+    """Return the shape and the placement of A and B as they are stored."""
+    m, n, k = shape
+    at_a, at_b, _ = PLACEMENTS[placement]
+    return [
+        ((k, m), TRANSPOSED[at_a]) if trans_a else ((m, k), at_a),
+        ((n, k), TRANSPOSED[at_b]) if trans_b else ((k, n), at_b),
+    ]
+
+
+def stored_result(placement: str, shape: Shape) -> tuple[Size, DPPolicy]:
+    """Return the shape and the placement of C."""
+    m, n, _ = shape
+    return ((m * n, 1) if placement == SPLIT_K else (m, n)), PLACEMENTS[placement][2]
+
+
+def partial_sums(config: MachineConfig, n: int) -> list[tuple[Size, DPPolicy]]:
+    """Return the shapes and placements of `n` partial sums of split-K: those of each PE, and those of each cube."""
+    return [((config.pes_per_sip, n), _ROWS), ((config.cubes_per_sip, n), DPPolicy(cube="row_wise", pe="column_wise"))]
+
+
+def _fullest(config: MachineConfig, placement: str, shape: Shape, item: int, trans_a: bool, trans_b: bool) -> int:
+    m, n, _ = shape
+    held: dict[tuple[int, int], int] = {}
+    tensors = [
+        (*tensor, item) for tensor in (*operands(placement, shape, trans_a, trans_b), stored_result(placement, shape))
+    ]
+    if placement == SPLIT_K:
+        tensors += [(size, policy, PART_BYTES) for size, policy in partial_sums(config, m * n)]
+    for size, policy, itemsize in tensors:
+        for shard in resolve_dp_policy(
+            policy,
+            shape=size,
+            itemsize=itemsize,
+            num_pe=config.pes_per_cube,
+            num_cubes=config.cubes_per_sip,
+            target_sip=0,
+        ):
+            at = shard.cube, shard.pe
+            held[at] = held.get(at, 0) + shard.nbytes
+    return max(held.values())
+
+
+def _overlap(a: Span, b: Span) -> int:
+    return max(0, min(a[0] + a[1], b[0] + b[1]) - max(a[0], b[0]))
+
 
 _FLIT_US = {"rows": 60, "columns": 25, "2-D": 8, "split-K": 20}  # host time of a flit read from another PE, measured
 _TILE_US = 5
@@ -88,17 +349,17 @@ class LayersStudy(Study):
     """C = A @ B over all PEs of a SIP: layers of published networks in three placements."""
 
     name, title, page = "layers", "Layers over a whole SIP", "layers.md"
-    method = report.METHOD
     parameters: ClassVar = {
         "layers": Parameter(["vit-s", "gpt2"], "lists of layers, or some of a list: `gpt2 QKT`, `llama3-70b tp8 m128`"),
         "placements": Parameter(["rows", "columns", "2-D"], "placements of C; there is split-K, too"),
         "dtype": Parameter("f16", "type of A, B and C"),
     }
-    columns: ClassVar = report.COLUMNS
-    charts: ClassVar = report.CHARTS
+    columns: ClassVar = report.COLUMNS | {
+        f"busy_{kind}": Column(f"busiest {name}") for kind, name in LINK_KINDS.items()
+    }
+    method, charts = report.METHOD, report.CHARTS
 
     def check(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[str]:
-        """Refuse unknown placements; `select` refuses unknown layers."""
         select(layers)
         return [
             f"placements: {name!r} is unknown; known: {', '.join(PLACEMENTS)}"
@@ -107,7 +368,6 @@ class LayersStudy(Study):
         ]
 
     def points(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[Row]:
-        """Return one point for each layer and placement; the links of the layer with most work are kept."""
         chosen = select(layers)
         drawn = _largest(machine, chosen, placements, dtype)
         return [
@@ -119,7 +379,6 @@ class LayersStudy(Study):
     def work(
         self, machine: Machine, *, placement: str, m: int, n: int, k: int, dtype: str, trans_b: bool = False, **_: Any
     ) -> float:
-        """Return the host time of a point, roughly."""
         return _host_us(placement, work(machine.config, placement, (m, n, k), dtype, trans_b=trans_b))
 
     def simulate(
@@ -138,7 +397,6 @@ class LayersStudy(Study):
         tp: Annotated[int, "SIPs that share the layer"] = 1,
         links: Annotated[bool, "keep how busy each link is"] = False,
     ) -> Row:
-        """Run one layer in one placement; one that does not fit in HBM has its lower bound and says so."""
         layer = Layer(list, name or f"{m}x{k}x{n}", m, n, k, tp)
         asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         out: Row = {
@@ -180,7 +438,6 @@ class LayersStudy(Study):
         trans_a: bool = False,
         trans_b: bool = False,
     ) -> float:
-        """Return the host time of `program` [us]."""
         asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         fault = obstacle(machine, asked)
         if fault:
@@ -188,12 +445,19 @@ class LayersStudy(Study):
         return SESSION_US + _host_us(placement, asked) + (5e-5 * m * n * k if data else 0.0)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return which placement is fastest and why, and what limits it."""
         return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return the placements of each layer, those that were not simulated, and where the lists are from."""
-        return report.tables(rows)
+        import pandas as pd
+
+        here = {row["layer"] for row in rows}
+        lists = []
+        for name in dict.fromkeys(row["list"] for row in rows if row["list"]):
+            known = [layer.label for layer in layers(name)]
+            lists.append(
+                {"list": name, "layers": f"{len(here.intersection(known))} of {len(known)}", "source": source(name)}
+            )
+        return report.tables(rows) | {"Lists": pd.DataFrame(lists)}
 
 
 def _host_us(placement: str, asked: Work) -> float:
@@ -222,15 +486,7 @@ def run(
     log: str = "operation",
     tie_seed: int | None = None,
 ) -> tuple[Result, LinkTable]:
-    """Run C[m, n] = A[m, k] B[k, n] over SIP 0, `shape` being (m, n, k); the rest as for `product` and `run_program`.
-
-    Returns
-    -------
-    Result
-        What happened.
-    LinkTable
-        Traffic of the launch alone, without the mapping of the tensors.
-    """
+    """Run `product` on SIP 0; return its result, and the traffic of its launches alone."""
     traffic: list[LinkTable] = []
 
     def program(torch: RuntimeContext) -> None:
@@ -243,22 +499,7 @@ def run(
 def product(
     torch: RuntimeContext, shape: Shape, placement: str, dtype: str, trans_a: bool = False, trans_b: bool = False
 ) -> LinkTable:
-    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of its launches.
-
-    Parameters
-    ----------
-    torch : RuntimeContext
-    shape : tuple of int
-        m, n, k.
-    placement, dtype : str
-    trans_a, trans_b : bool
-        Whether A is stored as [k, m], and B as [n, k].
-
-    Raises
-    ------
-    VerificationError
-        With data, if C is not numpy's product.
-    """
+    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of its launches."""
     m, n, k = shape
     machine, kind = torch.engine.machine, as_dtype(dtype)
     stored = operands(placement, shape, trans_a, trans_b)

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import blame
-from kernbench.studies.layers_lists import layers, source
-from kernbench.studies.layers_work import LINK_KINDS
 from kernbench.studies.study import Finding
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
@@ -43,7 +41,6 @@ COLUMNS = {
     "issued": Column("useful share of tiles"),
     "hottest_link": Column("hottest link"),
     "hottest_busy": Column("busy"),
-    **{f"busy_{kind}": Column(f"busiest {name}") for kind, name in LINK_KINDS.items()},
 }
 
 
@@ -153,8 +150,8 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
 
 def _roofs(machine: Machine, dtype: str) -> Roofs:
     config = machine.config
-    hbm = config.cube.hbm.channels * config.cube.hbm.channel_bw_gbs * config.cube.hbm.efficiency
-    return Roofs(2 * macs_per_ns(config, dtype) * config.pes_per_sip, {"HBM of the SIP": hbm * config.pes_per_sip})
+    peak, gbs = 2 * macs_per_ns(config, dtype), config.cube.hbm.slice_gbs
+    return Roofs(peak * config.pes_per_sip, {"HBM of the SIP": gbs * config.pes_per_sip})
 
 
 def _title(row: Mapping[str, Any]) -> str:
@@ -397,7 +394,7 @@ def _left_out(rows: Sequence[Row]) -> list[Finding]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-    """Return the placements of each layer, those that were not simulated, and where the lists are from."""
+    """Return the placements of each layer, and those that were not simulated."""
     import pandas as pd
 
     placements = list(dict.fromkeys(row["placement"] for row in rows))
@@ -418,16 +415,4 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     return {
         "Fastest placement": pd.DataFrame(out),
         "Not simulated": pd.DataFrame(left, columns=["layer", "placement", "left_out", "bound_ns", "limiter"]),
-        "Lists": pd.DataFrame(
-            [
-                {"list": name, "layers": _several(name, rows), "source": source(name)}
-                for name in dict.fromkeys(row["list"] for row in rows if row["list"])
-            ]
-        ),
     }
-
-
-def _several(name: str, rows: Sequence[Row]) -> str:
-    """Say how many layers of a list are here."""
-    every, here = layers(name), {row["layer"] for row in rows}
-    return f"{sum(layer.label in here for layer in every)} of {len(every)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -18,11 +19,11 @@ import yaml
 
 from kernbench import build
 from kernbench.config import load_yaml
-from kernbench.config.files import write_text
+from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun
-from kernbench.studies.points import FINISHED, progress
-from kernbench.studies.stamp import foreign, is_made, made_of, read_cells, stamp
-from kernbench.sweeps.cache import LOCK, OFF, VARIABLE, entries
+from kernbench.registry import hint
+from kernbench.sweeps.cache import FINISHED, LOCK, OFF, VARIABLE, entries
+from kernbench.sweeps.keys import code_version, only_ours
 from kernbench.sweeps.runner import TO_DO
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -73,9 +74,7 @@ def resolve(name: str) -> str:
     """
     kebab = name.replace("_", "-")
     if kebab not in names():
-        near = get_close_matches(kebab, names(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"milestone {name!r} is unknown; {hint}known: {', '.join(names())}")
+        raise ConfigError(f"milestone {name!r} is unknown; {hint(name, names())}")
     return kebab
 
 
@@ -310,3 +309,69 @@ def _progress(name: str, store: Path) -> Iterator[None]:
     finally:
         stop.set()
         watcher.join()
+
+
+STAMP = "made_of.json"
+_APART = (STAMP, "running.lock")
+_DRAWN_BY = ("matplotlib", "numpy", "pandas")
+
+
+def read_cells(notebook: Path) -> list[str]:
+    """Return the sources of a notebook's cells."""
+    what, remedy = "notebook", "restore it from version control"
+    content = read_json(notebook, what, remedy)
+    with damaged(notebook, what, remedy):
+        return ["".join(cell["source"]) for cell in content["cells"]]
+
+
+def made_of(notebook: Path, values: Mapping[str, Any], machine: Machine) -> str | None:
+    """Return a hash of all that a report follows from; None where that is not known, for code from elsewhere."""
+    if not only_ours(machine):
+        return None
+    costs = machine.config.cost.to_spec()
+    drawn_by = [version(name) for name in _DRAWN_BY]
+    parts = [read_cells(notebook), values, machine.hash, costs, code_version(), drawn_by]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def is_made(folder: Path, key: str | None) -> bool:
+    """Return whether `folder` holds the report of `key`, with every file as it was written."""
+    made = _read(folder)
+    return key is not None and made.get("key") == key and made.get("files") == _files(folder)
+
+
+def foreign(folder: Path) -> list[Path]:
+    """Return the files of a folder that no report wrote, as far as its stamp tells."""
+    written = _read(folder).get("files")
+    written = written if isinstance(written, dict) else {}
+    return [folder / name for name in _files(folder) if name not in written]
+
+
+def stamp(folder: Path, key: str | None) -> None:
+    """Say of the report in `folder` that it is that of `key`."""
+    text = json.dumps({"key": key, "files": _files(folder)}, indent=1)
+    write_text(folder / STAMP, text + "\n")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Return a folder's stamp; an empty one if that is missing or damaged."""
+    try:
+        return read_json(folder / STAMP, "stamp", "run the study again")
+    except ConfigError:
+        return {}
+
+
+def _files(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in _APART)
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def progress(store: Path) -> tuple[int, int]:
+    """Return how many points of the latest run have been finished, and how many it had to run."""
+    done = total = 0
+    for entry in entries(store):
+        if TO_DO in entry:
+            done, total = 0, entry[TO_DO]
+        else:
+            done += 1
+    return done, total

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from kernbench.analysis.transfer import PARTS
+import kernbench.studies.probe_report as report
+from kernbench.analysis import transfer
+from kernbench.analysis.result import Result
+from kernbench.analysis.transfer import PARTS, Channels, Leg, Parts
 from kernbench.analysis.utilization import drain, hottest, shares
-from kernbench.studies.explore import Choices
-from kernbench.studies.probe_cases import PAIR_KINDS, cases, select
-from kernbench.studies.probe_run import Probe, hops, pair_ns, probe, start
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.config.rules import pe_places
+from kernbench.dtypes import int8
+from kernbench.errors import ArgumentError
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.registry import hint
+from kernbench.sim_engine.definition import Hop
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.transfer import Route, Transaction
+from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
+from kernbench.studies.study import Choices, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
+from kernbench.topology import naming
 from kernbench.topology.builder import Machine
+from kernbench.topology.graph import Graph
+from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu.tl_context import TLContext
 from kernbench.units import FLIT_BYTES, KIB, MIB
-from kernbench.viz import charts as kinds
-from kernbench.viz import palette
-from kernbench.viz.charts import Chart, Column
-from kernbench.viz.heatmap import link_heatmap
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from kernbench.runtime_api.context import RuntimeContext
 
 MESSAGES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
+
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
-VISIBLE = 0.0005  # share of the time from which a link is kept for pictures
-_COLOURS = {
-    "wire_ns": palette.SKY, "nodes_ns": palette.BLUE, "fill_ns": palette.PURPLE, "serialization_ns": palette.ORANGE,
-    "memory_ns": palette.GREEN,
-}  # fmt: skip
-
-
-def _single(row: Mapping[str, Any]) -> bool:
-    return row.get("transfers") == 1
-
-
-def _pattern(row: Mapping[str, Any]) -> bool:
-    return bool(row.get("transfers", 1) > 1)
-
-
-def _between_pes(row: Mapping[str, Any]) -> bool:
-    return row["kind"] in PAIR_KINDS
 
 
 def _transfers(machine: Machine) -> list[str]:
@@ -52,295 +47,276 @@ def _transfers(machine: Machine) -> list[str]:
     return [case.name for case in cases(machine).values() if not case.pair]
 
 
-def _map(case: str) -> Chart:
-    """Return the chart of the links of a pattern, on the machine's geometry."""
-
-    def draw(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Figure:
-        row = rows[-1]
-        busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"
-        note = f"links busy for less than {VISIBLE:.2%} of the time are left out"
-        return link_heatmap(row["links"], machine, title=f"{_name(row)}: {busy}", note=note)
-
-    name = f"probe_links_{case.replace('-', '_')}"
-    return Chart(name, draw, f"Busy links of {case}", where=lambda row: row["case"] == case and bool(row.get("links")))
+Pe = tuple[int, int, int]  # (sip, cube, pe)
 
 
-def _smallest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    least = min(row["nbytes"] for row in rows)
-    return [row for row in rows if row["nbytes"] == least]
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Transfers that start at the same instant on an idle machine, one for each asking node."""
+
+    name: str
+    kind: str
+    ends: tuple[tuple[str, str], ...]
+    says: str
+    pair: tuple[Pe, Pe] | None = None
+
+    @property
+    def pattern(self) -> bool:
+        """Whether several transfers meet."""
+        return len(self.ends) > 1
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['case']}, {row['transfers']} x {size_name(row['nbytes'])}"
-
-
-def size_name(nbytes: int) -> str:
-    """Return a size in the largest binary unit that it is a whole number of.
-
-    >>> size_name(4096), size_name(300)
-    ('4 KiB', '300 B')
-    """
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if nbytes % unit == 0:
-            return f"{nbytes // unit} {name}"
-    return f"{nbytes} B"
-
-
-class ProbeStudy(Study):
-    """Transfers over every kind of route, alone and many at once, and messages, loads and stores from PE to PE."""
-
-    name, title = "probe", "The machine's links and memories"
-    method = (
-        "Each transfer is one transaction of the network, as a DMA engine sends it; all transfers of a case start at "
-        "the same instant on an idle machine. Commands of a PE and its limit of outstanding requests are left out, so "
-        "that only links and memory show. The closed form is that of an idle machine. Fair streams are the same bytes "
-        "as streams that share every link by max-min fairness and have no latency. Messages, loads and stores from PE "
-        "to PE are commands of programs on an otherwise idle machine, timed from the start of the command on."
-    )
-    parameters: ClassVar = {
-        "cases": Parameter([], "names of cases; all that the machine has the components for by default"),
-        "sizes": Parameter(SIZES, "bytes of each transfer", "B"),
-        "messages": Parameter(MESSAGES, "bytes of each message, load and store from PE to PE", "B"),
-    }
-    columns: ClassVar = {
-        "case": Column("case"),
-        "route": Column("route"),
-        "time_ns": Column("time", "ns"),
-        "transfers": Column("transfers"),
-        "nbytes": Column("bytes of each transfer", "B"),
-        "last_end_ns": Column("last end", "ns"),
-        "mean_ns": Column("mean time", "ns"),
-        "alone_ns": Column("closed form, alone", "ns"),
-        "queueing_ns": Column("queueing", "ns"),
-        "bandwidth_gbs": Column("bandwidth in all", "GB/s"),
-        "path_utilization": Column("share of its slowest link's bandwidth"),
-        "fair_utilization": Column("share of fair streams' bandwidth"),
-    } | {f"{part}_ns": Column(part) for part in PARTS if part != "queueing"}
-    charts: ClassVar = (
-        Chart(
-            "probe_single_bandwidth",
-            kinds.lines("nbytes", "path_utilization", "route", panel="kind", rule=1.0),
-            "Bandwidth of single transfers: latency hides only behind size",
-            where=lambda row: _single(row) and not row["case"].startswith(("h2d", "d2h", "same")),
-            caption="Bytes over time, as a share of the slowest link's bandwidth. One transfer on an idle machine.",
-        ),
-        Chart(
-            "probe_single_parts",
-            kinds.parts("case", list(_COLOURS), title="time [ns]", colours=_COLOURS),
-            lambda rows: f"Where the time of a single transfer of {size_name(min(r['nbytes'] for r in rows))} goes",
-            where=_single,
-            caption="Parts sum to the time exactly: wires, nodes, one flit's time on the faster links (fill), bytes on "
-            "the slowest link (serialization), and what the memory adds.",
-            derive=_smallest,
-        ),
-        Chart(
-            "probe_pattern_bandwidth",
-            kinds.lines("nbytes", "fair_utilization", "route", panel="kind", rule=1.0),
-            "Bandwidth where many transfers meet, as a share of fair streams",
-            where=_pattern,
-            caption="1 is the time of the same bytes as streams that share every link fairly and have no latency.",
-        ),
-        Chart(
-            "probe_pe_to_pe",
-            kinds.lines("nbytes", "time_ns", "kind", panel="route"),
-            "PE to PE: a queue message against a load and a store",
-            where=_between_pes,
-            caption="From PE 0 of cube 0 to the next PE, and to the next cube, of its row and column. A message ends "
-            "in TCM, where the receiver waits for it. A load, which reads HBM, and a store, which ends in HBM, do not "
-            "notify the other PE.",
-        ),
-        *map(_map, ("all-one-read", "eastbound-read", "to-other-sip-write", "all-pe0-read")),
-    )  # fmt: skip
-
-    def check(
-        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
-    ) -> list[str]:
-        """Refuse sizes that are none; unknown cases are refused by `select`."""
-        select(machine, cases)
-        return [
-            f"{name} = {list(given)} must be bytes >= 1, at least one"
-            for name, given in (("sizes", sizes), ("messages", messages))
-            if not given or min(given) < 1
-        ]
-
-    def points(
-        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
-    ) -> list[Row]:
-        """Return one point for each case and size."""
-        return [
-            {"case": case.name, "nbytes": size}
-            for case in select(machine, cases)
-            for size in sorted(messages if case.pair else sizes)
-        ]
-
-    def work(self, machine: Machine, *, case: str, nbytes: int) -> float:
-        """Return the bytes of a case."""
-        return float(nbytes * len(cases(machine)[case].ends))
-
-    def simulate(self, machine: Machine, *, case: str = "h2d-write", nbytes: int = 64 * KIB) -> Row:
-        """Run one case at one size and return its row."""
-        [chosen] = select(machine, [case])
-        if chosen.pair:
-            route = case.removesuffix(f"-{chosen.kind}")
-            time_ns = pair_ns(machine, chosen, nbytes)
-            return {"case": case, "route": route, "kind": chosen.kind, "nbytes": nbytes, "time_ns": time_ns}
-        found = row(probe(machine, chosen, nbytes))
-        return found if chosen.pattern else found | {"hops": hops(machine, chosen, nbytes)}
-
-    def program(
-        self,
-        torch: RuntimeContext,
-        *,
-        case: Annotated[str, Choices(_transfers), "who asks which memory"] = "h2d-write",
-        nbytes: Annotated[int, "bytes of each transfer"] = 64 * KIB,
-    ) -> str:
-        """Transfers over the machine's routes, all starting at once."""
-        [chosen] = select(torch.engine.machine, [case])
-        ends = start(torch.engine, chosen, nbytes)
-        torch.engine.run()
-        rate = len(ends) * nbytes / max(ends) * 1000
-        return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
-
-    def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
-        """Return the host time of `program` [us]: transfers, and flits where several transfers may meet."""
-        [chosen] = select(machine, [case])
-        meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
-        flits = meeting * nbytes / FLIT_BYTES
-        return 3000 + 300 * len(chosen.ends) + 45 * flits
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        """Return single transfers and patterns, each at the sizes that were run."""
-        import pandas as pd
-
-        parts = [f"{part}_ns" for part in PARTS]
-        single = ["case", "nbytes", "last_end_ns", *parts, "path_utilization"]
-        pattern = [
-            "case", "transfers", "nbytes", "last_end_ns", "mean_ns", "alone_ns", "queueing_ns", "bandwidth_gbs",
-            "fair_utilization", "hottest_link", "hottest_share",
-        ]  # fmt: skip
-        chosen = {"Single transfers": (single, _single), "Patterns": (pattern, _pattern)}
-        found = {
-            heading: pd.DataFrame([r for r in rows if where(r)], columns=names)
-            for heading, (names, where) in chosen.items()
-        }
-        pairs = pd.DataFrame(side_by_side(rows), columns=["route", "nbytes", *PAIR_KINDS])
-        return found | {"PE to PE, times in ns": pairs}
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """Return what single transfers and patterns say."""
-        alone, together = ([r for r in rows if where(r)] for where in (_single, _pattern))
-        return [*_latency(alone), *_congestion(together), *_directions(together), *_messages(side_by_side(rows))]
-
-
-def side_by_side(rows: Sequence[Row]) -> list[Row]:
-    """Return the times from PE to PE, of a message, a load and a store in one row."""
-    found: dict[tuple[str, int], Row] = {}
-    for r in filter(_between_pes, rows):
-        at = r["route"], r["nbytes"]
-        found.setdefault(at, {"route": at[0], "nbytes": at[1]})[r["kind"]] = r["time_ns"]
-    return list(found.values())
-
-
-def _messages(pairs: Sequence[Row]) -> list[Finding]:
-    """Compare the smallest and the largest message with a load, where a message gains most and where least."""
-    whole = [pair for pair in pairs if {"message", "load"} <= pair.keys()]
-    if not whole:
-        return []
-
-    def ratio(pair: Row) -> float:
-        return float(pair["message"] / pair["load"])
-
-    best, worst = min(whole, key=ratio), max(whole, key=ratio)
-    text = (
-        f"{size_name(best['nbytes'])} over {best['route']} take {best['message']:,.1f} ns as a message and "
-        f"{best['load']:,.1f} ns as a load: a message crosses the path once, a load crosses it twice and reads HBM"
-    )
-    if ratio(worst) > 1:
-        text += (
-            f"; {size_name(worst['nbytes'])} over {worst['route']} take {worst['message']:,.1f} against "
-            f"{worst['load']:,.1f} ns: a message is written to a slot in TCM and read again"
-        )
-    return [Finding(f"{text}.", "probe_pe_to_pe", 2.7)]
-
-
-def _latency(single: Sequence[Row]) -> list[Finding]:
-    if not single:
-        return []
-    off = max(abs(r["queueing_ns"]) for r in single)
-    agreed = "all equal their closed form to the picosecond" if not off else f"the largest error is {off:,.3f} ns"
-    least, most = min(r["nbytes"] for r in single), max(r["nbytes"] for r in single)
-    small = [r for r in single if r["nbytes"] == least]
-    near, far = (choose(small, key=lambda r: r["last_end_ns"]) for choose in (min, max))
-    part = max(PARTS, key=lambda name: far[f"{name}_ns"])
+def cases(machine: Machine) -> dict[str, Case]:
+    """Return all cases that `machine` has the parts for, by name."""
     found = [
-        Finding(
-            f"{size_name(least)} take {near['last_end_ns']:,.0f} ns ({near['case']}) to {far['last_end_ns']:,.0f} ns "
-            f"({far['case']}, {far[f'{part}_ns'] / far['last_end_ns']:.0%} of it {part}).",
-            "probe_single_parts",
-            3,
-        ),
-        Finding(f"{len(single)} single transfers: {agreed}.", "", 1),
+        Case("h2d-write", "write", ((naming.HOST, naming.hbm(0, 0, 0)),), "host to the slice of PE 0, cube 0, SIP 0"),
+        Case("d2h-read", "read", ((naming.HOST, naming.hbm(0, 0, 0)),), "the same slice to the host"),
+        *_single(machine),
+        *_patterns(machine),
+        *_pairs(machine),
     ]
-    if most > least:
-        poor = min(small, key=lambda r: r["path_utilization"])
-        worst = min((r for r in single if r["nbytes"] == most), key=lambda r: r["path_utilization"])
-        found.append(
-            Finding(
-                f"{poor['case']} reaches {poor['path_utilization']:.0%} of its slowest link with {size_name(least)}; "
-                f"with {size_name(most)} every route reaches at least {worst['path_utilization']:.0%}.",
-                "probe_single_bandwidth",
-                2.5,
+    return {case.name: case for case in found}
+
+
+def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
+    """Return the named cases, or all."""
+    known = cases(machine)
+    for name in names:
+        if name not in known:
+            raise ArgumentError(f"no probe case {name!r} on this machine; {hint(name, known, likeness=0.3)}")
+    return [known[name] for name in names] if names else list(known.values())
+
+
+def _single(machine: Machine) -> Iterable[Case]:
+    """Yield reads and writes of PE 0 of cube 0 of SIP 0, the nearest slice first."""
+    config = machine.config
+    last_pe, last_cube = config.pes_per_cube - 1, config.cubes_per_sip - 1
+    slices: dict[str, tuple[Pe, str]] = {"own-slice": ((0, 0, 0), "its own slice")}
+    if last_pe > 1:
+        slices["same-half"] = ((0, 0, 1), "the slice of its neighbour, PE 1")
+    if last_pe > 0:
+        slices["other-half"] = ((0, 0, last_pe), f"the slice of PE {last_pe}, across the cube")
+    if last_cube > 0:
+        slices["next-cube"] = ((0, 1, 0), "the slice of PE 0, cube 1")
+    if last_cube > 1:
+        slices["farthest-cube"] = ((0, last_cube, last_pe), f"the slice of PE {last_pe}, cube {last_cube}")
+    if config.n_sips > 1:
+        slices["other-sip"] = ((1, 0, 0), "the slice of PE 0, cube 0, SIP 1")
+    for kind in ("read", "write"):
+        for name, (place, says) in slices.items():
+            yield Case(
+                f"{name}-{kind}",
+                kind,
+                ((naming.pe_dma(0, 0, 0), naming.hbm(*place)),),
+                f"PE 0 of cube 0 {kind}s {says}",
             )
+
+
+def _patterns(machine: Machine) -> Iterable[Case]:
+    """Yield the patterns, each as writes and as reads."""
+    config = machine.config
+    pes, cubes = range(config.pes_per_cube), range(config.cubes_per_sip)
+    everyone = [(0, cube, pe) for cube in cubes for pe in pes]
+    n = len(everyone)
+    for kind in ("write", "read"):
+        if n > 1:
+            own = [(pe, pe) for pe in everyone]
+            yield _pattern("all-own", kind, own, f"{n} PEs of SIP 0, each its own slice")
+            middle = (0, _middle_cube(machine), 0)
+            one = [(pe, middle) for pe in everyone]
+            yield _pattern("all-one", kind, one, f"{n} PEs of SIP 0, all the slice of PE 0, cube {middle[1]}")
+        if config.sip.cube_mesh.w > 1 and len(pes) > 1:
+            # Data go east: writes from the west, reads from the east.
+            west, east = [(0, 0, pe) for pe in pes], [(0, 1, pe) for pe in pes]
+            pairs = list(zip(west, east, strict=True) if kind == "write" else zip(east, west, strict=True))
+            says = "cube 0 to cube 1" if kind == "write" else "cube 1 from cube 0"
+            yield _pattern("eastbound", kind, pairs, f"{len(pes)} PEs of {says}, each the slice of the same PE there")
+        if config.n_sips > 1:
+            other = [((s, c, p), (1, c, p)) for s, c, p in everyone]
+            yield _pattern("to-other-sip", kind, other, f"{n} PEs of SIP 0, each the slice of the same PE in SIP 1")
+        if config.n_pes > n:
+            to_first = [((s, *pe[1:]), (0, 0, 0)) for s in range(config.n_sips) for pe in everyone]
+            yield _pattern("all-pe0", kind, to_first, f"{config.n_pes} PEs, all the slice of PE 0, cube 0, SIP 0")
+
+
+def _pattern(name: str, kind: str, pairs: Sequence[tuple[Pe, Pe]], says: str) -> Case:
+    ends = tuple((naming.pe_dma(*pe), naming.hbm(*slice_of)) for pe, slice_of in pairs)
+    return Case(f"{name}-{kind}", kind, ends, f"{kind}s: {says}")
+
+
+def _pairs(machine: Machine) -> Iterable[Case]:
+    """Yield what PE 0 of cube 0 has and another PE needs, for the next PE and the next cube of its row and column."""
+    mesh, places = machine.config.sip.cube_mesh, pe_places(machine.config)
+    (row, column), others = places[0], list(enumerate(places))[1:]
+    east = [pe for pe, (r, c) in sorted(others, key=lambda at: at[1][1]) if r == row and c > column]
+    south = [pe for pe, (r, c) in sorted(others, key=lambda at: at[1][0]) if c == column and r > row]
+    peers: dict[str, Pe] = {}
+    if east:
+        peers["pe-east"] = (0, 0, east[0])
+    if south:
+        peers["pe-south"] = (0, 0, south[0])
+    if mesh.w > 1:
+        peers["cube-east"] = (0, 1, 0)
+    if mesh.h > 1:
+        peers["cube-south"] = (0, mesh.w, 0)
+    for name, peer in peers.items():
+        there = f"PE {peer[2]} of cube {peer[1]}"
+        says = {
+            "message": f"PE 0 of cube 0 sends {there} a message",
+            "load": f"{there} loads from the slice of PE 0, cube 0",
+            "store": f"PE 0 of cube 0 stores to the slice of {there}",
+        }
+        for kind in PAIR_KINDS:
+            yield Case(f"{name}-{kind}", kind, (), says[kind], ((0, 0, 0), peer))
+
+
+def _middle_cube(machine: Machine) -> int:
+    mesh = machine.config.sip.cube_mesh
+    return (mesh.h - 1) // 2 * mesh.w + (mesh.w - 1) // 2
+
+
+_OWN, _PEER = 1 << 40, 1 << 41  # where programs of a pair see their own slice, and the other's
+
+_ASKED = {"message": "send", "load": "load", "store": "store"}  # the command whose start is the start
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One case at one size, in the order of its transfers."""
+
+    case: Case
+    nbytes: int
+    parts: list[Parts]
+    alone: list[Parts]
+    ways: list[list[str]]
+    capacity: dict[Hashable, float]
+    result: Result
+
+
+def run(machine: Machine, case: Case, nbytes: int) -> Probe:
+    """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
+    engine = GraphEngine(machine, log="off")
+    ends = start(engine, case, nbytes)
+    engine.run()
+    hbm = machine.config.cube.hbm
+    channels = Channels.of(hbm)
+    parts, alone, ways = [], [], []
+    capacity: dict[Hashable, float] = {}
+    for (src, memory), offset, end in zip(case.ends, _offsets(case, nbytes), ends, strict=True):
+        there = engine.network.route(src, memory)
+        back = engine.network.back(there)
+        closed = transfer.read if case.kind == "read" else transfer.write
+        alone.append(closed(_legs(machine, there), _legs(machine, back), nbytes, channels, offset))
+        parts.append(alone[-1].measured(end))
+        data = back if case.kind == "read" else there
+        ways.append([*(link.name for link in data.links), memory])
+        capacity.update((link.name, link.bw_gbs) for link in data.links)
+        capacity[memory] = hbm.slice_gbs
+    return Probe(case, nbytes, parts, alone, ways, capacity, Result(engine.records(), case.name))
+
+
+def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
+    """Return when the first and the last flit crossed each link [ns], link by link in that order."""
+    engine = GraphEngine(machine, log="off", trace=True)
+    start(engine, case, nbytes)
+    engine.run()
+    assert engine.network.hops is not None
+    crossed = sorted(engine.network.hops, key=lambda hop: hop.link)
+    rows: list[Row] = []
+    for link, group in groupby(crossed, key=lambda hop: hop.link):
+        train: list[Hop] = sorted(group, key=lambda hop: hop.start_ps)
+        waited = sum(hop.start_ps - hop.arrival_ps for hop in train)
+        rows.append(
+            {
+                "link": link,
+                "flits": len(train),
+                "bytes": sum(hop.nbytes for hop in train),
+                "first_arrival_ns": train[0].arrival_ps / 1000,
+                "first_end_ns": train[0].end_ps / 1000,
+                "last_end_ns": train[-1].end_ps / 1000,
+                "waited_ns": waited / 1000,
+            }
         )
-    return found
+    # Links without latency are crossed at one instant; among those, the order is that of the route.
+    place: dict[str, int] = {}
+    for src, memory in case.ends:
+        there = engine.network.route(src, memory)
+        for link in (*there.links, *engine.network.back(there).links):
+            place.setdefault(link.name, len(place))
+    return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], place[row["link"]]))
 
 
-def _congestion(patterns: Sequence[Row]) -> list[Finding]:
-    """Say which pattern falls furthest below fair streams, at its largest size."""
-    largest = list({r["case"]: r for r in sorted(patterns, key=lambda r: r["nbytes"])}.values())
-    if not largest:
-        return []
-    worst = min(largest, key=lambda r: r["fair_utilization"])
-    slow = max(largest, key=lambda r: r["mean_ns"] / r["alone_ns"])
-    others = min(r["fair_utilization"] for r in largest if r is not worst) if len(largest) > 1 else None
-    rest = f"; every other pattern reaches at least {others:.0%}" if others is not None else ""
-    return [
-        Finding(
-            f"{_name(worst)} carries {worst['bandwidth_gbs']:,.0f} GB/s, {worst['fair_utilization']:.0%} of fair "
-            f"streams{rest}.",
-            "probe_pattern_bandwidth",
-            4,
-        ),
-        Finding(
-            f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its time alone; "
-            f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
-            f"probe_links_{slow['case'].replace('-', '_')}",
-            2,
-        ),
-    ]
+def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
+    """Return how long a message, load or store between two PEs takes, from the start of its command on."""
+    assert case.pair is not None
+    engine, (src, dst) = GraphEngine(machine), case.pair
+    queue = machine.config.cube.pe.pe_ipcq
+    rings = {pe: engine.allocators.pe(*pe).reserve_ipcq_tcm(queue.n_slots * queue.slot_bytes) for pe in case.pair}
+    sizes = queue.n_slots, queue.slot_bytes, queue.credit_bytes, FLIT_BYTES
+    ranks = {pe[1:]: rank for rank, pe in enumerate(case.pair)}
+    wiring: dict[tuple[int, int], list[QueueSpec]] = {}
+    for pe, peer in ((src, dst), (dst, src)):
+        wiring[pe[1:]] = [QueueSpec("peer", peer, rings[pe], rings[peer], "tcm", *sizes)]
+        mmu = engine.pe(*pe).mmu
+        for at, owner in ((_OWN, pe), (_PEER, peer)):
+            first = PhysAddr.pe_hbm_addr(*owner, 0, slice_bytes=engine.addresses.slice_bytes)
+            mmu.map(at, nbytes, first.encode(), naming.hbm(*owner))
+    engine.wait(engine.install(src[0], wiring, case.name))
+    programs = {pe[1:]: (case.kind, nbytes) for pe in case.pair}
+    engine.launch(src[0], list(programs), _pair_program, programs, case.name, case.name, ranks, len(ranks))
+    engine.run()
+    records = engine.records()
+    asked = records.of_pe(*(dst if case.kind == "load" else src)).of_kind(_ASKED[case.kind])
+    ended = records.of_kind("recv") if case.kind == "message" else asked
+    return int(ended.end_ps.max() - asked.start_ps.min()) / 1000
 
 
-def _directions(patterns: Sequence[Row]) -> list[Finding]:
-    """Say which pattern depends most on whether it reads or writes."""
-    time = {(r["case"], r["nbytes"]): r for r in patterns}
-    pairs = [
-        (r, time[other])
-        for r in patterns
-        if r["kind"] == "read" and (other := (r["case"].replace("-read", "-write"), r["nbytes"])) in time
-    ]
-    if not pairs:
-        return []
-    pair = max(pairs, key=lambda pair: abs(pair[0]["last_end_ns"] / pair[1]["last_end_ns"] - 1))
-    fast, slow = sorted(pair, key=lambda r: r["last_end_ns"])
-    gap = slow["last_end_ns"] / fast["last_end_ns"] - 1
-    why = ""
-    if slow["kind"] == "read" and gap > 0.1:
-        why = (
-            ": a memory serves each read as a whole, so links to distant PEs idle meanwhile; writes interleave by flit"
-        )
-    name = slow["case"].rsplit("-", 1)[0]
-    text = f"{name} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than {fast['kind']}s{why}."
-    return [Finding(text, f"probe_links_{slow['case'].replace('-', '_')}", 2.2)]
+def _pair_program(kind: str, nbytes: int, *, tl: TLContext) -> None:
+    """Do one end's part of a message, load or store: rank 0 has the data, rank 1 needs them."""
+    own, peer, first = Pointer(_OWN, int8), Pointer(_PEER, int8), tl.program_id(2) == 0
+    if kind == "load":
+        if not first:
+            tl.load(peer, shape=nbytes)
+    elif first:
+        x = tl.load(own, shape=nbytes)
+        tl.wait(x)
+        if kind == "message":
+            tl.send("peer", x)
+        else:
+            tl.store(peer, x)
+    elif kind == "message":
+        tl.recv("peer", shape=nbytes, dtype=int8)
+
+
+def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
+    """Send all transfers of a case now; return the list that their ends will be in [ps]."""
+    ends = [0] * len(case.ends)
+
+    def ended(txn: Transaction) -> None:
+        ends[txn.arg] = int(engine.env.now)
+
+    for i, ((src, memory), offset) in enumerate(zip(case.ends, _offsets(case, nbytes), strict=True)):
+        txn = Transaction(nbytes, offset, ended, i)
+        start = txn.read if case.kind == "read" else txn.write
+        start(engine.network, engine.network.route(src, memory), engine.memory_at(memory))
+    return ends
+
+
+def _offsets(case: Case, nbytes: int) -> Iterator[int]:
+    used: dict[str, int] = {}
+    for _, memory in case.ends:
+        yield used.get(memory, 0)
+        used[memory] = used.get(memory, 0) + nbytes
+
+
+def _legs(machine: Machine, route: Route) -> list[Leg]:
+    return legs(machine.graph, [route.links[0].src, *(link.dst for link in route.links)])
+
+
+def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
+    """Return the links of a path, as closed forms take them."""
+    edges = [(graph.edge(a, b), graph.node(b).overhead_ps) for a, b in pairwise(path)]
+    return [Leg(edge.bw_gbs, edge.latency_ps - overhead_ps, overhead_ps) for edge, overhead_ps in edges]
 
 
 def row(found: Probe) -> Row:
@@ -378,3 +354,72 @@ def row(found: Probe) -> Row:
     if case.pattern:
         out["links"] = {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}
     return out
+
+
+class ProbeStudy(Study):
+    """Transfers over every kind of route, alone and many at once, and messages, loads and stores from PE to PE."""
+
+    name, title = "probe", "The machine's links and memories"
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    parameters: ClassVar = {
+        "cases": Parameter([], "names of cases; all that the machine has the components for by default"),
+        "sizes": Parameter(SIZES, "bytes of each transfer", "B"),
+        "messages": Parameter(MESSAGES, "bytes of each message, load and store from PE to PE", "B"),
+    }
+
+    def check(
+        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
+    ) -> list[str]:
+        select(machine, cases)
+        return [
+            f"{name} = {list(given)} must be bytes >= 1, at least one"
+            for name, given in (("sizes", sizes), ("messages", messages))
+            if not given or min(given) < 1
+        ]
+
+    def points(
+        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
+    ) -> list[Row]:
+        return [
+            {"case": case.name, "nbytes": size}
+            for case in select(machine, cases)
+            for size in sorted(messages if case.pair else sizes)
+        ]
+
+    def work(self, machine: Machine, *, case: str, nbytes: int) -> float:
+        return float(nbytes * len(cases(machine)[case].ends))
+
+    def simulate(self, machine: Machine, *, case: str = "h2d-write", nbytes: int = 64 * KIB) -> Row:
+        [chosen] = select(machine, [case])
+        if chosen.pair:
+            route = case.removesuffix(f"-{chosen.kind}")
+            time_ns = pair_ns(machine, chosen, nbytes)
+            return {"case": case, "route": route, "kind": chosen.kind, "nbytes": nbytes, "time_ns": time_ns}
+        found = row(run(machine, chosen, nbytes))
+        return found if chosen.pattern else found | {"hops": hops(machine, chosen, nbytes)}
+
+    def program(
+        self,
+        torch: RuntimeContext,
+        *,
+        case: Annotated[str, Choices(_transfers), "who asks which memory"] = "h2d-write",
+        nbytes: Annotated[int, "bytes of each transfer"] = 64 * KIB,
+    ) -> str:
+        """Transfers over the machine's routes, all starting at once."""
+        [chosen] = select(torch.engine.machine, [case])
+        ends = start(torch.engine, chosen, nbytes)
+        torch.engine.run()
+        rate = len(ends) * nbytes / max(ends) * 1000
+        return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
+
+    def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
+        [chosen] = select(machine, [case])
+        meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
+        flits = meeting * nbytes / FLIT_BYTES
+        return 3000 + 300 * len(chosen.ends) + 45 * flits
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        return report.tables(rows)
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        return report.findings(rows)

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.config.files import damaged, write_text
-from kernbench.errors import ArgumentError, ConfigError, PointError, StateError
-from kernbench.registry import hint
+from kernbench.config.files import damaged, read_json, write_text
+from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
+from kernbench.registry import STUDIES, hint
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.studies.results import read_results, write_results
 from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.keys import Row, code_version, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.runner import Job, Watch, run
 from kernbench.sweeps.worker import OK
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.units import KIB, MIB
 from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from kernbench.analysis.result import Result
+    from kernbench.config import MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.topology.builder import Machine
 
 MOST_FINDINGS = 7
 ROW = "row"
@@ -492,3 +495,112 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+SCHEMA_VERSION = 2
+_TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
+
+
+def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
+    """Write `rows`, and `more` before them, as JSON; an earlier file stays until the new one is whole."""
+    first = rows[0]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "machine": first["machine"],
+        "code_version": first["code_version"],
+        **more,
+        "rows": list(rows),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return what `write_results` wrote."""
+    if not path.is_file():
+        raise MissingFileError(f"{path}: no results to draw; run the study first (without rerender)")
+    what, remedy = "file of results", "run the study again"
+    content = read_json(path, what, remedy)
+    version = content.get("schema_version")
+    if version not in (1, SCHEMA_VERSION):
+        raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
+    with damaged(path, what, remedy):
+        rows = [dict(row.items()) for row in content["rows"]]
+    content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
+    return content
+
+
+def _simulated(path: Path, row: Row) -> Row:
+    """Return a row of version 1 without the columns that said how far to trust it, if it was simulated exactly."""
+    if row.get("certified") is False or ", more than " in str(row.get("left_out")):
+        raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
+    return {name: value for name, value in row.items() if name not in _TRUST}
+
+
+SESSION_US = 80_000.0  # to open a session, run one launch and collect its records
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The values that a parameter can take on a machine."""
+
+    of: Callable[[Machine], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """A study's program for the explorer, its cost on a machine, and its name in its module."""
+
+    run: Callable[..., object]
+    cost: Callable[..., float | None]
+    source: str
+
+
+def explorations() -> dict[str, Exploration]:
+    """Return what every study that can be explored runs, by the study's name."""
+    found: dict[str, Exploration] = {}
+    for name in STUDIES.names:
+        study = STUDIES.resolve(name)
+        if isinstance(study, type) and issubclass(study, Study) and study.program is not Study.program:
+            made = study()
+            found[name] = Exploration(made.program, made.cost, f"{study.__name__}().program")
+    return dict(sorted(found.items()))
+
+
+def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
+    """Return a fault for each parameter that asks for more cubes or PEs than the machine has."""
+    config = machine.config
+    asked = (("cubes", cubes, config.cubes_per_sip, "a SIP"), ("pes", pes, config.pes_per_cube, "a cube"))
+    return [
+        f"{name} = {value} must be at most {most}: {owner} of this machine has {most}"
+        for name, value, most, owner in asked
+        if value > most
+    ]
+
+
+def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[str]:
+    """Return a fault if the tensors of one PE are larger than its HBM slice."""
+    slice_bytes = machine.config.cube.hbm.slice_bytes(machine.config.pes_per_cube)
+    if nbytes <= slice_bytes:
+        return []
+    return [f"{name} = {value}: the tensors of one PE take {nbytes:,} B; its HBM slice has {slice_bytes:,} B"]
+
+
+def size_name(nbytes: int) -> str:
+    """Return a size in the largest binary unit that it is a whole number of.
+
+    >>> size_name(4096), size_name(300)
+    ('4 KiB', '300 B')
+    """
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"
+
+
+def scaled(config: MachineConfig, factors: Mapping[str, float]) -> dict[str, Any]:
+    """Return the change of a machine that multiplies fields by factors; whole numbers stay whole, at least 1."""
+    now = {path: attrgetter(path)(config) for path in factors}
+    return {
+        path: max(1, int(x * factors[path])) if isinstance(x, int) else x * factors[path] for path, x in now.items()
+    }

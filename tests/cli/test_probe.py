@@ -7,8 +7,7 @@ import pytest
 import kernbench as kb
 from kernbench.cli.main import main
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.probe_cases import select
-from kernbench.studies.probe_run import hops
+from kernbench.studies.probe import hops, select
 
 
 def test_lists_the_cases_of_the_machine(capsys):

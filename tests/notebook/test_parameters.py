@@ -9,7 +9,7 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError
 from kernbench.notebook.workloads import parameters_of, works
-from kernbench.studies.explore import Choices, explorations
+from kernbench.studies.study import Choices, explorations
 
 MACHINE = kb.load("preset:small")
 

@@ -9,7 +9,7 @@ import yaml
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.network import Arbiter
-from kernbench.studies import validation_traffic
+from kernbench.studies import validation_network, validation_reference
 from kernbench.topology.builder import Machine
 from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.simulator import Oracle
@@ -18,7 +18,7 @@ Ends = list[int]
 Done = Callable[[], None]
 
 
-class Simulator(validation_traffic.Simulator, Protocol):
+class Simulator(validation_reference.Simulator, Protocol):
     """Whatever moves messages on a machine."""
 
     def queue(self, src: str, dst: str, nbytes: int, done: Done) -> None:
@@ -28,7 +28,7 @@ class Simulator(validation_traffic.Simulator, Protocol):
 Make = Callable[[Machine, int | None], Simulator]
 
 
-class Engine(validation_traffic.Engine):
+class Engine(validation_network.Engine):
     """The engine; with `turn_bytes`, messages of queues take turns with the others at each PE_DMA."""
 
     def __init__(self, machine: Machine, turn_bytes: int | None = None) -> None:

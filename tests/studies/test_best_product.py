@@ -9,8 +9,7 @@ import kernbench as kb
 from kernbench.analysis.result import span
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.studies import best_product
-from kernbench.studies.layers import run
-from kernbench.studies.layers_work import PLACEMENTS, work
+from kernbench.studies.layers import PLACEMENTS, run, work
 
 SIP = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 SHAPES = [(64, 128, 256), (1, 512, 1024), (512, 32, 64), (32, 32, 4096), (70, 130, 90)]

@@ -17,7 +17,7 @@ from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import run, tuner_of
-from kernbench.studies import ccl, ccl_points, ccl_report
+from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
 from kernbench.sweeps.cache import FINISHED
@@ -92,7 +92,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(rows):
 
 def test_what_is_not_admitted_is_refused_with_its_reason(machine, tmp_path):
     given = STUDY.complete({"by_rank": [{"systems": [RING_OF_FOUR], "sizes": [64, 128]}]})
-    reason = "world_size = 7, but 4 take part; give it so many, or leave world_size out"
+    reason = "world_size = 7, but 4 take part; change it to that, or leave world_size out"
     assert STUDY.refused(machine, **given) == {"tree_allreduce_7 on 4 SIPs, ring_1d": reason}
     assert not [point for point in STUDY.points(machine, **given) if point["algorithm"] == "tree_allreduce_7"]
     with pytest.raises(ConfigError, match="world_size = 7, but 4 take part"):
@@ -176,7 +176,9 @@ def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
     case = Case(there, resolve_algorithm_config(name, CONFIG))
     records = run(there, case.plan, nbytes).result.records
-    counted = [(sum(sent.queues.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)]
+    counted = [
+        (sum(sent.channels.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)
+    ]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
     messages = sum(messages * (1 + parts) for messages, parts in counted)
@@ -194,7 +196,7 @@ def test_slices_that_ask_the_same_share_a_run(machine, tmp_path):
 
 
 def test_the_row_that_keeps_its_links_shares_its_run_too(machine):
-    given = STUDY.complete({"marks": [64, 2048], "by_cube": [{"systems": [ccl_points.SIX], "sizes": [2048]}]})
+    given = STUDY.complete({"marks": [64, 2048], "by_cube": [{"systems": [ccl.SIX], "sizes": [2048]}]})
     points = [p for p in STUDY.points(machine, **given) if p.get("links")]
     assert [p["labels"]["slice"] for p in points if p["algorithm"] == "intercube_allreduce"] == ["sizes", "published"]
     assert points[0] | {"labels": {}} == points[1] | {"labels": {}}
@@ -284,7 +286,7 @@ def test_wrong_values_of_any_collective_are_found(machine, collective):
 
 
 def test_lists_are_those_that_were_published():
-    bench, llama = (ccl_points.sizes(name) for name in ("deepbench", "llama3-70b"))
+    bench, llama = (ccl.sizes(name) for name in ("deepbench", "llama3-70b"))
     assert [size.nbytes for size in bench] == [4 * n for n in (
         100_000, 3_097_600, 4_194_304, 6_553_600, 16_777_217, 38_360_000, 64_500_000)]  # fmt: skip
     assert [size.nbytes for size in llama] == [n * 8192 * 2 for n in (1, 16, 128, 1024, 2048, 8192)]

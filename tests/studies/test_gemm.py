@@ -6,7 +6,7 @@ import pytest
 
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies.gemm import GemmStudy
-from kernbench.studies.results import read_results, write_results
+from kernbench.studies.study import read_results, write_results
 from kernbench.topology.builder import resolve_topology
 
 STUDY = GemmStudy()

@@ -12,11 +12,9 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.studies import gqa, gqa_report
-from kernbench.studies.explore import explorations
-from kernbench.studies.gqa import GqaStudy, Point
-from kernbench.studies.gqa_run import WEIGHTS, need, run, work
+from kernbench.studies.gqa import WEIGHTS, GqaStudy, Point, memory, run, work
 from kernbench.studies.layers import LayersStudy
-from kernbench.studies.study import Report
+from kernbench.studies.study import Report, explorations, scaled
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
@@ -113,13 +111,13 @@ def test_what_does_not_fit_says_how_many_bytes(rows):
 
 def test_each_half_speed_costs_between_nothing_and_twice(rows):
     limits = gqa_report.slowdowns(rows)
-    assert [row["part"] for row in limits] == 2 * list(gqa.halves(MACHINE.config))
+    assert [row["part"] for row in limits] == 2 * list(gqa.HALVES)
     assert all(0.99 <= row["slowdown"] <= 2.01 for row in limits)
     assert max(row["slowdown"] for row in limits) > 1.05
 
 
 def test_a_halved_part_is_half_as_fast_in_all_that_belongs_to_it_and_nothing_else():
-    changed = gqa.halves(MACHINE.config)
+    changed = {part: scaled(MACHINE.config, factors) for part, factors in gqa.HALVES.items()}
     assert {part: sorted(key.split(".")[-2] for key in values) for part, values in changed.items()} == {
         "HBM": ["hbm", "hbm"], "matrix engine": ["pe_gemm"], "vector engine": ["pe_math"], "command issue": ["pe_cpu"],
         "links between PEs": ["noc", "router", "ucie", "ucie"],
@@ -175,9 +173,9 @@ def test_tokens_per_second_by_hand():
 
 
 def test_weights_of_the_model_are_those_that_are_published():
-    held = need(MACHINE.config, 1, 8 * 128 * 8192, "f16")
-    assert held.weights / 2 == pytest.approx(70.6e9, rel=0.01)
-    assert held.kv == 2.5 * 2**30
+    held, _ = memory(MACHINE.config, 1, 8 * 128 * 8192, "f16")
+    assert held["weights_bytes"] / 2 == pytest.approx(70.6e9, rel=0.01)
+    assert held["kv_model_bytes"] == 2.5 * 2**30
 
 
 def test_a_linear_layer_is_the_one_of_the_study_of_layers():
@@ -201,7 +199,7 @@ def linear_rows(**more):
 
 
 def test_a_whole_step_is_80_layers_and_the_head():
-    [step] = gqa_report.steps(linear_rows())
+    [step] = gqa.steps(linear_rows())
     assert step["with_linear_tokens_per_s_per_sip"] == round(4 / (80 * 120e-6 + 1e-3), 1)
     assert step["linear_share"] == pytest.approx((80 * 110 + 1000) / (80 * 120 + 1000))
     table = GqaStudy().tables(linear_rows())
@@ -211,7 +209,7 @@ def test_a_whole_step_is_80_layers_and_the_head():
 
 @pytest.mark.parametrize("rows", [linear_rows()[:-1], linear_rows(batch=2), linear_rows(sips=2)])
 def test_no_tokens_per_second_without_all_linear_layers(rows):
-    assert gqa_report.steps(rows) == []
+    assert gqa.steps(rows) == []
     assert not GqaStudy().findings(rows)
 
 
@@ -229,7 +227,7 @@ def test_bounds_of_a_decode_step_by_hand():
     assert bound.matrix_ns == bound.flops / 2 / 0.25 / 4096 / 128 == 1024
     # Max, fma, sum and cast, and exp in four cycles; a transposition of 16-bit values.
     assert bound.vector_ns == 64 * 8192 / 128 * (8 / 128 + 1 / 256)
-    assert bound.bound_ns == 1024
+    assert max(bound.bounds.values()) == 1024
 
 
 def test_bounds_know_groups_and_masks():

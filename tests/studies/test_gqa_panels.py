@@ -13,10 +13,9 @@ from kernbench.ccl.group import Group
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.studies import gqa_run as study
+from kernbench.studies import gqa as study
 from kernbench.studies import milestone
-from kernbench.studies.gqa import PANELS
-from kernbench.studies.gqa_run import lanes
+from kernbench.studies.gqa import PANELS, lanes
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})

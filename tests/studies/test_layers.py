@@ -13,8 +13,7 @@ import kernbench as kb
 from kernbench.analysis.result import span
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies import layers as study
-from kernbench.studies.layers_lists import LISTS, layers, select, source
-from kernbench.studies.layers_work import PLACEMENTS, SPLIT_K, parts, work
+from kernbench.studies.layers import LISTS, PLACEMENTS, SPLIT_K, layers, parts, select, source, work
 from kernbench.topology.builder import resolve_topology
 
 SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})

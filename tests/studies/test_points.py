@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 
 from kernbench.errors import KernbenchError
-from kernbench.studies.points import FINISHED, code_version, progress, run_points
+from kernbench.studies import Parameter, Study
+from kernbench.studies.milestone import progress
+from kernbench.sweeps.cache import FINISHED
+from kernbench.sweeps.keys import code_version
 
 POINTS = [{"x": x} for x in (3, 1, 2)]
 ran: list[int] = []
 
 
-def square(point):
-    ran.append(point["x"])
-    return {"y": point["x"] ** 2}
+class Square(Study):
+    name, title = "square", "Squares"
+    parameters: ClassVar = {"points": Parameter(POINTS, "points")}
+
+    def points(self, machine, *, points):
+        return points
+
+    def simulate(self, machine, *, x):
+        ran.append(x)
+        return {"y": x**2}
 
 
-def cube(point):
-    ran.append(point["x"])
-    return {"y": point["x"] ** 3}
+class Cube(Square):
+    def simulate(self, machine, *, x):
+        ran.append(x)
+        return {"y": x**3}
 
 
-def fails_at_two(point):
-    if point["x"] == 2:
-        raise ValueError("two is not for me")
-    return square(point)
+class FailsAtTwo(Square):
+    def simulate(self, machine, *, x):
+        if x == 2:
+            raise ValueError("two is not for me")
+        return super().simulate(machine, x=x)
 
 
-def is_interrupted_at_two(point):
-    if point["x"] == 2 and 2 not in ran:
-        ran.append(2)
-        raise KeyboardInterrupt
-    return square(point)
+class InterruptedAtTwo(Square):
+    def simulate(self, machine, *, x):
+        if x == 2 and 2 not in ran:
+            ran.append(2)
+            raise KeyboardInterrupt
+        return super().simulate(machine, x=x)
+
+
+square, cube, fails_at_two, is_interrupted_at_two = Square(), Cube(), FailsAtTwo(), InterruptedAtTwo()
+
+
+def run_points(study, points, **options):
+    return [{"y": row["y"]} for row in study.run("preset:small", points=points, **options)]
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +96,9 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_point_that_raises_is_said_and_the_others_are_kept(tmp_path, workers):
-    with pytest.raises(RuntimeError, match="a point of the study failed: ValueError: two is not for me"):
+    with pytest.raises(RuntimeError, match="square: a point failed: ValueError: two is not for me"):
         run_points(fails_at_two, POINTS, folder=tmp_path, workers=workers)
-    with pytest.raises(KernbenchError, match="in fails_at_two"):
+    with pytest.raises(KernbenchError, match="in simulate"):
         run_points(fails_at_two, POINTS, folder=tmp_path)
 
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from kernbench.analysis.transfer import PARTS
 from kernbench.errors import KernbenchError
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.probe import ProbeStudy
-from kernbench.studies.probe_cases import cases, select
-from kernbench.studies.probe_run import hops, pair_ns, probe
+from kernbench.studies.probe import ProbeStudy, cases, hops, pair_ns, run, select
 from kernbench.topology.builder import resolve_topology
 from tests.components.queues_under_test import way_ps
 from tests.reference.traffic import random_machine
@@ -38,7 +36,7 @@ def rows():
     ],
 )
 def test_check_values(case, ns):
-    assert probe(DEFAULT, cases(DEFAULT)[case], 4096).parts[0].total == round(ns * 1000)
+    assert run(DEFAULT, cases(DEFAULT)[case], 4096).parts[0].total == round(ns * 1000)
 
 
 @settings(max_examples=40, deadline=None)
@@ -46,22 +44,22 @@ def test_check_values(case, ns):
 def test_alone_the_simulation_takes_the_closed_form(seed, nbytes, data):
     machine = random_machine(seed)
     case = data.draw(st.sampled_from([case for case in cases(machine).values() if not (case.pattern or case.pair)]))
-    [parts] = probe(machine, case, nbytes).parts
+    [parts] = run(machine, case, nbytes).parts
     assert parts.queueing == 0
 
 
 @pytest.mark.parametrize("nbytes", [100, 4096, 5000, 100_000])
 def test_a_slow_memory_is_in_the_closed_form(nbytes):
     single = [case for case in cases(CONSERVATIVE).values() if not (case.pattern or case.pair)]
-    slow = [probe(CONSERVATIVE, case, nbytes).parts[0] for case in single]
-    fast = [probe(DEFAULT, case, nbytes).parts[0] for case in single]
+    slow = [run(CONSERVATIVE, case, nbytes).parts[0] for case in single]
+    fast = [run(DEFAULT, case, nbytes).parts[0] for case in single]
     assert all(parts.queueing == 0 for parts in slow)
     assert all(a.memory > b.memory for a, b in zip(slow, fast, strict=True))
 
 
 @pytest.mark.parametrize("name", ["eastbound-write", "all-one-read"])
 def test_transfers_that_meet_queue_and_parts_still_sum(name):
-    found = probe(SMALL, cases(SMALL)[name], 8192)
+    found = run(SMALL, cases(SMALL)[name], 8192)
     assert max(parts.queueing for parts in found.parts) > 0
     assert min(parts.queueing for parts in found.parts) >= 0
     assert max(parts.total for parts in found.parts) == found.result.records.makespan_ps
@@ -90,7 +88,7 @@ def test_parts_sum_to_the_mean(rows):
 def test_loads_and_stores_from_pe_to_pe_take_the_closed_form(pair, slice_of, nbytes):
     found = cases(DEFAULT)
     for command, kind in (("load", "read"), ("store", "write")):
-        [alone] = probe(DEFAULT, found[f"{slice_of}-{kind}"], nbytes).alone
+        [alone] = run(DEFAULT, found[f"{slice_of}-{kind}"], nbytes).alone
         assert pair_ns(DEFAULT, found[f"{pair}-{command}"], nbytes) == alone.total / 1000
 
 

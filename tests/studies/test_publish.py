@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kernbench.studies import milestone
+from kernbench.studies.milestone import foreign, stamp
 from kernbench.studies.probe import ProbeStudy
-from kernbench.studies.stamp import foreign, stamp
 from kernbench.sweeps.keys import study_version
 from tests.repo import ROOT
 

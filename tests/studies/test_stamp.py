@@ -9,8 +9,8 @@ import pytest
 import kernbench as kb
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
-from kernbench.studies import stamp as stamps
-from kernbench.studies.stamp import STAMP, foreign, is_made, made_of, stamp
+from kernbench.studies import milestone as stamps
+from kernbench.studies.milestone import STAMP, foreign, is_made, made_of, stamp
 
 VALUES = {"sizes": [1, 2], "topology": "preset:small"}
 

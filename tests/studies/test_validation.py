@@ -15,12 +15,12 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import (
     validation,
     validation_network,
+    validation_pe,
     validation_reference,
-    validation_space,
 )
 from kernbench.studies.study import Report
-from kernbench.studies.validation_row import Check, Sample
-from kernbench.studies.validation_traffic import Engine, play, random_machine, random_traffic
+from kernbench.studies.validation_network import Check, Engine, Sample
+from kernbench.studies.validation_reference import play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
 
@@ -34,7 +34,7 @@ MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 
 
 def row_of(name: str, machine=SMALL) -> dict:
-    [check] = (check for check in validation.CHECKS if check.name == name)
+    [check] = (check for check in validation.CHECKS.values() if check.name == name)
     return check.row(machine, 0)
 
 
@@ -44,13 +44,13 @@ def outcome(*pairs: tuple[float, float]):
 
 def test_every_row_names_a_rule_of_the_model_once():
     rules = set(re.findall(r"^(?:### |- \*\*)(M\d\.\d+)\b", MODEL, re.MULTILINE))
-    assert {check.rule for check in validation.CHECKS} <= rules
-    names = [check.name for check in validation.CHECKS]
+    assert {check.rule for check in validation.CHECKS.values()} <= rules
+    names = [check.name for check in validation.CHECKS.values()]
     assert len(names) == len(set(names))
 
 
 def test_every_formula_of_transfers_and_kernels_has_a_row():
-    assert {check.rule for check in validation.CHECKS} >= {
+    assert {check.rule for check in validation.CHECKS.values()} >= {
         "M4.1", "M4.2", "M4.3", "M4.4", "M4.5", "M4.6", "M4.7", "M4.8",
         "M5.1", "M5.2", "M5.3", "M5.4", "M5.5", "M5.6", "M5.7", "M5.8", "M5.9", "M6.2", "M6.4",
     }  # fmt: skip
@@ -58,10 +58,10 @@ def test_every_formula_of_transfers_and_kernels_has_a_row():
 
 def test_buffers_are_counted_to_the_one():
     """The recurrence with one buffer more, or one less, is another one."""
-    slow = validation_space.SLOW["a slow vector engine"]
+    slow = validation_pe.SLOW["a slow vector engine"]
     machine = resolve_topology("preset:default", {**slow, "cube.pe.pe_tcm.stage_buffers": 2})
-    records = validation_space.product_of(machine, (96, 128, 96), "load_load", ("exp",))
-    wrong = {n: sum(a != b for _, a, b in validation_space.recurrence(records, n)) for n in (1, 2, 3)}
+    records = validation_pe.product_of(machine, (96, 128, 96), "load_load", ("exp",))
+    wrong = {n: sum(a != b for _, a, b in validation_pe.recurrence(records, n)) for n in (1, 2, 3)}
     assert wrong[2] == 0
     assert wrong[1] > 0
     assert wrong[3] > 0
@@ -189,7 +189,7 @@ def test_a_broken_rule_comes_first_after_the_count():
 
 def test_the_committed_report_holds():
     rows = STUDY.read(ROOT / "milestones" / "output" / "validation")
-    assert [row["name"] for row in rows] == [check.name for check in validation.CHECKS]
+    assert [row["name"] for row in rows] == [check.name for check in validation.CHECKS.values()]
     assert not [row["name"] for row in rows if row["held"] is False]
 
 
