@@ -40,7 +40,7 @@ def _no_rows(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Dependencies:
-    """Transfers over the fabric and the order of commands, for one run."""
+    """Transfers over the network and the order of commands, for one run."""
 
     transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
     nodes: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ class Records:
     spec : mapping
         The machine, reading as its file does; empty where it is not known.
     dependencies : Dependencies
-        Transfers over the fabric and the order of commands.
+        Transfers over the network and the order of commands.
     complete : bool
         False for the part of an interrupted run.
     engine : str
