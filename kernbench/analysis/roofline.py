@@ -141,7 +141,7 @@ def _last(size: int, by: int) -> int:
 
 def _channels_gbs(machine: MachineConfig) -> float:
     hbm = machine.cube.hbm
-    return float(hbm.channels * hbm.channel_bw_gbs * hbm.efficiency)
+    return hbm.slice_gbs
 
 
 def _links_ns(machine: MachineConfig, nbytes: float) -> float:

@@ -54,15 +54,15 @@ class Algorithm:
     contribution : str
         What is summed: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
     buffer_kind : str
-        Where the rings lie: "tcm", "sram" or "hbm".
+        The memory of the rings: "tcm", "sram" or "hbm".
     n_slots, slot_size, credit_bytes : int or None
         Of each ring; None where the machine file says it.
     vc_chunk_size : int
-        Bytes between turns of queue and other traffic at a PE's own link.
+        Bytes after which a PE's source link alternates between queue and other traffic.
     n_elem : int or None
         Elements of each participant that benches and studies begin with.
     root_cube : int or str
-        The cube that stands for its SIP: its number, "corner" or "centre".
+        The root cube of each SIP: its number, "corner" or "centre".
     world_size : int or None
         Participants; None: as many as the group has.
     options : mapping
@@ -230,7 +230,7 @@ def algorithm(
     known = [each.name for each in fields(Algorithm)]
     for setting in settings:
         if setting not in known:
-            raise TypeError(f"algorithm: {quote(setting)} is no setting; {hint(setting, known)}")
+            raise TypeError(f"algorithm: {quote(setting)} is not a setting; {hint(setting, known)}")
     return Algorithm(
         name=name or str(getattr(kernel, "__name__", "kernel")),
         kernel=kernel,
@@ -280,8 +280,8 @@ class Plan:
 
     def __repr__(self) -> str:
         a, subgroups = self.algorithm, len(self.subgroups)
-        beside = f" in each of {subgroups} subgroups" if subgroups > 1 else ""
-        return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{beside}, SIPs {list(self.sips)}>"
+        each = f" in each of {subgroups} subgroups" if subgroups > 1 else ""
+        return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{each}, SIPs {list(self.sips)}>"
 
     def on(self, sip: int) -> dict[Target, Role]:
         """Return the roles of a device's PEs, by (cube, pe)."""
@@ -329,12 +329,12 @@ def plan_group(algorithm: Algorithm, group: Group) -> Plan:
                     f"world_size = {algorithm.world_size}, but {subgroup.world_size} take part; change it to that, or "
                     "leave world_size out"
                 )
-            own = algorithm.topology(subgroup)
-            if own != graph:
-                _check(own, subgroup)
-                graph = own
-            for rank, (place, beside) in enumerate(zip(subgroup.places, own, strict=True)):
-                neighbours = {way: (subgroup.places[peer], back) for way, (peer, back) in beside.items()}
+            found = algorithm.topology(subgroup)
+            if found != graph:
+                _check(found, subgroup)
+                graph = found
+            for rank, (place, adjacent) in enumerate(zip(subgroup.places, found, strict=True)):
+                neighbours = {to: (subgroup.places[peer], back) for to, (peer, back) in adjacent.items()}
                 programs[place] = Role(rank, number, neighbours)
     except ConfigError as error:
         raise ConfigError(f"algorithm {algorithm.name!r}: {error}") from error
@@ -349,11 +349,11 @@ def _subgroup(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> 
 
 def _check(graph: Neighbours, subgroup: Subgroup) -> None:
     """Refuse a topology whose queues do not connect two ends: a user-defined one may be wrong."""
-    for rank, beside in enumerate(graph):
-        for way, (peer, back) in beside.items():
-            if (other := graph[peer].get(back)) != (rank, way):
+    for rank, neighbours in enumerate(graph):
+        for direction, (peer, back) in neighbours.items():
+            if (other := graph[peer].get(back)) != (rank, direction):
                 ends = other and (subgroup.places[other[0]], other[1])
                 raise ConfigError(
-                    f"{way!r} of PE {subgroup.places[rank]} leads to {back!r} of {subgroup.places[peer]}, which leads "
-                    f"to {ends}; a topology has to name both ends of each queue"
+                    f"{direction!r} of PE {subgroup.places[rank]} leads to {back!r} of {subgroup.places[peer]}, which "
+                    f"leads to {ends}; a topology has to name both ends of each queue"
                 )

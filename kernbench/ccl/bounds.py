@@ -1,8 +1,8 @@
 """Lower bounds of a collective on a machine: no algorithm between these PEs can be faster.
 
-Independent of each other, so the largest counts. *Latency*: what one PE has must reach another over the shortest way
-there is. *Cut*: what a region lacks must cross its border. *Traffic*: all that must be sent, over all that the
-borders of equal regions carry. *Arithmetic*: every value is added somewhere. *Memory*: shards lie in HBM.
+They are independent of each other: the largest counts. *Latency*: the data of one PE must reach another over the
+shortest path. *Cut*: what a region lacks must cross its border. *Traffic*: all that must be sent, over all that the
+borders of equal regions carry. *Arithmetic*: every value is added somewhere. *Memory*: shards are in HBM.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PASSED = ("router", "ucie", "io_noc", "pe_dma")
 class Needs(NamedTuple):
     """What a collective of n ranks takes at least, in vectors.
 
-    `crossing(m, n)` go one way over the border of a region with m of the ranks; `sent(ms, n)` are sent between regions
-    with `ms` ranks each; `added(n)` are added; `moved(n)` pass between a PE and its own memory.
+    `crossing(m, n)` cross the border of a region with m of the ranks in one direction; `sent(ms, n)` are sent between
+    regions with `ms` ranks each; `added(n)` are added; `moved(n)` pass between a PE and its memory.
     """
 
     crossing: Callable[[int, int], float]
@@ -139,13 +139,13 @@ class Bounds:
         for place in self.places:
             self._in_cube[place[:2]].append(place)
             self._in_sip[place[0]].append(place)
-        # SIPs whose PEs take part alike are alike.
-        self._alike = {sip: tuple(place[1:] for place in own) for sip, own in self._in_sip.items()}
+        # SIPs in which the same PEs take part have the same bounds.
+        self._members = {sip: tuple(place[1:] for place in places) for sip, places in self._in_sip.items()}
         self._counts: dict[Hashable, int] = defaultdict(int)
         for place in self.places:
             self._counts[self._shard(place)] += 1
-        self._levels = [level for level in self._partitions() if len(level) > 1]
-        self._regions = [region for level in self._levels for region in level] + list(self._parts())
+        self._partitions = [regions for regions in (self._pes(), self._cubes(), self._whole_sips()) if len(regions) > 1]
+        self._regions = [region for regions in self._partitions for region in regions] + list(self._slabs())
         self._latency_ns = self._farthest_ps() / 1000
 
     def of(self, collective: str, nbytes: int, itemsize: int = 2) -> Bound:
@@ -161,9 +161,9 @@ class Bounds:
         return Bound(
             latency_ns=self._latency_ns,
             cut_ns=cuts.get(where, 0.0),
-            traffic_ns=max((self._traffic_ns(needs, level, nbytes) for level in self._levels), default=0.0),
+            traffic_ns=max((self._traffic_ns(needs, regions, nbytes) for regions in self._partitions), default=0.0),
             arithmetic_ns=math.ps([VectorOp("simple", elements, itemsize)]) / 1000,
-            memory_ns=needs.moved(n) * nbytes / (hbm.channels * hbm.channel_bw_gbs * hbm.efficiency),
+            memory_ns=needs.moved(n) * nbytes / hbm.slice_gbs,
             where=where,
         )
 
@@ -172,13 +172,13 @@ class Bounds:
         crossing = sum(needs.crossing(m, self._counts[shard]) for shard, m in inside.items() if m < self._counts[shard])
         return crossing * nbytes / region.bw_gbs
 
-    def _traffic_ns(self, needs: Needs, level: Sequence[Region], nbytes: int) -> float:
+    def _traffic_ns(self, needs: Needs, regions: Sequence[Region], nbytes: int) -> float:
         by_shard: dict[Hashable, list[int]] = defaultdict(list)
-        for region in level:
+        for region in regions:
             for shard, m in self._inside(region).items():
                 by_shard[shard].append(m)
         sent = sum(needs.sent(ms, self._counts[shard]) for shard, ms in by_shard.items())
-        return sent * nbytes / sum(region.bw_gbs for region in level)
+        return sent * nbytes / sum(region.bw_gbs for region in regions)
 
     def _inside(self, region: Region) -> dict[Hashable, int]:
         """Return how many PEs of a region have each shard."""
@@ -189,12 +189,6 @@ class Bounds:
 
     # -- regions
 
-    def _partitions(self) -> Iterator[list[Region]]:
-        """Yield the PEs, their cubes and their SIPs, as regions."""
-        yield self._pes()
-        yield self._cubes()
-        yield self._whole_sips()
-
     def _pes(self) -> list[Region]:
         first = self._sips[0]
         bw = {at: self._graph.out(naming.pe_dma(first, *at))[0].bw_gbs for at in {place[1:] for place in self.places}}
@@ -204,14 +198,14 @@ class Bounds:
         return [self._region(naming.cube(*cube), [cube]) for cube in sorted({place[:2] for place in self.places})]
 
     def _whole_sips(self) -> list[Region]:
-        """Return each SIP: what leaves it crosses the shore of its IO chiplet, and the links between SIPs."""
+        """Return each SIP: what leaves it crosses the border of its IO chiplet, and the links between SIPs."""
         cubes = range(self.machine.config.cubes_per_sip)
         shores = [self._region(naming.sip(sip), [(sip, cube) for cube in cubes]) for sip in self._sips]
         borders = [self._sip_region(naming.sip(sip), [sip]) for sip in self._sips]
         return [min(pair, key=lambda region: region.bw_gbs) for pair in zip(shores, borders, strict=True)]
 
-    def _parts(self) -> Iterator[Region]:
-        """Yield rows and columns of SIPs from one end on, and of the cubes of the first SIP."""
+    def _slabs(self) -> Iterator[Region]:
+        """Yield the first rows and columns of SIPs, and of the cubes of the first SIP."""
         sips, mesh = self._graph.sips, self.machine.config.sip.cube_mesh
         for name, members in _prefixes(sips.w, sips.h, "SIPs"):
             chosen = [sip for sip in self._sips if sip in members]
@@ -224,9 +218,9 @@ class Bounds:
                 yield region
 
     def _region(self, name: str, cubes: Sequence[Target]) -> Region:
-        """Return the region of some cubes of one SIP; its border are the UCIe links that routes use."""
+        """Return the region of some cubes of one SIP; its border is the UCIe links that routes use."""
         sip, inside = cubes[0][0], {cube for _, cube in cubes}
-        key = self._alike[sip], frozenset(inside)
+        key = self._members[sip], frozenset(inside)
         if key not in self._bw_gbs:
             ends = [(src, dst, naming.parse(src).cube, naming.parse(dst).cube) for src, dst in self._used(sip)]
             out = [self._graph.edge(src, dst).bw_gbs for src, dst, a, b in ends if a in inside and b not in inside]
@@ -234,7 +228,7 @@ class Bounds:
         return Region(name, [place for cube in cubes for place in self._in_cube.get(cube, ())], self._bw_gbs[key])
 
     def _used(self, sip: int) -> set[tuple[str, str]]:
-        """Return the links between UCIe ports of a SIP that lie on routes between the PEs, in both directions."""
+        """Return the links between UCIe ports of a SIP on routes between the PEs, in both directions."""
         if sip not in self._links:
             connections = self.machine.config.cube.ucie.connections
             # PEs of one cube and connection number cross the same ports.
@@ -243,13 +237,13 @@ class Bounds:
             paths = [self._router.path(src, dst) for src in some.values() for dst in ends if src != dst]
             if len(self._sips) > 1:
                 paths += [self._router.path(src, naming.io_noc(sip)) for src in some.values()]
-            ways = {pair for path in paths for pair in pairwise(path)}
-            ports = {(a, b) for a, b in ways if naming.parse(a).kind == naming.parse(b).kind == "ucie"}
+            links = {pair for path in paths for pair in pairwise(path)}
+            ports = {(a, b) for a, b in links if naming.parse(a).kind == naming.parse(b).kind == "ucie"}
             self._links[sip] = ports | {(b, a) for a, b in ports}
         return self._links[sip]
 
     def _sip_region(self, name: str, sips: Sequence[int]) -> Region:
-        """Return the region of whole SIPs; its border are the links between IO chiplets."""
+        """Return the region of whole SIPs; its border is the links between IO chiplets."""
         bw_gbs = 0.0
         for sip in sips:
             for edge in self._graph.out(naming.io_noc(sip)):
@@ -265,27 +259,27 @@ class Bounds:
         From the root, or from the PE farthest from its IO chiplet. Any two PEs give a bound, these a good one.
         """
         home = self._sips[0]
-        down = self._ways(naming.io_noc(home))
+        down = self._latencies(naming.io_noc(home))
         here = [place for place in self.places if place[0] == home]
         start = self.root or max(here, key=lambda place: down[naming.pe_dma(*place)])
-        ways = self._ways(naming.pe_dma(*start))
+        near = self._latencies(naming.pe_dma(*start))
         if start[0] != home:
-            down = self._ways(naming.io_noc(start[0]))
+            down = self._latencies(naming.io_noc(start[0]))
         farthest = 0
         for place in self.places:
             if self._shard(place) != self._shard(start):
                 continue
             if place[0] == start[0]:
-                farthest = max(farthest, ways[naming.pe_dma(*place)])
+                farthest = max(farthest, near[naming.pe_dma(*place)])
                 continue
-            # SIPs are alike: the way down is that of the same PE in the SIP at hand.
+            # All SIPs have the same latencies: from the IO chiplet to the PE as to that PE of the first SIP.
             path = self._graph.sips.path(start[0], place[0])
             link = self._graph.edge(naming.io_noc(path[0]), naming.io_noc(path[1])).latency_ps
-            there = ways[naming.io_noc(start[0])] + (len(path) - 1) * link
+            there = near[naming.io_noc(start[0])] + (len(path) - 1) * link
             farthest = max(farthest, there + down[naming.pe_dma(start[0], *place[1:])])
         return farthest
 
-    def _ways(self, start: str) -> dict[str, int]:
+    def _latencies(self, start: str) -> dict[str, int]:
         """Return the least latency from a node to every other of its SIP (Dijkstra, 1959)."""
         sip = naming.parse(start).sip
         best, heap = {start: 0}, [(0, start)]
@@ -305,7 +299,7 @@ class Bounds:
 
 
 def _prefixes(w: int, h: int, what: str) -> Iterator[tuple[str, set[int]]]:
-    """Yield the first columns and the first rows of a grid, each but the whole."""
+    """Yield the first columns and the first rows of a grid, the whole grid excluded."""
     for k in range(1, w):
         yield f"column {k} of {w} of the {what}", {i for i in range(w * h) if i % w < k}
     for k in range(1, h):

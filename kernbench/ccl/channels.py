@@ -1,4 +1,4 @@
-"""What a message through a queue costs on a machine: from its graph, its routes and the closed form of a transfer."""
+"""The channel model: what a message through a queue costs on a machine, from its routes and the form of a transfer."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """The PEs at both ends of queues from one SIP to another; between other SIPs they may be the same `Ends`."""
+    """The PEs at both ends of queues from one SIP to another; pairs of SIPs may share one `Ends`."""
 
     pairs: tuple[tuple[Target, Target], ...]
 
 
-# Queues in use at a time, by the SIPs that they join.
+# Queues in use at the same time, by the SIPs that they connect.
 Flows = Mapping[tuple[int, int], Ends]
 
 
 @dataclass(frozen=True, slots=True)
 class RingBuffer:
-    """The slots of a queue: where they lie, how many, how large; and the size of a credit."""
+    """The slots of a queue: kind of memory, number and size; and the size of a credit."""
 
     kind: str
     n_slots: int
@@ -44,9 +44,9 @@ class RingBuffer:
 
 @dataclass(frozen=True, slots=True)
 class PeMemory:
-    """How a memory is written and read by a PE: `set_up_ps` for each access, over `there` and `back`.
+    """How a PE writes and reads a memory: `set_up_ps` for each access, over `there` and `back`.
 
-    TCM has no way to it, only ports, for what arrives and for what is read; SRAM has no `channels`.
+    TCM has ports only, for what arrives and for what is read; SRAM has no `channels`.
     """
 
     set_up_ps: int = 0
@@ -97,16 +97,16 @@ class PeMemory:
 
 @dataclass(frozen=True, eq=False)
 class Channel:
-    """A queue from one PE to another, on an idle machine; those of a machine that are alike are one.
+    """A queue from one PE to another, on an idle machine; equal ones of a machine are one object.
 
     Attributes
     ----------
     out, back : tuple of Leg
-        The way to the ring, and the way of credits.
+        The route to the ring, and the route of credits.
     ring : Ring
         Its slots.
     memory : PeMemory
-        Where they lie.
+        The memory that contains them.
     math : PeMath
         The vector engine of the receiver.
     command_ns : float
@@ -122,7 +122,7 @@ class Channel:
     math: PeMath
     command_ns: float
     itemsize: int = 2
-    _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)  # the same whatever the slots
+    _known: dict[tuple[str, int], float] = field(default_factory=dict, repr=False)  # for any number of slots
 
     def with_slots(self, n_slots: int) -> Channel:
         """Return the same queue with another number of slots."""
@@ -149,24 +149,19 @@ class Channel:
         return self.window(self.ring.slot_bytes)
 
     def window(self, nbytes: int, more_ns: float = 0.0) -> float:
-        """Return what the slots allow messages of `nbytes` [GB/s]: a short one takes a slot like any.
-
-        `more_ns` is how much longer each slot is taken than on an idle machine.
-        """
+        """Return what the slots allow messages of `nbytes` [GB/s], each taken for `more_ns` longer than if idle."""
         held = min(nbytes, self.ring.slot_bytes)
         return self.ring.n_slots * held / (self._round_trip_ns(held) + more_ns)
 
     @property
     def rate_gbs(self) -> float:
-        """What it can sustain: the lesser of bandwidth and window."""
+        """What it can sustain: the lower of bandwidth and window."""
         return min(self.bw_gbs, self.window_gbs)
 
     def send(self, nbytes: float) -> float:
         """Return the time from the send's issue to the end of the receive.
 
-        Notes
-        -----
-        Parts of a slot leave one after the other, as many as there are slots; then one for each credit that is back.
+        Parts of one slot each leave one after the other, as many as there are slots; then one for each returned credit.
         """
         slot, slots = self.ring.slot_bytes, self.ring.n_slots
         whole = _up(nbytes)
@@ -201,7 +196,7 @@ class Channel:
 
 
 class ChannelModel:
-    """ChannelModel of one machine, which are alike in all SIPs: each kind of way is looked at once."""
+    """The channels of one machine, equal in all SIPs: each kind of route is examined once."""
 
     def __init__(self, machine: Machine) -> None:
         self._graph = machine.graph
@@ -210,7 +205,7 @@ class ChannelModel:
         self._math = PeMath(self._cube.pe.pe_math)
         self._command_ns = self._cube.pe.pe_cpu.command_ns
         self._channels: dict[tuple[object, ...], Channel] = {}
-        self._ways: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
+        self._links_of: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
         self._passes: dict[str, float] = {}
         self._bw_gbs: dict[tuple[str, str], float] = {}
         self._between: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
@@ -223,10 +218,10 @@ class ChannelModel:
             out = self._legs(self._router.path(_dma(src), _end(dst, ring.kind)))
             back = self._legs(reverse(self._router.path(_dma(src), _dma(dst))))
             memory = self.memory(dst, ring.kind)
-            alike = (out, back, memory, ring, itemsize)
-            if alike not in self._channels:
-                self._channels[alike] = Channel(out, back, ring, memory, self._math, self._command_ns, itemsize)
-            found = self._channels[key] = self._channels[alike]
+            equal = (out, back, memory, ring, itemsize)
+            if equal not in self._channels:
+                self._channels[equal] = Channel(out, back, ring, memory, self._math, self._command_ns, itemsize)
+            found = self._channels[key] = self._channels[equal]
         return found
 
     def counted(self, flows: Flows, ring: RingBuffer, *, itemsize: int = 2) -> Counter[Channel]:
@@ -245,9 +240,9 @@ class ChannelModel:
         return found
 
     def shared_gbs(self, flows: Flows, ring: RingBuffer) -> float:
-        """Return what each queue of some flows gets if all are in use: the least share of a link, or a ring's memory.
+        """Return what each queue of some flows gets if all are in use: the lowest share of a link, or a ring's memory.
 
-        SIPs whose PEs have the same queues are alike: each kind is looked at once.
+        SIPs whose PEs have the same queues are examined once.
         """
         inside: dict[int, Counter[tuple[Ends, str]]] = defaultdict(Counter)
         between: Counter[tuple[int, int]] = Counter()
@@ -258,10 +253,10 @@ class ChannelModel:
                 for sips in self._crossed(src, dst):
                     between[sips] += len(ends.pairs)
         shares = [self._graph.edge(*map(naming.io_noc, sips)).bw_gbs / n for sips, n in between.items()]
-        for ways in {frozenset(ways.items()) for ways in inside.values()}:
+        for kinds in {frozenset(kinds.items()) for kinds in inside.values()}:
             links: Counter[tuple[str, str]] = Counter()
             arriving: Counter[Target] = Counter()
-            for (ends, part), n in ways:
+            for (ends, part), n in kinds:
                 for a, b in ends.pairs:
                     for link in self._links(a, b, part, ring.kind):
                         links[link] += n
@@ -278,10 +273,10 @@ class ChannelModel:
         if kind == "tcm":
             return PeMemory(in_gbs=pe.pe_tcm.write_bw_gbs, out_gbs=pe.pe_tcm.read_bw_gbs)
         path = self._router.path(_dma(place), _end(place, kind))
-        there, back = (self._legs(way) for way in (path, reverse(path)))
+        there, back = self._legs(path), self._legs(reverse(path))
         if kind == "sram":
             return PeMemory(ns_to_ps(pe.pe_ipcq.sram_setup_ns), there=there, back=back)
-        burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        burst_ps = hbm.burst_ps
         channels = Channels(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
         return PeMemory(ns_to_ps(pe.pe_ipcq.hbm_setup_ns), there=there, back=back, channels=channels)
 
@@ -292,13 +287,13 @@ class ChannelModel:
         return self._between[src, dst]
 
     def _links(self, src: Target, dst: Target, part: str, kind: str) -> tuple[tuple[str, str], ...]:
-        """Return links from one PE to the ring of another: "within" a SIP, or those "out" of its own, or "in" there."""
+        """Return links from one PE to the ring of another: "within" a SIP, or those "out" of one and "in" another."""
         key = (src, dst, part, kind)
-        if key not in self._ways:
+        if key not in self._links_of:
             to = 0 if part == "within" else 1
             path = list(pairwise(self._router.path(_dma((0, *src)), _end((to, *dst), kind))))
-            self._ways[key] = self._inside(path, to if part == "in" else 0)
-        return self._ways[key]
+            self._links_of[key] = self._inside(path, to if part == "in" else 0)
+        return self._links_of[key]
 
     def _passes_gbs(self, kind: str) -> float:
         if kind not in self._passes:
@@ -306,10 +301,10 @@ class ChannelModel:
         return self._passes[kind]
 
     def _inside(self, links: Iterable[tuple[str, str]], sip: int) -> tuple[tuple[str, str], ...]:
-        """Return those links that lie in a SIP, by names without it."""
-        own = naming.sip(sip) + "."
-        found = [(a, b) for a, b in links if a.startswith(own) and b.startswith(own)]
-        names = tuple((a.removeprefix(own), b.removeprefix(own)) for a, b in found)
+        """Return the links inside a SIP, by names without it."""
+        prefix = naming.sip(sip) + "."
+        found = [(a, b) for a, b in links if a.startswith(prefix) and b.startswith(prefix)]
+        names = tuple((a.removeprefix(prefix), b.removeprefix(prefix)) for a, b in found)
         self._bw_gbs.update(zip(names, (self._graph.edge(a, b).bw_gbs for a, b in found), strict=True))
         return names
 
@@ -320,7 +315,7 @@ class ChannelModel:
 
 @lru_cache(maxsize=32)
 def channel_model(machine: Machine) -> ChannelModel:
-    """Return the channels of `machine`, the same for as long as it is in use: its routes are found once."""
+    """Return the model of `machine`, kept while it is in use: its routes are found once."""
     return ChannelModel(machine)
 
 

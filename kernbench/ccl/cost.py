@@ -246,7 +246,7 @@ def steps(net: Network, count: int, nbytes: float, adds: int = 0, *, loaded: boo
 
     Notes
     -----
-    Either ports are busy all the time, or the first chunk has gone all its way before the last one has left. `loaded`:
+    Either ports are busy all the time, or the first chunk has arrived before the last one has left. `loaded`:
     what the first step sends leaves from memory.
     """
     first, rest = net.first(nbytes, adds), net.rest(nbytes, adds, loaded=loaded and count == 1)
@@ -257,7 +257,7 @@ def steps(net: Network, count: int, nbytes: float, adds: int = 0, *, loaded: boo
 
 
 def all_reduce(stages: Sequence[StageCost], nbytes: float) -> float:
-    """Return an all-reduce over stages, innermost first: rings, and trees, each inside the one before.
+    """Return an all-reduce over stages, innermost first: rings and trees, each nested in the previous one.
 
     Notes
     -----
@@ -293,7 +293,7 @@ def reduce_scatter(stages: Sequence[StageCost], nbytes: float) -> float:
 
 
 def all_gather(stages: Sequence[StageCost], nbytes: float) -> float:
-    """Return n - 1 steps round a ring, each of an n-th of the whole passed on."""
+    """Return n - 1 steps round a ring, each of an n-th of the whole forwarded."""
     stage = _ring(stages)
     return steps(stage.net, stage.n - 1, nbytes / stage.n, loaded=True)
 
@@ -321,13 +321,13 @@ def recursive_doubling(stages: Sequence[StageCost], nbytes: float) -> float:
 
 
 def reduce(stages: Sequence[StageCost], nbytes: float) -> float:
-    """Return the vector's way up a tree, with sums."""
+    """Return the time of a vector up a tree, with sums."""
     stage = _tree(stages)
     return stage.depth * stage.net.first(nbytes, stage.fan) + stage.net.rest(nbytes, stage.fan, loaded=True)
 
 
 def broadcast(stages: Sequence[StageCost], nbytes: float) -> float:
-    """Return the vector's way down a tree."""
+    """Return the time of a vector down a tree."""
     stage = _tree(stages)
     return stage.depth * stage.net.first(nbytes) + stage.net.rest(nbytes, loaded=True)
 
@@ -340,7 +340,7 @@ def all_to_all(stages: Sequence[StageCost], nbytes: float) -> float:
 
 
 def barrier(stages: Sequence[StageCost], nbytes: float) -> float:
-    """Return the way of a byte up a tree, and down."""
+    """Return the time of a byte up a tree, and down."""
     stage = _tree(stages)
     return 2 * stage.depth * stage.net.first(1)
 
@@ -377,7 +377,7 @@ class Cost:
     turns : callable
         How often each channel of a ring carries such a part, of the ring's members.
     moved : callable
-        Vectors that pass between a participant and its own HBM, of the participants.
+        Vectors that pass between a participant and its HBM, of the participants.
     """
 
     streams: Callable[[Mapping[str, Any], int, int, int, int], Sequence[Sequence[Stage | Pairwise]]]
@@ -532,11 +532,11 @@ class Estimate:
         parts = [max(1, -(-nbytes // (streams * n * self._itemsize))) for n in accumulate(rings, mul)]
         alone = [chunking.chunks((0, part)) for part in parts]
         chunks, pieces = [alone[-1][0][1]], len(alone[-1])
-        for n, part, own in list(zip(rings, parts, alone, strict=True))[-2::-1]:
+        for n, part, pieces_alone in list(zip(rings, parts, alone, strict=True))[-2::-1]:
             pieces *= rings[len(parts) - len(chunks)]
             apart = n > 1 and ends_in_memory(n, pieces, part, chunking)
-            chunks.append(own[0][1] if apart else chunks[-1])
-            pieces = len(own) if apart else pieces
+            chunks.append(pieces_alone[0][1] if apart else chunks[-1])
+            pieces = len(pieces_alone) if apart else pieces
         return [chunk * self._itemsize for chunk in reversed(chunks)]
 
     def _on_machine(self, of: StageChannels) -> StageModel:
@@ -572,13 +572,13 @@ class Estimate:
             channel = max(model.counted(edge, ring, itemsize=itemsize), key=lambda channel: channel.alpha_ns)
             path[SharedChannel(channel, model.shared_gbs(edge, ring), fan)] += 1
         up = set(of.up)
-        ways = self._flows.of(of.up), self._flows.of([each for each in of.used if each not in up])
-        alone = min(model.shared_gbs(flows, ring) for flows in ways if flows)
+        directions = self._flows.of(of.up), self._flows.of([each for each in of.used if each not in up])
+        alone = min(model.shared_gbs(flows, ring) for flows in directions if flows)
         return StageModel(of, StageNetwork(path, frozenset(channels), share, alone, self._hbm), channels)
 
 
 def _channels(plan: Plan, places: Sequence[Places], at: int) -> StageChannels:
-    """Return the channels of stage `at` of the streams of all participants; below a tree, only its root goes on."""
+    """Return the channels of stage `at` of the streams of all participants; below a tree, only its root takes part."""
     neighbours = [plan.programs[place].neighbours for place in plan.subgroups[0].places]
     active: dict[int, list[Stage | Pairwise]] = {}
     for rank, streams in enumerate(places):

@@ -1,4 +1,4 @@
-"""What lies in the queues of a machine, at any time."""
+"""The state of the queues of a machine, at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """One direction of a PE. Heads and tails count slots since the installation; a ring holds what lies between.
+    """One direction of a PE. Heads and tails count slots since the installation; the ring contains what is between.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class RingState:
     head, tail : int
         Slots given back, and filled by the peer.
     sent_head, sent_tail : int
-        The same of the peer's ring, as this PE knows it: credits are `n_slots` less what lies between.
+        The same of the peer's ring, as this PE knows it: credits are `n_slots` less what is between.
     waiting : int
         Sends that have not left whole.
     """

@@ -121,25 +121,25 @@ def _own(given: Algorithm | Collective | ModuleType | Callable[..., object]) -> 
         return algorithm(_held(name, given, "kernel"), _held(name, given, "kernel_args"), name=name)
     if isinstance(given, CclConfig):
         raise ConfigError(
-            "a ccl configuration is no algorithm; give a name of it first, resolve_algorithm_config(name, config), "
+            "a ccl configuration is not an algorithm; give a name of it first, resolve_algorithm_config(name, config), "
             f"or None for its default; known: {', '.join(given.algorithms)}"
         )
     if not callable(given):
-        raise ConfigError(f"{quote(given)} is no algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
+        raise ConfigError(f"{quote(given)} is not an algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
     return algorithm(given)
 
 
 def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     if not module or not attribute:
-        raise ConfigError(f"algorithm {quote(path)} is no path; expected pkg.mod:algorithm, or a name of ccl.yaml")
+        raise ConfigError(f"algorithm {quote(path)} is not a path; expected pkg.mod:algorithm, or a name of ccl.yaml")
     return _held(path, _located(path, module), attribute)
 
 
 def _located(name: str, path: str) -> object:
     try:
         return locate(path)
-    except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"algorithm {quote(name)}: module {path!r} cannot be imported: {why}; mend it, or put it on the Python path"

@@ -101,7 +101,7 @@ class Reduction:
     def __post_init__(self) -> None:
         if not callable(self.op) and self.op not in _BUILTIN:
             raise ConfigError(
-                f"op = {self.op!r} is no reduction; {hint(self.op, _BUILTIN)}; or a function of two tiles"
+                f"op = {self.op!r} is not a reduction; {hint(self.op, _BUILTIN)}; or a function of two tiles"
             )
 
     def combine(self, tl: TLContext, tiles: list[Tile], *, complete: bool) -> Tile:

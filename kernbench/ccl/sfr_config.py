@@ -1,7 +1,7 @@
-"""Wiring tables of the graphs that a machine has by itself: cubes and SIPs, and the PEs of a cube.
+"""Wiring tables of a machine's physical graphs: cubes and SIPs, and the PEs of a cube.
 
-A table says for each PE: direction -> (the PE behind it, what that PE calls the direction). They are what a plan's
-roles hold, for kernels that are launched over queues without being an algorithm.
+A table contains for each PE: direction -> (the PE that it leads to, that PE's direction back), as the roles of a plan
+do, for kernels that are launched over queues without an algorithm.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def configure_sfr_intercube_multisip(
     cubes : sequence of int, optional
         Cubes of each, which fill a rectangle of the mesh; all of them unless given.
     pes : sequence of int
-        PEs of each cube; each is joined to those of the same number.
+        PEs of each cube; each is connected to those of the same number.
     root_cube : int or str
-        The cube that stands for its device: its number, "corner" or "centre".
+        The root cube of each device: its number, "corner" or "centre".
     """
     cubes = range(machine.cubes_per_sip) if cubes is None else cubes
     wiring: dict[Place, Mapping[str, tuple[Place, str]]] = {}
@@ -73,6 +73,6 @@ def _wired(
     members = tuple((sip, cube, pe) for sip in group.sips for cube, pe in places)
     subgroup = Subgroup(members, group.sip_grid, group.cube_columns, root)
     return {
-        here: {way: (members[peer], back) for way, (peer, back) in beside.items()}
-        for here, beside in zip(members, of(subgroup), strict=True)
+        here: {direction: (members[peer], back) for direction, (peer, back) in neighbours.items()}
+        for here, neighbours in zip(members, of(subgroup), strict=True)
     }

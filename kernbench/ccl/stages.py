@@ -3,7 +3,7 @@
 A ring stage leaves each member with a part of the vector, which is what the next stage reduces. A tree stage brings the
 whole vector to its root, and only the root takes part in the next stage. What a stage receives is a further source of
 the steps of the next one, and its result goes back the way that contributions came: every element is touched once on
-its way in and once on its way out, and no stage waits for the previous one to end. Only where that would make too many
+the way in and once on the way out, and no stage waits for the previous one to end. Only where that would make too many
 short messages does a ring end its sum in memory, and start again with the result of the next stage.
 """
 
@@ -174,7 +174,7 @@ def heap_tree(rank: int, n: int, root: int = 0) -> Tree:
     Tree(parent='child_right', children=('parent', 'child_left'), depth=1)
     """
     adjacent = {"parent": (rank - 1) // 2, "child_left": 2 * rank + 1, "child_right": 2 * rank + 2}
-    peers = {way: peer for way, peer in adjacent.items() if 0 <= peer < n and (rank or way != "parent")}
+    peers = {to: peer for to, peer in adjacent.items() if 0 <= peer < n and (rank or to != "parent")}
     line = [root]
     while line[-1]:
         line.append((line[-1] - 1) // 2)
@@ -185,8 +185,8 @@ def heap_tree(rank: int, n: int, root: int = 0) -> Tree:
     if rank == root:
         return Tree(None, tuple(peers), 0)
     next_peer = line[line.index(rank) - 1] if rank in line else (rank - 1) // 2
-    parent = next(way for way, peer in peers.items() if peer == next_peer)
-    return Tree(parent, tuple(way for way in peers if way != parent), depth)
+    parent = next(to for to, peer in peers.items() if peer == next_peer)
+    return Tree(parent, tuple(to for to in peers if to != parent), depth)
 
 
 def mesh_tree(rank: int, w: int, h: int, root: int, prefix: str = "") -> Tree:
@@ -211,7 +211,7 @@ def mesh_tree(rank: int, w: int, h: int, root: int, prefix: str = "") -> Tree:
     else:
         parent = "" if row == root_row else "S" if row < root_row else "N"
     depth = abs(row - root_row) + abs(column - root_column)
-    return Tree(prefix + parent if parent else None, tuple(prefix + way for way in children), depth)
+    return Tree(prefix + parent if parent else None, tuple(prefix + side for side in children), depth)
 
 
 def in_order_tree(rank: int, n: int, prefix: str) -> Tree:

@@ -102,7 +102,7 @@ def _check_distinct(given: Mapping[Place, Arrays]) -> None:
         for array in arrays if isinstance(arrays, tuple) else (arrays,):
             if seen.setdefault(id(array), place) != place:
                 both = f"{seen[id(array)]} and {place} (sip, cube, pe)"
-                raise KernelError(f"{both} have one array; give each participant its own: x.copy()")
+                raise KernelError(f"{both} share an array; give each participant a copy: x.copy()")
 
 
 def _run(participants: list[_Participant]) -> None:
@@ -174,7 +174,7 @@ class _Participant(MockBackend):
             self._greenlet.throw(Stopped)
 
     def check_end(self) -> None:
-        """Refuse messages that nobody has read: the next collective would get them."""
+        """Refuse unread messages: the next collective would receive them."""
         unread = {way: len(queue.messages) for way, queue in self.inbox.queues.items() if queue.messages}
         if unread:
             text = ", ".join(f"{n} from {way!r}" for way, n in unread.items())
@@ -253,7 +253,7 @@ class _Sent:
 class _Queue:
     """One direction: its messages, oldest first; `n_slots` None: no limit.
 
-    The first `claimed` of them have a receive, and the first `whole` lie in slots altogether.
+    The first `claimed` of them have a receive, and the first `whole` are completely in slots.
     """
 
     n_slots: int | None
@@ -292,7 +292,7 @@ class Inbox:
     def check(self, what: str, direction: str) -> None:
         """Refuse a direction that the program does not have."""
         if direction not in self.queues:
-            known = hint(direction, self.queues) if self.queues else "it has none: nobody else takes part"
+            known = hint(direction, self.queues) if self.queues else "it has none: no other PE takes part"
             raise IpcqInvalidDirection(f"{what} {direction!r}: no such queue; {known}")
 
     def push(self, direction: str, data: np.ndarray) -> None:
@@ -312,7 +312,7 @@ class Inbox:
         self._move([])
 
     def release(self, value: Value) -> None:
-        """Free the slot of a message that was read where it lay."""
+        """Free the slot of a message that was read in place."""
         if value in self._held:
             queue = self._held.pop(value)
             queue.used -= 1

@@ -1,13 +1,14 @@
-"""Whom each participant talks to: graphs over a subgroup, pure functions of it.
+"""Topologies of participants: graphs over a subgroup, pure functions of it.
 
-Each returns, for every participant, direction -> (participant behind it, what that one calls the direction). In the
-graphs over all participants, E and W (and N and S) follow their numbers. In those of levels, `local_E` and `local_W`
-are the ring of a cube's PEs; N, S, E, W lead to the same PE of the next cube; `global_N`, ... to the next device.
+Each returns, for every participant, direction -> (the participant it leads to, that one's direction back). In graphs
+over all participants, E and W (and N and S) follow their numbers. In hierarchical graphs, `local_E` and `local_W` are
+the ring of a cube's PEs; N, S, E, W lead to the same PE of the next cube; `global_N`, ... to the next device.
 """
 
 from __future__ import annotations
 
 from kernbench.ccl.group import Grid, Subgroup
+from kernbench.ccl.stages import in_order_parent
 from kernbench.errors import ConfigError
 
 Neighbours = list[dict[str, tuple[int, str]]]
@@ -27,15 +28,12 @@ def ring_1d(subgroup: Subgroup) -> Neighbours:
 
 
 def ring_1d_unidir(subgroup: Subgroup) -> Neighbours:
-    """Return the ring of `ring_1d`, for kernels that send to E and receive from W only.
-
-    The queues are the same; that the other half of each stays empty is the kernel's promise.
-    """
+    """Return the ring of `ring_1d`, for kernels that send to E and receive from W only; the queues are the same."""
     return ring_1d(subgroup)
 
 
 def mesh_2d(subgroup: Subgroup) -> Neighbours:
-    """Return the torus: as in machine files, `mesh_2d` is another name of `torus_2d`."""
+    """Return the torus: `mesh_2d` is another name of `torus_2d`, as in machine files."""
     return torus_2d(subgroup)
 
 
@@ -53,19 +51,13 @@ def double_torus(subgroup: Subgroup) -> Neighbours:
 
 
 def mesh_2d_no_wrap(subgroup: Subgroup) -> Neighbours:
-    """Return rows and columns with ends: E, W, N, S, where there is somebody."""
+    """Return rows and columns with ends: E, W, N, S, where there is a neighbour."""
     grid = subgroup.flat_grid()
     return _grid(Grid(grid.w, grid.h))
 
 
 def mesh_cycle(subgroup: Subgroup) -> Neighbours:
-    """Return what `mesh_2d_no_wrap` does, where a cycle leads through all of it, or nobody else takes part.
-
-    Raises
-    ------
-    ConfigError
-        If there is none: both sides have to be at least 2, and one of them even.
-    """
+    """Return `mesh_2d_no_wrap`; ConfigError if no cycle visits all participants."""
     grid = subgroup.flat_grid()
     if subgroup.world_size > 1 and (min(grid.w, grid.h) < 2 or grid.w * grid.h % 2):
         raise ConfigError(
@@ -86,13 +78,10 @@ def tree_binary(subgroup: Subgroup) -> Neighbours:
 def double_tree(subgroup: Subgroup) -> Neighbours:
     """Return two binary trees: `a_parent`, `a_child_left`, `a_child_right`, and `b_...`.
 
-    What has children in one is a leaf of the other; with an odd number, 0 may have children in both.
-
-    Notes
-    -----
-    Tree a is the in-order tree of 1 .. n-1 (odd numbers are its leaves) under root 0; b is its mirror image if n is
-    even, and a moved on by one if n is odd. Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast,
-    reduction and scan, Parallel Computing 35 (2009).
+    What has children in one is a leaf of the other; with an odd number, 0 may have children in both. Tree a is the
+    in-order tree of 1 .. n-1 (odd numbers are its leaves) under root 0; b is its mirror image if n is even, and a
+    shifted by one if n is odd (Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and
+    scan, Parallel Computing 35, 2009).
     """
     n = subgroup.world_size
     graph = none(subgroup)
@@ -120,7 +109,7 @@ def hypercube(subgroup: Subgroup) -> Neighbours:
 
 
 def all_to_all(subgroup: Subgroup) -> Neighbours:
-    """Return everybody for everybody: `to0`, `to1`, ... by the participant behind it."""
+    """Return a queue between any two participants: `to0`, `to1`, ... by the participant that it leads to."""
     n = subgroup.world_size
     return [{f"to{peer}": (peer, f"to{rank}") for peer in range(n) if peer != rank} for rank in range(n)]
 
@@ -148,9 +137,9 @@ def hierarchical_3level(subgroup: Subgroup) -> Neighbours:
     return graph
 
 
-def _join(graph: Neighbours, a: int, way: str, b: int, back: str) -> None:
-    graph[a][way] = (b, back)
-    graph[b][back] = (a, way)
+def _join(graph: Neighbours, a: int, direction: str, b: int, back: str) -> None:
+    graph[a][direction] = (b, back)
+    graph[b][back] = (a, direction)
 
 
 def _grid(grid: Grid, prefix: str = "") -> Neighbours:
@@ -169,14 +158,14 @@ def _grid(grid: Grid, prefix: str = "") -> Neighbours:
 
 def _spread(graph: Neighbours, inner: Neighbours, members: list[int]) -> None:
     """Add the graph of some members, by their places in `members`."""
-    for here, beside in enumerate(inner):
-        for way, (peer, back) in beside.items():
-            graph[members[here]][way] = (members[peer], back)
+    for here, neighbours in enumerate(inner):
+        for direction, (peer, back) in neighbours.items():
+            graph[members[here]][direction] = (members[peer], back)
 
 
 def _ranks(subgroup: Subgroup) -> dict[tuple[int, int, int], int]:
     """Return participant numbers by (device's rank, cube, PE), each counted among those that take part."""
-    sips, cubes, pes = ({n: i for i, n in enumerate(level)} for level in (subgroup.sips, subgroup.cubes, subgroup.pes))
+    sips, cubes, pes = ({n: i for i, n in enumerate(part)} for part in (subgroup.sips, subgroup.cubes, subgroup.pes))
     if len(sips) * len(cubes) * len(pes) != subgroup.world_size:
         raise ConfigError("the cubes, or SIPs, do not take part with the same PEs; spread the tensor evenly over them")
     return {(sips[sip], cubes[cube], pes[pe]): rank for rank, (sip, cube, pe) in enumerate(subgroup.places)}
@@ -204,12 +193,3 @@ def _devices(subgroup: Subgroup, graph: Neighbours, *, at_root: bool) -> None:
     for cube in [subgroup.root_cube] if at_root else range(subgroup.n_cubes):
         for pe in range(subgroup.n_pes):
             _spread(graph, between, [ranks[sip, cube, pe] for sip in range(subgroup.n_sips)])
-
-
-def in_order_parent(rank: int, n: int) -> int | None:
-    """Return the parent of a member of the in-order binary tree of 1..n-1 under root 0; None for the root."""
-    if rank == 0:
-        return None
-    bit = rank & -rank
-    parent = (rank ^ bit) | bit << 1
-    return parent if parent < n else rank ^ bit

@@ -258,7 +258,7 @@ class Tuner:
                 self.refine :
             ]
         for candidate in [c for c in found if c.ns == float("inf")]:
-            refused[candidate.algorithm] = "it has no closed form; give the tuner a way to simulate it"
+            refused[candidate.algorithm] = "it has no closed form; give the tuner a function that simulates it"
             found.remove(candidate)
         if not found:
             why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
@@ -300,7 +300,7 @@ class Tuner:
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
-    """Return what a choice depends on beside the machine and the size, as JSON can hold it."""
+    """Return what a choice depends on in addition to the machine and the size, as JSON values."""
     return sorted(
         (a.name, a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.world_size, a.root_cube, repr(a.options))
         for a in algorithms

@@ -191,7 +191,7 @@ def _reached(left: set[tuple[int, int]]) -> set[tuple[int, int]]:
 def _hbm(config: MachineConfig) -> Iterator[Fault]:
     hbm, dma = config.cube.hbm, config.cube.pe.pe_dma
     own = ("cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
-    total = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+    total = hbm.slice_gbs
     for name, bw in (("cube.hbm.bw_gbs", hbm.bw_gbs), ("cube.pe.pe_dma.bw_gbs", dma.bw_gbs)):
         if bw < total * (1 - _ROUNDING):
             yield _fault(

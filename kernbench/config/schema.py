@@ -33,7 +33,7 @@ from kernbench.config.values import (
     Version,
     described,
 )
-from kernbench.units import GIB
+from kernbench.units import GIB, serialization_ps
 
 Pj = Annotated[Proxy, Unit("pJ")]
 PjPerBit = Annotated[Proxy, Unit("pJ/bit")]
@@ -157,8 +157,13 @@ class Hbm(Part):
 
     @property
     def slice_gbs(self) -> float:
-        """Bandwidth of a slice [B/ns]."""
+        """Bandwidth of a slice [GB/s]: that of its channels, as far as it is reached."""
         return self.channels * self.channel_bw_gbs * self.efficiency
+
+    @property
+    def burst_ps(self) -> int:
+        """Time that a channel takes for one burst [ps]."""
+        return serialization_ps(self.burst_bytes, self.channel_bw_gbs * self.efficiency)
 
     def slice_bytes(self, pes: int) -> int:
         """Return the bytes of each slice of a cube with `pes` PEs."""

@@ -171,7 +171,7 @@ def roofs_of(entry: Entry, n_pes: int) -> Roofs:
     config = entry.machine.config
     hbm = config.cube.hbm
     levels = {
-        "HBM": hbm.channels * hbm.channel_bw_gbs * hbm.efficiency * n_pes,
+        "HBM": hbm.slice_gbs * n_pes,
         "TCM": config.cube.pe.pe_tcm.read_bw_gbs * n_pes,
     }
     return Roofs(2 * macs_per_ns(config, dtype_of(entry)) * n_pes, levels)

@@ -19,6 +19,7 @@ from kernbench.analysis.result import Result
 from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench.errors import StateError, quote
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.registry import hint
 from kernbench.runtime_api import host, tensor, types
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.host import Host, launch
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
 
     from kernbench.ccl.algorithm import Plan
     from kernbench.ccl.install import AlgorithmLike, CclLike
-    from kernbench.dtypes import DType
     from kernbench.runtime_api.distributed import Distributed
     from kernbench.runtime_api.operators import Nn
-    from kernbench.runtime_api.tensor import Tensor
 
 
 class TypeNames:
@@ -76,19 +75,168 @@ class Options(TypedDict, total=False):
     name: str | None
 
 
-class Creation:
-    """The part of the namespace that makes tensors.
+def _default(values: np.ndarray) -> DType:
+    """Return the type that torch gives to Python numbers."""
+    return bool_ if values.dtype == bool else int64 if values.dtype.kind in "iu" else float32
 
-    Every function takes `dtype` (torch's objects; names such as "f16" will do), `device` (default "cpu", with `dp`
-    the current device), `dp` (a DPPolicy: which PEs hold which part; default PE 0 of cube 0) and `name` (for
-    messages). A new tensor on a device has its values at no cost in simulated time: how values get into a machine
-    is modelled by `copy_` and `to`. Its memory is mapped by messages through the machine.
-    """
+
+class _Devices:
+    """What both names of the device module give: a device is a SIP."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
+
+    def is_available(self) -> bool:
+        """Return whether there is a device."""
+        return True
+
+    def device_count(self) -> int:
+        """Return the number of SIPs."""
+        return self._host.n_devices
+
+    def synchronize(self, device: DeviceLike | None = None) -> None:
+        """Run the clock until everything queued on `device` (the current one) is complete."""
+        self._host.synchronize(self._host.index(device))
+
+
+class Ahbm(_Devices):
+    """`torch.ahbm`, the device module: a device is a SIP."""
+
+    Stream = host.Stream
+
+    def current_device(self) -> int:
+        """Return the index of the calling rank's device."""
+        return self._host.current
+
+    def set_device(self, device: DeviceLike) -> None:
+        """Make `device` the calling rank's."""
+        self._host.set_current(device)
+
+    def device(self, device: DeviceLike) -> AbstractContextManager[None]:
+        """Make `device` the calling rank's inside a with-block."""
+        return self._host.on(device)
+
+    def current_stream(self, device: DeviceLike | None = None) -> host.Stream:
+        """Return the queue of `device` (the current one); each device has one."""
+        return self._host.stream(self._host.index(device))
+
+    def Event(self, enable_timing: bool = False) -> host.Event:
+        """Return a mark to put into a stream; `elapsed_time` is simulated time in ms."""
+        return host.Event(self.current_stream, enable_timing)
+
+
+class Accelerator(_Devices):
+    """`torch.accelerator`: the same devices under torch's general names."""
+
+    def current_device_index(self) -> int:
+        """Return the index of the calling rank's device."""
+        return self._host.current
+
+    def set_device_index(self, device: DeviceLike) -> None:
+        """Make `device` the calling rank's."""
+        self._host.set_current(device)
+
+    def device_index(self, device: DeviceLike) -> AbstractContextManager[None]:
+        """Make `device` the calling rank's inside a with-block."""
+        return self._host.on(device)
+
+    def current_accelerator(self, check_available: bool = False) -> Device:
+        """Return the type of device that this machine has."""
+        return Device("ahbm")
+
+    def memory_allocated(self, device_index: DeviceLike | None = None) -> int:
+        """Return the bytes of the program's tensors on a device, copies of replicated parts included."""
+        return self._host.memory.allocated[self._host.index(device_index)]
+
+    def max_memory_allocated(self, device_index: DeviceLike | None = None) -> int:
+        """Return the peak of `memory_allocated` since the start or the last reset."""
+        return self._host.memory.peak[self._host.index(device_index)]
+
+    def reset_peak_memory_stats(self, device_index: DeviceLike | None = None) -> None:
+        """Start a new measurement of the peak."""
+        sip = self._host.index(device_index)
+        self._host.memory.peak[sip] = self._host.memory.allocated[sip]
+
+
+class _Open(threading.local):
+    """The sessions that a thread has open, the innermost last."""
+
+    def __init__(self) -> None:
+        self.sessions: list[RuntimeContext] = []
+
+
+_open = _Open()
+
+
+def current_session() -> RuntimeContext:
+    """Return the session whose with-block the caller is in; of several, the innermost."""
+    if not _open.sessions:
+        raise StateError("no session is open: call it inside `with kb.session(...) as torch:`, or pass torch=torch")
+    return _open.sessions[-1]
+
+
+class RuntimeContext(TypeNames):
+    """One simulated machine under torch's names; a context manager, used as `torch`.
+
+    Every function that makes a tensor takes `dtype` (torch's objects, or names such as "f16"), `device` (default "cpu",
+    with `dp` the current device), `dp` (a DPPolicy: which PEs hold which part; default PE 0 of cube 0) and `name` (for
+    messages). A new tensor on a device has its values at no cost in simulated time: `copy_` and `to` model how values
+    get into a machine. Its memory is mapped by messages through the machine.
+
+    The with-block's end waits for everything that was queued, then frees every tensor; `result` stays. After an
+    exception nothing is waited for, and the result is marked incomplete.
+
+    Parameters
+    ----------
+    engine : GraphEngine
+        The machine.
+    target_device : DeviceSelector or str, optional
+        "all" (default; device 0 is current at first) or "sip:N".
+    correlation_id : str
+        What the run is called in its result.
+    spec : mapping, optional
+        The machine as its file reads; default: the engine's.
+    limits : Limits or mapping, optional
+        How much the run may take.
+
+    Attributes
+    ----------
+    ahbm : Ahbm
+        The device module.
+    accelerator : Accelerator
+        torch's general names for it.
+    multiprocessing : Multiprocessing
+        Programs for several devices.
+    distributed : Distributed
+        Collectives between them.
+    checks : int
+        How many results the program has compared with a reference; whoever compares one adds it.
+    """
+
+    def __init__(
+        self,
+        engine: GraphEngine,
+        target_device: DeviceSelector | str | None = None,
+        correlation_id: str = "run",
+        spec: Mapping[str, Any] | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
+        self.correlation_id = correlation_id
+        self.spec = engine.machine.spec if spec is None else spec
+        self._host = Host(engine, self.target_device)
         self._random: dict[Device, np.random.Generator] = {}
         self._seed = 0
+        self.ahbm = Ahbm(self._host)
+        self.accelerator = Accelerator(self._host)
+        self.multiprocessing = Multiprocessing(self._host)
+        self.checks = 0
+        self._guard = Guard(engine, Limits.of(limits), self._ranks)
+        self._broken = False
+        self._final: Result | None = None
+
+    # -- new tensors
 
     def empty(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
         """Return a tensor whose values are undefined."""
@@ -208,171 +356,7 @@ class Creation:
             raise ValueError(f'dp = {dp} places a tensor on a device, but device = {device!r}; use device="ahbm"')
         return place
 
-
-def _default(values: np.ndarray) -> DType:
-    """Return the type that torch gives to Python numbers."""
-    return bool_ if values.dtype == bool else int64 if values.dtype.kind in "iu" else float32
-
-
-class Ahbm:
-    """`torch.ahbm`, the device module: a device is a SIP."""
-
-    Stream = host.Stream
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def is_available(self) -> bool:
-        """Return whether there is a device."""
-        return True
-
-    def device_count(self) -> int:
-        """Return the number of SIPs."""
-        return self._host.n_devices
-
-    def current_device(self) -> int:
-        """Return the index of the calling rank's device."""
-        return self._host.current
-
-    def set_device(self, device: DeviceLike) -> None:
-        """Make `device` the calling rank's."""
-        self._host.set_current(device)
-
-    def device(self, device: DeviceLike) -> AbstractContextManager[None]:
-        """Make `device` the calling rank's inside a with-block."""
-        return self._host.on(device)
-
-    def synchronize(self, device: DeviceLike | None = None) -> None:
-        """Run the clock until everything queued on `device` (the current one) is complete."""
-        self._host.synchronize(self._host.index(device))
-
-    def current_stream(self, device: DeviceLike | None = None) -> host.Stream:
-        """Return the queue of `device` (the current one); each device has one."""
-        return self._host.stream(self._host.index(device))
-
-    def Event(self, enable_timing: bool = False) -> host.Event:
-        """Return a mark to put into a stream; `elapsed_time` is simulated time in ms."""
-        return host.Event(self.current_stream, enable_timing)
-
-
-class Accelerator:
-    """`torch.accelerator`: the same devices under torch's general names."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def is_available(self) -> bool:
-        """Return whether there is a device."""
-        return True
-
-    def device_count(self) -> int:
-        """Return the number of SIPs."""
-        return self._host.n_devices
-
-    def current_accelerator(self, check_available: bool = False) -> Device:
-        """Return the type of device that this machine has."""
-        return Device("ahbm")
-
-    def current_device_index(self) -> int:
-        """Return the index of the calling rank's device."""
-        return self._host.current
-
-    def set_device_index(self, device: DeviceLike) -> None:
-        """Make `device` the calling rank's."""
-        self._host.set_current(device)
-
-    def device_index(self, device: DeviceLike) -> AbstractContextManager[None]:
-        """Make `device` the calling rank's inside a with-block."""
-        return self._host.on(device)
-
-    def synchronize(self, device: DeviceLike | None = None) -> None:
-        """Run the clock until everything queued on `device` (the current one) is complete."""
-        self._host.synchronize(self._host.index(device))
-
-    def memory_allocated(self, device_index: DeviceLike | None = None) -> int:
-        """Return the bytes of the tensors that the program has on a device; copies of replicated parts count."""
-        return self._host.memory.allocated[self._host.index(device_index)]
-
-    def max_memory_allocated(self, device_index: DeviceLike | None = None) -> int:
-        """Return the most bytes that the program had in tensors at a time, since the start or the last reset."""
-        return self._host.memory.peak[self._host.index(device_index)]
-
-    def reset_peak_memory_stats(self, device_index: DeviceLike | None = None) -> None:
-        """Begin to watch for the most bytes anew."""
-        sip = self._host.index(device_index)
-        self._host.memory.peak[sip] = self._host.memory.allocated[sip]
-
-
-class _Open(threading.local):
-    """The sessions that a thread has open, the innermost last."""
-
-    def __init__(self) -> None:
-        self.sessions: list[RuntimeContext] = []
-
-
-_open = _Open()
-
-
-def current_session() -> RuntimeContext:
-    """Return the session whose with-block the caller is in; of several, the innermost."""
-    if not _open.sessions:
-        raise StateError("no session is open: call it inside `with kb.session(...) as torch:`, or pass torch=torch")
-    return _open.sessions[-1]
-
-
-class RuntimeContext(TypeNames, Creation):
-    """One simulated machine under torch's names; a context manager, used as `torch`.
-
-    The with-block's end waits for everything that was queued, then frees every tensor; `result` stays. After an
-    exception nothing is waited for, and the result is marked incomplete.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        The machine.
-    target_device : DeviceSelector or str, optional
-        "all" (default; device 0 is current at first) or "sip:N".
-    correlation_id : str
-        What the run is called in its result.
-    spec : mapping, optional
-        The machine as its file reads; default: the engine's.
-    limits : Limits or mapping, optional
-        How much the run may take.
-
-    Attributes
-    ----------
-    ahbm : Ahbm
-        The device module.
-    accelerator : Accelerator
-        torch's general names for it.
-    multiprocessing : Multiprocessing
-        Programs for several devices.
-    distributed : Distributed
-        Collectives between them.
-    checks : int
-        How many results the program has compared with a reference; whoever compares one adds it.
-    """
-
-    def __init__(
-        self,
-        engine: GraphEngine,
-        target_device: DeviceSelector | str | None = None,
-        correlation_id: str = "run",
-        spec: Mapping[str, Any] | None = None,
-        limits: Limits | Mapping[str, float] | None = None,
-    ) -> None:
-        self.engine = engine
-        self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
-        self.correlation_id = correlation_id
-        self.spec = engine.machine.spec if spec is None else spec
-        super().__init__(Host(engine, self.target_device))
-        self.ahbm = Ahbm(self._host)
-        self.accelerator = Accelerator(self._host)
-        self.multiprocessing = Multiprocessing(self._host)
-        self.checks = 0
-        self._guard = Guard(engine, Limits.of(limits), self._ranks)
-        self._broken = False
-        self._final: Result | None = None
+    # -- operators
 
     @cached_property
     def nn(self) -> type[Nn]:
@@ -420,6 +404,8 @@ class RuntimeContext(TypeNames, Creation):
     def unsqueeze(self, input: Tensor, dim: int) -> Tensor:
         """Return a view with a dim of size 1 inserted at `dim`."""
         return input.unsqueeze(dim)
+
+    # -- programs
 
     @cached_property
     def distributed(self) -> Distributed:
@@ -547,11 +533,7 @@ class RuntimeContext(TypeNames, Creation):
 
         def __getattr__(self, name: str) -> Any:
             known = [n for n in dir(self) if not n.startswith("_")]
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            raise AttributeError(f"torch, as simulated here, has no {quote(name)}; {hint}")
+            raise AttributeError(f"torch, as simulated here, has no {quote(name)}; {hint(name, known)}")
 
     def __repr__(self) -> str:
         state = "open" if self._host.is_open else "closed"

@@ -4,264 +4,34 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import CollectiveMismatchError, StateError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, GroupMember, Groups, ProcessGroup
+from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, Algorithms, GroupMember, Groups, ProcessGroup
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transport import Route, between, rows_between
 from kernbench.runtime_api.work import Call, Coalesced, Meeting, P2POp, ReduceOp, Work
 
+if TYPE_CHECKING:
+    from kernbench.ccl.install import AlgorithmLike
+    from kernbench.runtime_api.host import Host
+
 GroupLike = ProcessGroup | int | None
+Tensors = dict[str, DeviceTensor]
 
 
-class Messaging(Groups):
-    """Sends and receives, matched by source, target, tag and order; the ranks' tensors may lie in different ways."""
-
-    def send(
-        self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
-        group_dst: int | None = None,
-    ) -> None:  # fmt: skip
-        """Send a tensor to a rank; return when it has left."""
-        work = self.isend(tensor, dst, group, tag, group_dst)
-        if work is not None:
-            work.wait()
-
-    def recv(
-        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
-        group_src: int | None = None,
-    ) -> int:  # fmt: skip
-        """Receive a tensor, from any rank unless one is named; return the global rank that has sent it."""
-        if (found := self._enter(group, "recv")) is None:
-            return -1
-        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
-        work, sender = found.mailbox.receive(self._message(found, "recv", tensor), source, tag)
-        work.wait()
-        return found.ranks[sender()]
-
-    def isend(
-        self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
-        group_dst: int | None = None,
-    ) -> Work | None:  # fmt: skip
-        """Send a tensor to a rank, and go on; the tensor may be written again when the handle is complete."""
-        if (found := self._enter(group, "isend")) is None:
-            return None
-        target = self._peer_of(found, "dst", dst, group_dst)
-        return found.mailbox.send(self._message(found, "isend", tensor), target, tag).detach()
-
-    def irecv(
-        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
-        group_src: int | None = None,
-    ) -> Work | None:  # fmt: skip
-        """Receive a tensor, from any rank unless one is named, and go on."""
-        if (found := self._enter(group, "irecv")) is None:
-            return None
-        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
-        return found.mailbox.receive(self._message(found, "irecv", tensor), source, tag)[0].detach()
-
-    def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
-        """Begin sends and receives, all before any is waited for; return a handle of each."""
-        if not p2p_op_list or not all(isinstance(op, P2POp) for op in p2p_op_list):
-            raise ValueError(
-                f"p2p_op_list = {quote(p2p_op_list)}: expected a list of torch.distributed.P2POp, not empty"
-            )
-        works = [op.op(op.tensor, op.peer, group=op.group, tag=op.tag, **self._peer(op)) for op in p2p_op_list]
-        return [work for work in works if work is not None]
-
-    def _peer_of(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
-        """Return the number of another member."""
-        member = self._member(group, what, rank, group_rank)
-        if member == group.rank():
-            raise ValueError(f"{what} = {group.ranks[member]} is the calling rank itself; use copy_")
-        return member
-
-    @staticmethod
-    def _peer(op: P2POp) -> dict[str, int]:
-        key = "group_dst" if op.op.__name__ == "isend" else "group_src"
-        return {} if op.group_peer is None else {key: op.group_peer}
-
-    def _message(self, group: ProcessGroup, name: str, tensor: Tensor) -> Call:
-        own = self._checked(group, name, tensor)
-        more = {"shape": tuple(own.shape), "dtype": str(own.dtype)}
-        return Call("message", more=more, own=(own,), ways=_ways, end=name.removeprefix("i"))
-
-    def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
-        """Return the group of a call; None, with a warning, for who is no member, as in torch."""
-        found = None if group == NON_GROUP_MEMBER else self._group(group)
-        if self._speaks_for_all and found is not None and found.size() > 1:
-            raise StateError(
-                f"{name}: no rank is running: {found!r} was made before spawn; call it in a rank: "
-                f"torch.multiprocessing.spawn(fn, nprocs={self._group(None).size()})"
-            )
-        if found is None or found.rank() < 0:
-            self._group(None)
-            warnings.warn(
-                f"Running {name} on global rank {self._host.rank_index} which does not belong to the given group.",
-                stacklevel=3,
-            )
-            return None
-        return found
-
-    def _member(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
-        """Return the number in the group that `src` or `dst`, or its spelling in the group, means."""
-        if (rank is None) == (group_rank is None):
-            raise ValueError(f"{what} = {rank}, group_{what} = {group_rank}: expected one of them")
-        if group_rank is not None:
-            self.get_global_rank(group, group_rank)
-            return group_rank
-        assert rank is not None
-        return self.get_group_rank(group, rank)
-
-    def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
-        """Return a tensor of the calling rank's device that a collective can work on."""
-        rank, device = self._host.rank_index, group.devices[group.rank()]
-        if not isinstance(tensor, DeviceTensor):
-            raise TypeError(f'{name}: {what} is {quote(tensor, 160)}; expected one on ahbm:{device}: .to("ahbm")')
-        if tensor.sip != device:
-            raise RuntimeError(
-                f"{name}: {what} {tensor.name!r} is on {tensor.device}, but rank {rank} drives ahbm:{device}; create "
-                f'it with device="ahbm" in the rank, or move it: .to("ahbm:{device}")'
-            )
-        if not tensor.is_contiguous():
-            raise ValueError(f"{name}: {what} {tensor.name!r} is not contiguous; copy it: .contiguous()")
-        return tensor
+BACKEND = "ahbm"
 
 
-def _ways(calls: list[Call]) -> list[Route]:
-    return [between(0, calls[0].own[0], 1, calls[1].own[0])]
+@dataclass(frozen=True, slots=True)
+class World:
+    """What `torch.distributed.group` is in torch: the name of the calling rank's world."""
 
-
-class Lists(Messaging):
-    """Collectives on lists of tensors, each of them like the one that every rank gives."""
-
-    def all_gather(
-        self, tensor_list: Sequence[Tensor], tensor: Tensor, group: GroupLike = None, async_op: bool = False
-    ) -> Work | None:
-        """Let `tensor_list[i]` become rank i's tensor, on every rank."""
-        if (found := self._enter(group, "all_gather")) is None:
-            return None
-        part = self._checked(found, "all_gather", tensor)
-        parts = self._list(found, "all_gather", "tensor_list", tensor_list, part)
-        pack, after = found.packer.packed(self._host, parts, part, found.size(), unpack=True)
-        return self._done(
-            found.call(Call("all_gather", {"input": part}, own=(pack, found.size()), after=after)), async_op
-        )
-
-    def reduce_scatter(
-        self, output: Tensor, input_list: Sequence[Tensor], op: ReduceOp | str = ReduceOp.SUM,
-        group: GroupLike = None, async_op: bool = False,
-    ) -> Work | None:  # fmt: skip
-        """Join all ranks' `input_list[i]` in rank i's `output`."""
-        if (found := self._enter(group, "reduce_scatter")) is None:
-            return None
-        part = self._checked(found, "reduce_scatter", output, "output")
-        parts = self._list(found, "reduce_scatter", "input_list", input_list, part)
-        pack, before = found.packer.packed(self._host, parts, part, found.size(), unpack=False)
-        call = Call("reduce_scatter", {"output": part}, ReduceOp.of(op), own=(pack, found.size()), before=before)
-        return self._done(found.call(call), async_op)
-
-    def gather(
-        self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int | None = None,
-        group: GroupLike = None, async_op: bool = False, group_dst: int | None = None,
-    ) -> Work | None:  # fmt: skip
-        """Let `gather_list[i]` of rank `dst` (0 unless given) become rank i's tensor; the other ranks give no list."""
-        if (found := self._enter(group, "gather")) is None:
-            return None
-        own = self._checked(found, "gather", tensor)
-        root = self._root(found, "dst", dst, group_dst)
-        parts = self._rooted(found, "gather", "gather_list", gather_list, own, root)
-        return self._done(found.call(Call("gather", {"tensor": own}, root=root, own=parts, ways=_gather)), async_op)
-
-    def scatter(
-        self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
-        group: GroupLike = None, async_op: bool = False, group_src: int | None = None,
-    ) -> Work | None:  # fmt: skip
-        """Let rank i's tensor become `scatter_list[i]` of rank `src` (0 unless given); the others give no list."""
-        if (found := self._enter(group, "scatter")) is None:
-            return None
-        own = self._checked(found, "scatter", tensor)
-        root = self._root(found, "src", src, group_src)
-        parts = self._rooted(found, "scatter", "scatter_list", scatter_list, own, root)
-        return self._done(found.call(Call("scatter", {"tensor": own}, root=root, own=parts, ways=_scatter)), async_op)
-
-    def all_to_all(
-        self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
-        async_op: bool = False,
-    ) -> Work | None:  # fmt: skip
-        """Send `input_tensor_list[i]` to rank i; `output_tensor_list[i]` becomes what comes from it."""
-        if (found := self._enter(group, "all_to_all")) is None:
-            return None
-        lists = [
-            self._list(found, "all_to_all", what, given, None)
-            for what, given in (
-                ("input_tensor_list", input_tensor_list),
-                ("output_tensor_list", output_tensor_list),
-            )
-        ]
-        return self._done(found.call(Call("all_to_all", own=tuple(lists), ways=_all_to_all)), async_op)
-
-    def _done(self, work: Work, async_op: bool) -> Work | None:
-        """Return the handle, or wait and return nothing; inside a coalescing manager, leave the waiting to it."""
-        coalesced = self._coalescing.get(self._host.rank_index)
-        if coalesced is not None:
-            coalesced.works.append(work.detach())
-            return None
-        if async_op:
-            return work.detach()
-        work.wait()
-        return None
-
-    def _root(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
-        return self._member(group, what, 0 if rank is None and group_rank is None else rank, group_rank)
-
-    def _rooted(
-        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor] | None, like: DeviceTensor, root: int
-    ) -> tuple[DeviceTensor, ...]:
-        """Return the list of the root; nothing elsewhere."""
-        if (given is not None) != (group.rank() == root):
-            raise ValueError(
-                f"{name}: {what} is given by rank {group.ranks[root]}, and by no other; this is rank "
-                f"{self._host.rank_index}"
-            )
-        return () if given is None else tuple(self._list(group, name, what, given, like))
-
-    def _list(
-        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor], like: DeviceTensor | None
-    ) -> list[DeviceTensor]:
-        """Return a list of one tensor for each rank, each with the elements of `like`."""
-        if len(given) != group.size():
-            raise ValueError(f"{name}: {what} has {len(given)} tensors; expected {group.size()}, one for each rank")
-        found = [self._checked(group, name, t, f"{what}[{i}]") for i, t in enumerate(given)]
-        for i, t in enumerate(found):
-            if like is not None and (t.numel(), t.dtype) != (like.numel(), like.dtype):
-                raise ValueError(
-                    f"{name}: {what}[{i}] is {tuple(t.shape)} {t.dtype}; expected it to be like the other tensor, "
-                    f"{tuple(like.shape)} {like.dtype}"
-                )
-        return found
-
-
-def _gather(calls: list[Call]) -> list[Route]:
-    root = calls[0].root or 0
-    pairs = zip(calls, calls[root].own, strict=True)
-    return [between(i, call.tensors["tensor"], root, part) for i, (call, part) in enumerate(pairs)]
-
-
-def _scatter(calls: list[Call]) -> list[Route]:
-    root = calls[0].root or 0
-    pairs = zip(calls, calls[root].own, strict=True)
-    return [between(root, part, i, call.tensors["tensor"]) for i, (call, part) in enumerate(pairs)]
-
-
-def _all_to_all(calls: list[Call]) -> list[Route]:
-    return [
-        between(r, sender.own[0][j], j, receiver.own[1][r])
-        for r, sender in enumerate(calls)
-        for j, receiver in enumerate(calls)
-    ]
+    WORLD: ProcessGroup | None
 
 
 class DistributedNames:
@@ -274,13 +44,220 @@ class DistributedNames:
     Work = Work
 
 
-class Distributed(DistributedNames, Lists):
+class Distributed(DistributedNames):
     """`torch.distributed`: a rank drives a SIP, and a collective is a launch on each rank's PEs.
 
     Tensors are spread in the same way on every rank, and every shard is worked on by the PEs that hold it. A call
     without `async_op` returns when this rank's part is complete, and then None; with it, it returns a `Work` at once.
     A collective starts when its last rank has called it, and on each device after what the device was asked before.
     """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._groups = Groups(host)
+        self._coalescing: dict[int, Coalesced] = {}
+        host.at_ranks_end.append(self._coalescing.clear)
+
+    # -- groups
+
+    def is_available(self) -> bool:
+        """Return whether there is a backend: always."""
+        return True
+
+    def is_initialized(self) -> bool:
+        """Return whether the calling rank is in a process group."""
+        return self._host.rank_index in self._groups.scope.world
+
+    def init_process_group(
+        self,
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: object = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: object = None,
+        group_name: str = "",
+        pg_options: Algorithms | None = None,
+        device_id: object = None,
+    ) -> None:
+        """Make the calling rank a member of the world: all ranks of its spawn.
+
+        Called before `spawn`, it makes a world of all SIPs of the machine, which the ranks of every later spawn
+        inherit; only with `world_size=1` it makes a world of the program alone. A rank waits for all others. Takes no
+        simulated time: queues are installed, by messages through the machine, when a group first uses them.
+
+        Parameters
+        ----------
+        backend : str, optional
+            "ahbm", the only one.
+        init_method, timeout : optional
+            torch's; without meaning where ranks share a process.
+        world_size, rank : int, optional
+            As the spawn has bound them.
+        store, group_name : optional
+            As `init_method`.
+        pg_options : mapping, optional
+            Collective to the name of the algorithm, or an algorithm, that the world uses for it; by default the best
+            that keeps torch's meaning is chosen.
+        device_id : optional
+            As `init_method`.
+        """
+        self._host.check_open()
+        scope, me, ranks = self._groups.scope, self._host.rank_index, self._host.ranks
+        if ranks is not None and ranks.current is not None:
+            size = len(ranks.ranks)
+        else:
+            ranks, size = None, 1 if world_size == 1 else self._host.n_devices
+        if me in scope.world:
+            raise ValueError("trying to initialize the default process group twice!")
+        _check_backend(backend)
+        algorithms = _algorithms(pg_options)
+        if rank not in (-1, me) or world_size not in (-1, size):
+            raise ValueError(
+                f"init_process_group: rank = {rank}, world_size = {world_size}, but this is rank {me} of {size}; leave "
+                "them out, and start as many ranks as there shall be: torch.multiprocessing.spawn(fn, nprocs=...)"
+            )
+        if ranks is None:
+            devices = [self._host.current] if size == 1 else range(size)
+            scope.world[me] = self._groups.make(range(size), devices, algorithms)
+            scope.is_inherited = world_size != 1
+            return
+        if scope.entering is None:
+            scope.entering = self._groups.make(range(size), range(size), algorithms)
+        world = scope.world[me] = scope.entering
+        if all(scope.world.get(r) is world for r in world.ranks):
+            scope.entering = None
+        world.call(Call("init_process_group", more={"pg_options": algorithms}, runs=False)).wait()
+
+    def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
+        """Leave a group; by default the world, and every group in it."""
+        scope, me = self._groups.scope, self._host.rank_index
+        found = self._groups.find(group)
+        for each in (found, *found.children):
+            each.leave(each.ranks if self._groups.speaks_for_all else (me,))
+        if found is scope.world[me]:
+            del scope.world[me]
+            scope.is_inherited = False
+
+    def get_backend(self, group: ProcessGroup | None = None) -> str:
+        """Return the name of the backend."""
+        self._groups.find(group)
+        return BACKEND
+
+    def get_rank(self, group: ProcessGroup | int | None = None) -> int:
+        """Return the calling rank's number in a group (the world); -1 if it is no member."""
+        return -1 if group == NON_GROUP_MEMBER else self._groups.find(group).rank()
+
+    def get_world_size(self, group: ProcessGroup | int | None = None) -> int:
+        """Return the number of ranks of a group (the world); -1 if the caller is no member."""
+        return -1 if self.get_rank(group) < 0 else self._groups.find(group).size()
+
+    def new_group(
+        self,
+        ranks: Sequence[int] | None = None,
+        timeout: object = None,
+        backend: str | None = None,
+        pg_options: Algorithms | None = None,
+        use_local_synchronization: bool = False,
+        group_desc: str | None = None,
+        device_id: object = None,
+        sort_ranks: bool = True,
+    ) -> ProcessGroup | int:
+        """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
+
+        Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
+        waits for all. Before `spawn` the program calls it once for all ranks, and gets the group in any case.
+
+        Parameters
+        ----------
+        ranks : sequence of int, optional
+            Global ranks; by default all.
+        timeout : optional
+            As for `init_process_group`.
+        backend : str, optional
+            "ahbm", the only one.
+        pg_options : mapping, optional
+            As for `init_process_group`.
+        use_local_synchronization, group_desc, device_id : optional
+            torch's; without meaning where ranks share a process.
+        sort_ranks : bool
+            Number the members by their global ranks; else as `ranks` has them.
+        """
+        world = self._groups.find(None)
+        _check_backend(backend)
+        algorithms = _algorithms(pg_options)
+        members = list(world.ranks if ranks is None else ranks)
+        if sort_ranks:
+            members.sort()
+        strangers = [rank for rank in members if rank not in world.ranks]
+        if strangers or len(set(members)) < len(members) or not members:
+            raise ValueError(
+                f"new_group: ranks = {quote(ranks)}: expected different ranks of the world, 0 to {world.size() - 1}"
+            )
+        if self._groups.speaks_for_all:
+            made = self._groups.make(members, [world.devices[r] for r in members], algorithms)
+            world.children.append(made)
+            return made
+        meeting, work = world.meet(Call("new_group", more={"ranks": members, "pg_options": algorithms}, runs=False))
+        if meeting.shared is None:
+            meeting.shared = self._groups.make(members, [world.devices[r] for r in members], algorithms)
+            world.children = [group for group in world.children if not group.is_over] + [meeting.shared]
+        work.wait()
+        group: ProcessGroup = meeting.shared
+        return group if world.rank() in members else NON_GROUP_MEMBER
+
+    def new_subgroups(
+        self,
+        group_size: int | None = None,
+        group: ProcessGroup | None = None,
+        timeout: object = None,
+        backend: str | None = None,
+        pg_options: Algorithms | None = None,
+        group_desc: str | None = None,
+    ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+        """Cut a group (the world) into groups of `group_size` neighbouring ranks; every rank of the world calls it.
+
+        Returns the calling rank's own and all of them, each as `new_group` returns it. By default one group has as
+        many ranks as the machine has SIPs. The other parameters are those of `new_group`.
+
+        Raises
+        ------
+        ValueError
+            If `group_size` does not divide the number of ranks.
+        """
+        ranks = self._groups.find(group).ranks
+        size = self._host.n_devices if group_size is None else group_size
+        if size < 1 or len(ranks) % size:
+            raise ValueError(f"new_subgroups: group_size = {size} must divide the {len(ranks)} ranks of the group")
+        parts = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+        made = [self.new_group(part, backend=backend, pg_options=pg_options) for part in parts]
+        own = (found for part, found in zip(parts, made, strict=True) if self._host.rank_index in part)
+        return next(own, NON_GROUP_MEMBER), made
+
+    def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
+        """Return the global ranks of a group (the world), in its order."""
+        return list(self._groups.find(group).ranks)
+
+    def get_global_rank(self, group: ProcessGroup | None, group_rank: int) -> int:
+        """Return the global rank of a group's member."""
+        found = self._groups.find(group)
+        if not 0 <= group_rank < found.size():
+            raise ValueError(f"group rank {quote(group_rank)} is not part of group {found.ranks}")
+        return found.ranks[group_rank]
+
+    def get_group_rank(self, group: ProcessGroup | None, global_rank: int) -> int:
+        """Return the number of a global rank in a group."""
+        found = self._groups.find(group)
+        if global_rank not in found.ranks:
+            raise ValueError(f"global rank {quote(global_rank)} is not part of group {found.ranks}")
+        return found.index(global_rank)
+
+    @property
+    def group(self) -> World:
+        """`group.WORLD`: the group that collectives are among by default; None before there is one."""
+        return World(self._groups.scope.world.get(self._host.rank_index))
+
+    # -- collectives
 
     def all_reduce(
         self, tensor: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None, async_op: bool = False
@@ -324,9 +301,7 @@ class Distributed(DistributedNames, Lists):
         if (found := self._enter(group, "all_gather_single")) is None:
             return None
         joint, part = self._pair(found, "all_gather_single", output_tensor, input_tensor)
-        pack, after = found.packer.packed(self._host, [joint], part, found.size(), unpack=True)
-        tensors = {"output": joint, "input": part}
-        return self._done(found.call(Call("all_gather", tensors, own=(pack, found.size()), after=after)), async_op)
+        return self._gathered(found, [joint], part, {"output": joint, "input": part}, async_op)
 
     all_gather_into_tensor = all_gather_single  # torch's older name of it
 
@@ -338,10 +313,7 @@ class Distributed(DistributedNames, Lists):
         if (found := self._enter(group, "reduce_scatter_single")) is None:
             return None
         joint, part = self._pair(found, "reduce_scatter_single", input, output)
-        pack, before = found.packer.packed(self._host, [joint], part, found.size(), unpack=False)
-        tensors = {"output": part, "input": joint}
-        call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, found.size()), before=before)
-        return self._done(found.call(call), async_op)
+        return self._reduced(found, [joint], part, {"output": part, "input": joint}, op, async_op)
 
     reduce_scatter_tensor = reduce_scatter_single  # torch's older name of it
 
@@ -365,7 +337,7 @@ class Distributed(DistributedNames, Lists):
             target, _splits(found, "output", target, output_split_sizes),
         )  # fmt: skip
         more = {"dtype": str(source.dtype), "row": tuple(source.shape[1:])}
-        return self._done(found.call(Call("all_to_all", more=more, own=own, ways=_split_ways)), async_op)
+        return self._done(found.call(Call("all_to_all", more=more, own=own, ways=_split_rows)), async_op)
 
     def barrier(
         self, group: GroupLike = None, async_op: bool = False, device_ids: object = None, timeout: object = None
@@ -381,6 +353,114 @@ class Distributed(DistributedNames, Lists):
         `wait_all_ranks` are.
         """
         self._meet(group, Call("monitored_barrier", runs=False))
+
+    # -- lists of tensors
+
+    def all_gather(
+        self, tensor_list: Sequence[Tensor], tensor: Tensor, group: GroupLike = None, async_op: bool = False
+    ) -> Work | None:
+        """Let `tensor_list[i]` become rank i's tensor, on every rank."""
+        if (found := self._enter(group, "all_gather")) is None:
+            return None
+        part = self._checked(found, "all_gather", tensor)
+        parts = self._list(found, "all_gather", "tensor_list", tensor_list, part)
+        return self._gathered(found, parts, part, {"input": part}, async_op)
+
+    def reduce_scatter(
+        self, output: Tensor, input_list: Sequence[Tensor], op: ReduceOp | str = ReduceOp.SUM,
+        group: GroupLike = None, async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Join all ranks' `input_list[i]` in rank i's `output`."""
+        if (found := self._enter(group, "reduce_scatter")) is None:
+            return None
+        part = self._checked(found, "reduce_scatter", output, "output")
+        parts = self._list(found, "reduce_scatter", "input_list", input_list, part)
+        return self._reduced(found, parts, part, {"output": part}, op, async_op)
+
+    def gather(
+        self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int | None = None,
+        group: GroupLike = None, async_op: bool = False, group_dst: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Let `gather_list[i]` of rank `dst` (0 unless given) become rank i's tensor; the other ranks give no list."""
+        if (found := self._enter(group, "gather")) is None:
+            return None
+        own = self._checked(found, "gather", tensor)
+        root = self._root(found, "dst", dst, group_dst)
+        parts = self._rooted(found, "gather", "gather_list", gather_list, own, root)
+        return self._done(found.call(Call("gather", {"tensor": own}, root=root, own=parts, ways=_rooted)), async_op)
+
+    def scatter(
+        self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
+        group: GroupLike = None, async_op: bool = False, group_src: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Let rank i's tensor become `scatter_list[i]` of rank `src` (0 unless given); the others give no list."""
+        if (found := self._enter(group, "scatter")) is None:
+            return None
+        own = self._checked(found, "scatter", tensor)
+        root = self._root(found, "src", src, group_src)
+        parts = self._rooted(found, "scatter", "scatter_list", scatter_list, own, root)
+        return self._done(found.call(Call("scatter", {"tensor": own}, root=root, own=parts, ways=_rooted)), async_op)
+
+    def all_to_all(
+        self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
+        async_op: bool = False,
+    ) -> Work | None:  # fmt: skip
+        """Send `input_tensor_list[i]` to rank i; `output_tensor_list[i]` becomes what comes from it."""
+        if (found := self._enter(group, "all_to_all")) is None:
+            return None
+        sent = self._list(found, "all_to_all", "input_tensor_list", input_tensor_list, None)
+        received = self._list(found, "all_to_all", "output_tensor_list", output_tensor_list, None)
+        return self._done(found.call(Call("all_to_all", own=(sent, received), ways=_all_to_all)), async_op)
+
+    # -- messages: matched by source, target, tag and order
+
+    def send(
+        self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_dst: int | None = None,
+    ) -> None:  # fmt: skip
+        """Send a tensor to a rank; return when it has left."""
+        work = self.isend(tensor, dst, group, tag, group_dst)
+        if work is not None:
+            work.wait()
+
+    def recv(
+        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_src: int | None = None,
+    ) -> int:  # fmt: skip
+        """Receive a tensor, from any rank unless one is named; return the global rank that has sent it."""
+        if (found := self._enter(group, "recv")) is None:
+            return -1
+        work, sender = self._received(found, "recv", tensor, src, tag, group_src)
+        work.wait()
+        return found.ranks[sender()]
+
+    def isend(
+        self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_dst: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Send a tensor to a rank, and go on; the tensor may be written again when the handle is complete."""
+        if (found := self._enter(group, "isend")) is None:
+            return None
+        target = self._peer_of(found, "dst", dst, group_dst)
+        return found.mailbox.send(self._message(found, "isend", tensor), target, tag).detach()
+
+    def irecv(
+        self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
+        group_src: int | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Receive a tensor, from any rank unless one is named, and go on."""
+        if (found := self._enter(group, "irecv")) is None:
+            return None
+        return self._received(found, "irecv", tensor, src, tag, group_src)[0].detach()
+
+    def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
+        """Begin sends and receives, all before any is waited for; return a handle of each."""
+        if not p2p_op_list or not all(isinstance(op, P2POp) for op in p2p_op_list):
+            raise ValueError(
+                f"p2p_op_list = {quote(p2p_op_list)}: expected a list of torch.distributed.P2POp, not empty"
+            )
+        works = [op.op(op.tensor, op.peer, op.group, op.tag, op.group_peer) for op in p2p_op_list]
+        return [work for work in works if work is not None]
 
     # -- objects
 
@@ -402,11 +482,7 @@ class Distributed(DistributedNames, Lists):
         if (found := self._enter(group, "gather_object")) is None:
             return
         root = self._root(found, "dst", dst, group_dst)
-        if (object_gather_list is not None) != (found.rank() == root):
-            raise ValueError(
-                f"gather_object: object_gather_list is given by rank {found.ranks[root]}, and by no other; this is "
-                f"rank {self._host.rank_index}"
-            )
+        self._check_root(found, "gather_object: object_gather_list", object_gather_list, root)
         objects = self._objects(found, "gather_object", obj, root)
         if objects is not None and object_gather_list is not None:
             _fill("gather_object: object_gather_list", object_gather_list, objects)
@@ -490,6 +566,126 @@ class Distributed(DistributedNames, Lists):
         if not async_ops:
             coalesced.wait()
 
+    def _gathered(
+        self, group: ProcessGroup, parts: Sequence[DeviceTensor], part: DeviceTensor, tensors: Tensors, async_op: bool
+    ) -> Work | None:
+        """Gather every rank's `part`, which is then copied to `parts` unless these are one run of bytes."""
+        pack, after = group.packer.packed(self._host, parts, part, group.size(), unpack=True)
+        return self._done(group.call(Call("all_gather", tensors, own=(pack, group.size()), after=after)), async_op)
+
+    def _reduced(
+        self, group: ProcessGroup, parts: Sequence[DeviceTensor], part: DeviceTensor, tensors: Tensors,
+        op: ReduceOp | str, async_op: bool,
+    ) -> Work | None:  # fmt: skip
+        """Reduce every rank's `parts`, copied before unless they are one run of bytes, into each rank's `part`."""
+        pack, before = group.packer.packed(self._host, parts, part, group.size(), unpack=False)
+        call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, group.size()), before=before)
+        return self._done(group.call(call), async_op)
+
+    # -- arguments
+
+    def _received(
+        self, group: ProcessGroup, name: str, tensor: Tensor, src: int | None, tag: int, group_src: int | None
+    ) -> tuple[Work, Callable[[], int]]:
+        """Post a receive; return its handle, and what gives the sender's number then."""
+        source = None if src is None and group_src is None else self._peer_of(group, "src", src, group_src)
+        return group.mailbox.receive(self._message(group, name, tensor), source, tag)
+
+    def _peer_of(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        """Return the number of another member."""
+        member = self._member(group, what, rank, group_rank)
+        if member == group.rank():
+            raise ValueError(f"{what} = {group.ranks[member]} is the calling rank itself; use copy_")
+        return member
+
+    def _message(self, group: ProcessGroup, name: str, tensor: Tensor) -> Call:
+        own = self._checked(group, name, tensor)
+        more = {"shape": tuple(own.shape), "dtype": str(own.dtype)}
+        return Call("message", more=more, own=(own,), ways=_message, end=name.removeprefix("i"))
+
+    def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
+        """Return the group of a call; None, with a warning, for who is no member, as in torch."""
+        found = None if group == NON_GROUP_MEMBER else self._groups.find(group)
+        if self._groups.speaks_for_all and found is not None and found.size() > 1:
+            raise StateError(
+                f"{name}: no rank is running: {found!r} was made before spawn; call it in a rank: "
+                f"torch.multiprocessing.spawn(fn, nprocs={self._groups.find(None).size()})"
+            )
+        if found is None or found.rank() < 0:
+            self._groups.find(None)
+            warnings.warn(
+                f"Running {name} on global rank {self._host.rank_index} which does not belong to the given group.",
+                stacklevel=3,
+            )
+            return None
+        return found
+
+    def _member(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        """Return the number in the group that `src` or `dst`, or its spelling in the group, means."""
+        if (rank is None) == (group_rank is None):
+            raise ValueError(f"{what} = {rank}, group_{what} = {group_rank}: expected one of them")
+        if group_rank is not None:
+            self.get_global_rank(group, group_rank)
+            return group_rank
+        assert rank is not None
+        return self.get_group_rank(group, rank)
+
+    def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
+        """Return a tensor of the calling rank's device that a collective can work on."""
+        rank, device = self._host.rank_index, group.devices[group.rank()]
+        if not isinstance(tensor, DeviceTensor):
+            raise TypeError(f'{name}: {what} is {quote(tensor, 160)}; expected one on ahbm:{device}: .to("ahbm")')
+        if tensor.sip != device:
+            raise RuntimeError(
+                f"{name}: {what} {tensor.name!r} is on {tensor.device}, but rank {rank} drives ahbm:{device}; create "
+                f'it with device="ahbm" in the rank, or move it: .to("ahbm:{device}")'
+            )
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name}: {what} {tensor.name!r} is not contiguous; copy it: .contiguous()")
+        return tensor
+
+    def _done(self, work: Work, async_op: bool) -> Work | None:
+        """Return the handle, or wait and return nothing; inside a coalescing manager, leave the waiting to it."""
+        coalesced = self._coalescing.get(self._host.rank_index)
+        if coalesced is not None:
+            coalesced.works.append(work.detach())
+            return None
+        if async_op:
+            return work.detach()
+        work.wait()
+        return None
+
+    def _root(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+        return self._member(group, what, 0 if rank is None and group_rank is None else rank, group_rank)
+
+    def _check_root(self, group: ProcessGroup, what: str, given: object, root: int) -> None:
+        if (given is not None) != (group.rank() == root):
+            raise ValueError(
+                f"{what} is given by rank {group.ranks[root]}, and by no other; this is rank {self._host.rank_index}"
+            )
+
+    def _rooted(
+        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor] | None, like: DeviceTensor, root: int
+    ) -> tuple[DeviceTensor, ...]:
+        """Return the list of the root; nothing elsewhere."""
+        self._check_root(group, f"{name}: {what}", given, root)
+        return () if given is None else tuple(self._list(group, name, what, given, like))
+
+    def _list(
+        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor], like: DeviceTensor | None
+    ) -> list[DeviceTensor]:
+        """Return a list of one tensor for each rank, each with the elements of `like`."""
+        if len(given) != group.size():
+            raise ValueError(f"{name}: {what} has {len(given)} tensors; expected {group.size()}, one for each rank")
+        found = [self._checked(group, name, t, f"{what}[{i}]") for i, t in enumerate(given)]
+        for i, t in enumerate(found):
+            if like is not None and (t.numel(), t.dtype) != (like.numel(), like.dtype):
+                raise ValueError(
+                    f"{name}: {what}[{i}] is {tuple(t.shape)} {t.dtype}; expected it to be like the other tensor, "
+                    f"{tuple(like.shape)} {like.dtype}"
+                )
+        return found
+
     def _pair(self, group: ProcessGroup, name: str, joint: Tensor, part: Tensor) -> tuple[DeviceTensor, DeviceTensor]:
         """Return the tensor that holds every rank's part, and the part, checked."""
         gathers = name.startswith("all_gather")
@@ -503,6 +699,41 @@ class Distributed(DistributedNames, Lists):
                 f"as {tuple(own.shape)} of each of {group.size()} ranks"
             )
         return whole, own
+
+
+def _algorithms(pg_options: Algorithms | None) -> dict[str, AlgorithmLike]:
+    if not isinstance(pg_options, Mapping | None):
+        raise TypeError(
+            f"pg_options = {quote(pg_options)}: expected an algorithm for each of some collectives: "
+            '{"all_reduce": ...}'
+        )
+    return dict(pg_options or {})
+
+
+def _check_backend(backend: str | None) -> None:
+    if backend not in (None, BACKEND):
+        raise ValueError(f"backend = {quote(backend)} is unknown; the only one here is {BACKEND!r}")
+
+
+def _message(calls: list[Call]) -> list[Route]:
+    return [between(0, calls[0].own[0], 1, calls[1].own[0])]
+
+
+def _rooted(calls: list[Call]) -> list[Route]:
+    """Return what moves in a gather or scatter: between each rank's tensor and its place in the root's list."""
+    root, found = calls[0].root or 0, []
+    for i, (call, part) in enumerate(zip(calls, calls[root].own, strict=True)):
+        own = call.tensors["tensor"]
+        found.append(between(i, own, root, part) if call.name == "gather" else between(root, part, i, own))
+    return found
+
+
+def _all_to_all(calls: list[Call]) -> list[Route]:
+    return [
+        between(r, sender.own[0][j], j, receiver.own[1][r])
+        for r, sender in enumerate(calls)
+        for j, receiver in enumerate(calls)
+    ]
 
 
 def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
@@ -529,7 +760,7 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
     return list(sizes)
 
 
-def _split_ways(calls: list[Call]) -> list[Route]:
+def _split_rows(calls: list[Call]) -> list[Route]:
     """Return what moves in an all-to-all."""
     found = []
     for r, sender in enumerate(calls):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,30 @@ class Size(tuple[int, ...]):
 
     def __repr__(self) -> str:
         return f"torch.Size([{', '.join(map(str, self))}])"
+
+
+def _binary(name: str, x: Any, y: Any, in_place: bool = False) -> Any:
+    x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
+    if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
+        return NotImplemented
+    from kernbench.runtime_api import operators  # it is built on this module
+
+    return operators.in_place(name, x, y) if in_place else operators.binary(name, x, y)
+
+
+Operator = Callable[["Tensor", Any], Any]
+
+
+def _operator(name: str) -> Operator:
+    return lambda self, other: _binary(name, self, other)
+
+
+def _reflected(name: str) -> Operator:
+    return lambda self, other: _binary(name, other, self)
+
+
+def _in_place(name: str) -> Operator:
+    return lambda self, other: _binary(name, self, other, in_place=True)
 
 
 class Tensor(ABC):
@@ -155,41 +179,10 @@ class Tensor(ABC):
 
     # -- operators
 
-    def __add__(self, other: Any) -> Any:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _binary("div", other, self)
-
-    def __iadd__(self, other: Any) -> Any:
-        return _binary("add", self, other, in_place=True)
-
-    def __isub__(self, other: Any) -> Any:
-        return _binary("sub", self, other, in_place=True)
-
-    def __imul__(self, other: Any) -> Any:
-        return _binary("mul", self, other, in_place=True)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return _binary("div", self, other, in_place=True)
+    __add__, __radd__, __iadd__ = _operator("add"), _reflected("add"), _in_place("add")
+    __sub__, __rsub__, __isub__ = _operator("sub"), _reflected("sub"), _in_place("sub")
+    __mul__, __rmul__, __imul__ = _operator("mul"), _reflected("mul"), _in_place("mul")
+    __truediv__, __rtruediv__, __itruediv__ = _operator("div"), _reflected("div"), _in_place("div")
 
     def __eq__(self, other: object) -> bool:
         # torch compares element by element; Python would compare the objects.
@@ -402,15 +395,6 @@ def deploy_tensor(
         For messages.
     """
     return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
-
-
-def _binary(name: str, x: Any, y: Any, in_place: bool = False) -> Any:
-    x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
-    if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
-        return NotImplemented
-    from kernbench.runtime_api import operators  # it is built on this module
-
-    return operators.in_place(name, x, y) if in_place else operators.binary(name, x, y)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

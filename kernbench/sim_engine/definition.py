@@ -29,7 +29,7 @@ import simpy
 from simpy.events import NORMAL
 
 from kernbench.sim_engine.transfer import ACK_BYTES, Callee
-from kernbench.units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps, serialization_ps
+from kernbench.units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps
 
 if TYPE_CHECKING:
     from kernbench.config.schema import Hbm
@@ -340,7 +340,7 @@ class HbmSlice:
         self.fabric, self.core, self.memory = fabric, fabric.core, memory
         self.n = hbm.channels
         self.line_bits = hbm.burst_bytes.bit_length() - 1
-        self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        self.burst_ps = hbm.burst_ps
         self.turn_ps, self.access_ps = ns_to_ps(hbm.turnaround_ns), ns_to_ps(hbm.access_ns)
         self.free = [0] * self.n
         self.direction: list[int | None] = [None] * self.n

@@ -141,9 +141,7 @@ class Reference:
             if self._direction.setdefault(channel, direction) != direction:
                 self._direction[channel] = direction
                 yield self.env.timeout(ns_to_ps(self.hbm.turnaround_ns))
-            yield self.env.timeout(
-                serialization_ps(self.hbm.burst_bytes, self.hbm.channel_bw_gbs * self.hbm.efficiency)
-            )
+            yield self.env.timeout(self.hbm.burst_ps)
         served()
 
 

@@ -176,7 +176,7 @@ def test_participants_agree_to_the_bit(name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"op": "summ"}, "op = 'summ' is no reduction; did you mean sum?"),
+        ({"op": "summ"}, "op = 'summ' is not a reduction; did you mean sum?"),
         ({"row": 4}, "row = 4: expected a divisor of the 6 elements"),
         ({"chunks": 2}, "takes no option 'chunks'"),
     ],

@@ -147,7 +147,7 @@ def test_a_kernel_an_algorithm_and_a_path():
     assert install.resolve_algorithm_config(MINE) is MINE
     assert install.resolve_algorithm_config(f"{__name__}:MINE") is MINE
     assert install.resolve_algorithm_config(f"{__name__}:my_kernel").name == "my_kernel"
-    with pytest.raises(ConfigError, match="3 is no algorithm"):
+    with pytest.raises(ConfigError, match="3 is not an algorithm"):
         install.resolve_algorithm_config(3)
 
 
@@ -164,7 +164,7 @@ def test_an_algorithm_of_ones_own_is_checked_where_it_is_made(setting, said):
 
 
 def test_an_unknown_setting_lists_the_known_ones():
-    with pytest.raises(TypeError, match=r"'slots' is no setting; did you mean n_slots\?"):
+    with pytest.raises(TypeError, match=r"'slots' is not a setting; did you mean n_slots\?"):
         algorithm(lambda t_ptr, n, world, *, tl: None, slots=4)
 
 

@@ -100,12 +100,12 @@ def test_alone_there_are_no_queues():
     def kernel(t_ptr, n, world, *, tl):
         tl.send("E", t_ptr, shape=n)
 
-    with pytest.raises(IpcqInvalidDirection, match="'E': no such queue; it has none: nobody else takes part"):
+    with pytest.raises(IpcqInvalidDirection, match="'E': no such queue; it has none: no other PE takes part"):
         run_kernel_in_mock(kernel, zeros(1))
 
 
 def test_each_participant_has_an_array_of_its_own():
-    with pytest.raises(KernelError, match=r"\(0, 0, 0\) and \(1, 0, 0\) .* have one array; .*: x.copy\(\)"):
+    with pytest.raises(KernelError, match=r"\(0, 0, 0\) and \(1, 0, 0\) .* share an array; .*: x.copy\(\)"):
         run_kernel_in_mock("ring_allreduce_tcm", zeros(1) * 3)
     x = np.ones(4, np.float16)
     run_kernel_in_mock(lambda a_ptr, b_ptr, n, world, *, tl: None, [(x, x)])

@@ -81,7 +81,7 @@ def test_an_algorithm_without_closed_form_needs_simulation(machine):
     def mine(t_ptr, n_elem, world_size, *, tl): ...
 
     own = algorithm(mine, name="mine")
-    with pytest.raises(ConfigError, match="mine: it has no closed form; give the tuner a way to simulate it"):
+    with pytest.raises(ConfigError, match="mine: it has no closed form; give the tuner a function that simulates it"):
         Tuner(machine, [own]).choose("all_reduce", 64)
     decision = Tuner(machine, [own], simulate=lambda *_: 5.0).choose("all_reduce", 64)
     assert (decision.algorithm, decision.best.ns) == ("mine", 5.0)

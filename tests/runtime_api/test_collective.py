@@ -247,7 +247,7 @@ def test_a_call_is_checked_before_the_run():
             ("ring_allreduce_tcm", {"chunk_bytes": 0}, "chunk_bytes = 0 must be a whole number, >= 1"),
             ("ring_allreduce_tcm", {"n_elem": 4}, "takes no option 'n_elem'"),
             ("ring_allreduce_tcm", {"grid_w": 4}, "takes no option 'grid_w'"),
-            (":mine", {}, "':mine' is no path"),
+            (":mine", {}, "':mine' is not a path"),
         ]:
             with pytest.raises(ConfigError, match=re.escape(said)):
                 torch.collective([x, y], name, config=CCL, **call)

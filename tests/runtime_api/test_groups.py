@@ -19,7 +19,7 @@ def held(torch):
     pe = torch.engine.allocators.pe(0, 0, 0)
     host = torch.distributed._host
     queues = torch.engine.pe(0, 0, 0).ipcq.sets
-    groups = torch.distributed._scope.made
+    groups = torch.distributed._groups.scope.made
     return pe.tcm.free_bytes, pe.hbm.free_bytes, len(queues), len(host._streams), len(groups)
 
 
