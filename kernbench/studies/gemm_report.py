@@ -53,14 +53,14 @@ COLUMNS = {
 }
 
 
-def _melted(names: Mapping[str, str], column: str) -> Callable[[Sequence[Row]], list[Row]]:
+def _melted(names: Mapping[str, str], column: str) -> Callable[[Sequence[Mapping[str, Any]]], list[Row]]:
     """Return what makes several columns of shares one, `percent`; `column` has their names."""
     return lambda rows: [
         {**row, column: title, "percent": 100 * row[name]} for row in rows for name, title in names.items()
     ]
 
 
-def _over_ideal(rows: Sequence[Row]) -> list[Row]:
+def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [{**row, "over_ideal": row["composite_window_ns"] / row["ideal_ns"]} for row in rows]
 
 

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from math import isnan
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
+R = TypeVar("R", bound=Mapping[str, Any])  # a row
 MOST_FINDINGS = 7
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
@@ -597,9 +598,9 @@ def fastest(names: Iterable[str]) -> str:
     return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
 
 
-def groups(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:
     """Return the rows by the values of columns, in order of appearance; of one column, by its value."""
-    found: dict[Any, list[Row]] = {}
+    found: dict[Any, list[R]] = {}
     for row in rows:
         key = tuple(row[column] for column in columns)
         found.setdefault(key if len(columns) > 1 else key[0], []).append(row)
