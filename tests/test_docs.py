@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import yaml
 
-from tests.repo import ROOT, files, notebooks, relative
+from tests.repo import PACKAGE, ROOT, files, notebooks, relative
 
 DOCS = [p for p in files() if p.suffix == ".md"]
 RECORDS = ROOT / "docs" / "decisions"
@@ -120,6 +120,14 @@ def test_decision_has_its_parts(path):
         "Consequences",
         "How it is tested",
     ]
+
+
+def test_pictures_of_the_architecture_name_files_that_exist():
+    named = {
+        n for p in (ROOT / "docs/images").glob("*.svg") for n in re.findall(r"[\w/*]+\.pyx?\b", p.read_text("utf-8"))
+    }
+    assert len(named) >= 20
+    assert not [name for name in named if not [*PACKAGE.rglob(name)]]
 
 
 def test_index_lists_every_decision():

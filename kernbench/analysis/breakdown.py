@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.analysis.records import Records
+from kernbench.analysis.records import Records, covered_ps
 
 # An instant belongs to the first busy stage in this order; work on values comes before their transport.
 STAGES: dict[str, tuple[str, ...]] = {
@@ -203,25 +203,14 @@ def overlap(records: Records, window: tuple[int, int] | None = None) -> Overlap:
         By default the whole run.
     """
     start, end = window or (0, records.makespan_ps)
-    pes = {pe: i for i, pe in enumerate(records.pes())}
-    table = np.array([pes.get((c.sip, c.cube, c.pe), -1) for c in records.commands] + [-1], np.int64)
-    span, n = max(1, end - start), max(1, len(pes))
-    spans = {}
-    for name, kinds in (("work", WORK), ("messages", COMMUNICATION)):
-        rows = records.of_kind(*kinds)
-        lane = table[rows.command]
-        low, high = (np.clip(x, start, end) - start + lane * span for x in (rows.start_ps, rows.end_ps))
-        spans[name] = np.stack([low, high])[:, (lane >= 0) & (high > low)]
-    work, messages, both = (_covered(x) for x in (*spans.values(), np.concatenate([*spans.values()], axis=1)))
+    pes = records.pes()
+    span, n, lane = max(1, end - start), max(1, len(pes)), _lanes(records, pes)
+    intervals = []
+    for kinds in (WORK, COMMUNICATION):
+        chosen = (lane >= 0) & np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in kinds])
+        intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], lane[chosen], start, end))
+    work, messages = (covered_ps(*each) for each in intervals)
+    both = covered_ps(*np.concatenate(intervals, axis=1))
     hidden = work + messages - both
     scale = 1 / (1000 * n)
-    parts = work - hidden, hidden, messages - hidden, span * n - both
-    return Overlap(*(float(part * scale) for part in parts))
-
-
-def _covered(spans: np.ndarray) -> int:
-    """Return how much of the axis the intervals (start, end) cover together."""
-    low, high = spans[:, np.argsort(spans[0], kind="stable")]
-    highest = np.maximum.accumulate(high) if len(high) else high
-    before = np.concatenate([[0], highest[:-1]]) if len(high) else high
-    return int(np.maximum(0, highest - np.maximum(low, before)).sum())
+    return Overlap((work - hidden) * scale, hidden * scale, (messages - hidden) * scale, (span * n - both) * scale)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.analysis.pipeline import Stages, first_writes
 from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records
 from kernbench.analysis.result import span
-from kernbench.analysis.transfer import Part, Ways
+from kernbench.analysis.transfer import Part, RouteBreakdown
 from kernbench.errors import StateError
 from kernbench.units import ns_to_ps
 
 HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
+COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
 ENGINE_PARTS = {"fetch": "fetch", "gemm": "matrix", "math": "vector", "store_tcm": "store"}
+ENGINES = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
 UNKNOWN = "the log does not say"
 
-Next = tuple[str, tuple[Any, ...]] | None
+Next: TypeAlias = "partial[Next] | None"  # the cause to look at next; None at the beginning of the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,673 +36,6 @@ class Step:
     what: str
     parts: tuple[Part, ...]
     because: str = ""
-
-
-@dataclass(slots=True)
-class Pe:
-    """What the walk needs of one PE: `channel` has its reads and writes in order, `place` where each stands in it.
-
-    `of_tile` has the transactions by (command, tile, kind), `plan` when PE_SCHEDULER began with each tiled command,
-    and the command that it waited for.
-    """
-
-    stages: Stages
-    commands: list[int]
-    channel: dict[int, list[int]]
-    place: dict[int, int]
-    of_tile: dict[tuple[int, int, int], list[int]]
-    plan: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-
-
-class Trail:
-    """The steps found so far, from the end backwards; `t` is where it stands.
-
-    A method that returns a `Next` names the method to go on with, and its arguments.
-    """
-
-    def __init__(self, records: Records) -> None:
-        self.r, self.causes = records, records.causes
-        self.m = records.causes.moves
-        self.ways = Ways(records.causes, records.links)
-        self.t = records.makespan_ps
-        self.found: list[list[Any]] = []
-        self.kinds = {name: i for i, name in enumerate(records.kinds)}
-        self.components = {name: i for i, name in enumerate(records.components)}
-        self.issued: dict[int, int] = {}
-        self.launch: dict[int, int] = {}
-        self.programs: dict[tuple[str, int], list[int]] = {}
-        self.begin: dict[int, int] = dict(records.causes.begin.tolist())
-        self.after: dict[int, list[int]] = {}
-        for command, other in records.causes.after.tolist():
-            self.after.setdefault(command, []).append(other)
-        self.host = np.flatnonzero(np.isin(records.kind, [self.kinds[k] for k in HOST_KINDS if k in self.kinds]))
-        self.done, self.op_row = self._completions()
-        self.commands: dict[str, list[int]] = {}
-        for command, issued, launch in records.causes.issued.tolist():
-            self.issued[command], self.launch[command] = issued, launch
-            pe = self.pe_name(command)
-            self.commands.setdefault(pe, []).append(command)
-            self.programs.setdefault((pe, launch), []).append(command)
-        self.by_key = {key: i for i, key in enumerate(self.m["key"].tolist()) if key >= 0}
-        order = np.argsort(self.m["command"], kind="stable")
-        self.moves_order, self.moves_command = order, self.m["command"][order]
-        self.pes: dict[str, Pe] = {}
-        self.seen: set[tuple[Any, ...]] = set()
-
-    def spec_ps(self, key: str) -> int:
-        """Return a time of the machine file [ps]."""
-        return ns_to_ps(float(self.spec(key)))
-
-    def spec(self, key: str) -> Any:
-        """Return a value of the machine file."""
-        value: Any = self.r.spec
-        for name in key.split("."):
-            value = value[name]
-        return value
-
-    def _completions(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return when each command was complete, and the row that says so."""
-        r = self.r
-        whole = np.isin(
-            r.kind,
-            [self.kinds[k] for k in ("load", "store", "composite", "send", "recv", *HOST_KINDS) if k in self.kinds],
-        )
-        whole |= (r.kind == self.kinds.get("math", -1)) & (r.tile < 0)
-        rows = np.flatnonzero(whole).tolist()
-        return (
-            {int(r.command[i]): int(r.end_ps[i]) for i in rows},
-            {int(r.command[i]): i for i in rows},
-        )
-
-    def moves_of(self, command: int) -> list[int]:
-        """Return the moves of a command."""
-        low, high = np.searchsorted(self.moves_command, [command, command + 1])
-        found: list[int] = self.moves_order[low:high].tolist()
-        return found
-
-    def pe_name(self, command: int) -> str:
-        """Return the PE that a command belongs to."""
-        c = self.r.commands[command]
-        return f"sip{c.sip}.cube{c.cube}.pe{c.pe}"
-
-    def pe(self, name: str) -> Pe:
-        """Return what is known of a PE."""
-        found = self.pes.get(name)
-        if found is None:
-            commands = self.commands.get(name, [])
-            moves = [i for c in commands for i in self.moves_of(c)]
-            writes = first_writes(self.m, moves)
-            stages = Stages(self.r, name, writes, int(self.spec("cube.pe.pe_tcm.stage_buffers")))
-            found = self.pes[name] = Pe(stages, commands, {READ: [], WRITE: []}, {}, {})
-            for i in sorted(moves, key=lambda i: int(self.m["key"][i])):
-                kind = int(self.m["kind"][i])
-                if kind not in found.channel:
-                    continue
-                found.place[i] = len(found.channel[kind])
-                found.channel[kind].append(i)
-                found.of_tile.setdefault((int(self.m["command"][i]), int(self.m["tile"][i]), kind), []).append(i)
-        return found
-
-    def name_of(self, row: int) -> str:
-        """Return the component of a row."""
-        name: str = self.r.components[self.r.component[row]]
-        return name
-
-    def kind_of(self, row: int) -> str:
-        """Return the kind of a row."""
-        kind: str = self.r.kinds[self.r.kind[row]]
-        return kind
-
-    def host_rows(self, until: int) -> list[int]:
-        """Return the host's operations that ended by `until`."""
-        found: list[int] = self.host[self.r.end_ps[self.host] <= until].tolist()
-        return found
-
-    def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
-        """Walk from the run's end, or a launch's, to a time; return the steps in order of time."""
-        step: Next = self.run_end() if last is None else self.launch_end(last)
-        while step is not None and self.t > start:
-            key = (*step, self.t)
-            step = self.lost() if key in self.seen else getattr(self, step[0])(*step[1])
-            self.seen.add(key)
-        self.add(start, "the program", [Part("wait", UNKNOWN, self.t - start)])
-        self._cut(start)
-        return tuple(Step(a, b, what, tuple(parts), because) for a, b, what, parts, because in reversed(self.found))
-
-    def add(self, start: int, what: str, parts: list[Part]) -> None:
-        """Put a step in front of what has been found; it begins at `start` and ends where the walk stands."""
-        if start < self.t:
-            self.found.append([start, self.t, what, parts, ""])
-            self.t = start
-
-    def because(self, reason: str) -> None:
-        """Note why the step found last began when it did."""
-        if self.found and not self.found[-1][4]:
-            self.found[-1][4] = reason
-
-    def lost(self) -> Next:
-        """Go on where the log does not tell the cause: with the latest end before of anything."""
-        self.because(UNKNOWN)
-        ends = self.r.end_ps
-        inside = np.flatnonzero(ends < self.t)
-        host = self.host
-        inside = inside[~np.isin(inside, host)]
-        open_ops = host[(self.r.start_ps[host] < self.t) & (ends[host] >= self.t)]
-        start = int(self.r.start_ps[open_ops].max(initial=0))
-        inside = inside[ends[inside] > start]
-        if not len(inside):
-            self.add(start, "wait", [Part("wait", UNKNOWN, self.t - start)])
-            return ("host_start", (int(open_ops[np.argmax(self.r.start_ps[open_ops])]),)) if len(open_ops) else None
-        row = int(inside[np.argmax(ends[inside])])
-        end = int(ends[row])
-        self.add(end, "wait", [Part("wait", UNKNOWN, self.t - end)])
-        command = int(self.r.command[row])
-        if self.done.get(command) == end:
-            return "command_end", (command,)
-        if self.kind_of(row) in ENGINE_PARTS:
-            return "served", (row,)
-        start = int(self.r.start_ps[row])
-        self.add(start, self.kind_of(row), [Part("wait", self.name_of(row), self.t - start)])
-        return "lost", ()
-
-    def _cut(self, start: int) -> None:
-        """Leave out what was before a time: earlier steps, and what a step under way then had done first."""
-        while self.found and self.found[-1][1] <= start:
-            self.found.pop()
-        if self.t >= start:
-            return
-        first = self.found[-1]
-        left, parts = first[1] - start, []
-        for part in reversed(first[3]):
-            if left:
-                parts.append(replace(part, ps=min(part.ps, left)))
-                left -= parts[-1].ps
-        first[0], first[3], first[4] = start, parts[::-1], ""
-
-    def launch_end(self, launch: Launch) -> Next:
-        """Begin with the completion of a launch."""
-        self.t = launch.end_ps
-        for row in map(int, self.host[self.r.end_ps[self.host] == self.t]):
-            info = self.r.commands[self.r.command[row]]
-            found = info.name, info.sip, int(self.r.start_ps[row])
-            if self.kind_of(row) == "launch" and found == (launch.name, launch.sip, launch.start_ps):
-                return "host_end", (row,)
-        raise StateError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
-
-    def run_end(self) -> Next:
-        """Begin with the host's operation that ended last."""
-        rows = self.host_rows(self.t)
-        if not rows:
-            return self.lost() if len(self.r) else None
-        row = max(rows, key=lambda i: int(self.r.end_ps[i]))
-        end = int(self.r.end_ps[row])
-        self.add(end, "after the last operation", [Part("wait", "host", self.t - end)])
-        return "host_end", (row,)
-
-
-class HostPath(Trail):
-    """What the host waited for, and how its messages came to the PEs and back."""
-
-    def host_end(self, row: int) -> Next:
-        """Say how the host came to know that its operation was complete."""
-        command, kind = int(self.r.command[row]), self.kind_of(row)
-        if kind in ("launch", "map", "install"):
-            return "answer", (command, "host")
-        for move in self.moves_of(command):
-            if self.m["end_ps"][move] == self.t:
-                return "move_end", (move,)
-        self.add(int(self.r.start_ps[row]), kind, [Part("wait", "host", self.t - int(self.r.start_ps[row]))])
-        return "host_start", (row,)
-
-    def host_start(self, row: int) -> Next:
-        """Say what the host waited for before it asked: an operation before, or nothing."""
-        if not self.t:
-            return None
-        self.because("the operation before")
-        sip = self.r.commands[self.r.command[row]].sip
-        before = [i for i in self.host_rows(self.t) if i < row and self.r.end_ps[i] == self.t]
-        if not before:
-            before = [i for i in self.host_rows(self.t) if i != row and self.r.start_ps[i] < self.t]
-        if not before:
-            return None
-        one = max(before, key=lambda i: (int(self.r.end_ps[i]), self.r.commands[self.r.command[i]].sip == sip, i))
-        end = int(self.r.end_ps[one])
-        self.add(end, "the program", [Part("wait", "host", self.t - end)])
-        return "host_end", (one,)
-
-    def message(self, command: int, *, src: str = "", dst: str = "", end: int | None = None) -> int | None:
-        """Return a message of a launch or a map between nodes; `end` is when it arrived."""
-        for i in self.moves_of(command):
-            if self.m["kind"][i] != MESSAGE or (end is not None and self.m["end_ps"][i] != end):
-                continue
-            a, b = self.ways.ends(int(self.m["route"][i]))
-            if a.endswith(src) and b.endswith(dst) and (not dst or b == dst or dst.startswith(".")):
-                return i
-        return None
-
-    def add_message(self, move: int) -> None:
-        """Add the way of a message."""
-        start, nbytes = int(self.m["start_ps"][move]), int(self.m["nbytes"][move])
-        route = int(self.m["route"][move])
-        src, dst = self.ways.ends(route)
-        self.add(start, f"message {src} to {dst}", self.ways.parts(route, nbytes, self.t - start))
-
-    def answer(self, command: int, dst: str) -> Next:
-        """Follow the completion that came last, back to the PE that sent it."""
-        self.because("the last completion" if dst == "host" else "the last answer")
-        move = self.message(command, dst=dst, end=self.t)
-        if move is None:
-            return self.lost()
-        src = self.ways.ends(int(self.m["route"][move]))[0]
-        self.add_message(move)
-        if not src.endswith(".pe_cpu"):
-            return "answer", (command, src)
-        self.because("the program's end")
-        if command in self.begin:
-            return "program_end", (src, command)
-        return "decoded", (src, command)
-
-    def decoded(self, cpu: str, command: int) -> Next:
-        """Follow the copy that a PE_CPU has just decoded, back to the host."""
-        for key in ("cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"):
-            move = self.message(command, dst=cpu)
-            if move is None:
-                return self.lost()
-            arrived = int(self.m["end_ps"][move])
-            service = min(self.spec_ps(key), self.t - arrived)
-            parts = [Part("cpu", cpu, service), Part("queueing", cpu, self.t - arrived - service)]
-            self.add(arrived, f"{cpu} takes the message", [p for p in parts if p.ps])
-            self.because("its message")
-            self.add_message(move)
-            cpu = self.ways.ends(int(self.m["route"][move]))[0]
-        return "host_start", (self.op_row[command],)
-
-    def program_start(self, cpu: str, command: int) -> Next:
-        """Say why a program began: the common start, or its own late message."""
-        self.because("the launch")
-        service = self.spec_ps("cube.pe.pe_cpu.command_ns")
-        if self.t > self.begin[command]:
-            return "decoded", (cpu, command)
-        for i in self.moves_of(command):
-            node = self.ways.ends(int(self.m["route"][i]))[1]
-            if self.m["kind"][i] == MESSAGE and node.endswith(".pe_cpu") and self.m["end_ps"][i] + service == self.t:
-                return "decoded", (node, command)
-        first = self.message(command, src=".io.io_cpu")
-        if first is None:
-            return self.lost()
-        handed = int(self.m["start_ps"][first])
-        self.add(handed, "until the common start", [Part("start", "the launch's last PE", self.t - handed)])
-        move = self.message(command, src="host")
-        if move is None:
-            return self.lost()
-        arrived = int(self.m["end_ps"][move])
-        self.add(arrived, "io_cpu", [Part("cpu", self.ways.ends(int(self.m["route"][move]))[1], self.t - arrived)])
-        self.add_message(move)
-        return "host_start", (self.op_row[command],)
-
-
-class ProgramPath(HostPath):
-    """Why a command was issued when it was, when it was ready, and when it was complete."""
-
-    def program_end(self, cpu: str, launch: int) -> Next:
-        """Say what a program's end waited for: the last of its commands."""
-        commands = self.programs.get((cpu.removesuffix(".pe_cpu"), launch), [])
-        for command in reversed(commands):
-            if self.done.get(command) == self.t:
-                return "command_end", (command,)
-        if commands and self.issued[commands[-1]] == self.t:
-            return "issue", (commands[-1],)
-        return "program_start", (cpu, launch)
-
-    def issue(self, command: int) -> Next:
-        """Say why PE_CPU issued a command when it did."""
-        pe = self.pe_name(command)
-        self.because("PE_CPU's issue")
-        base = self.t - self.spec_ps("cube.pe.pe_cpu.command_ns")
-        self.add(base, f"{pe} issues {self.r.commands[command].name}", [Part("issue", f"{pe}.pe_cpu", self.t - base)])
-        launch = self.launch[command]
-        if launch < 0:
-            return self.lost()
-        program = self.programs[pe, launch]
-        before = program[: bisect_left(program, command)]
-        if before and self.issued[before[-1]] == self.t:
-            return "issue", (before[-1],)
-        for other in reversed(before):
-            if self.done.get(other) == self.t:
-                self.because("the program waits")
-                return "command_end", (other,)
-        if not before:
-            return "program_start", (f"{pe}.pe_cpu", launch)
-        return self.lost()
-
-    def ready(self, command: int) -> Next:
-        """Say what a command waited for: its issue, or a command before."""
-        if self.issued.get(command) == self.t:
-            return "issue", (command,)
-        for other in self.after.get(command, ()):
-            if self.done.get(other) == self.t:
-                self.because("a command before")
-                return "command_end", (other,)
-        return self.lost()
-
-    def ready_ps(self, command: int) -> int:
-        """Return when a command had all that it depends on."""
-        return max([self.issued.get(command, 0), *(self.done.get(c, 0) for c in self.after.get(command, ()))])
-
-    def command_end(self, command: int) -> Next:
-        """Say what completed a command."""
-        row = self.op_row[command]
-        kind = self.kind_of(row)
-        if kind == "math":
-            return "served", (row,)
-        moves = self.moves_of(command)
-        for i in moves:
-            if self.m["end_ps"][i] == self.t and (kind != "composite" or self.m["kind"][i] == WRITE):
-                return "move_end", (i,)
-        if kind == "composite":
-            stages = self.pe(self.pe_name(command)).stages
-            store = stages.row.get((command, stages.tiles.get(command, 0) - 1, "s"))
-            if store is not None and stages.left.get(store, self.r.end_ps[store]) == self.t:
-                return "left", (store,)
-            return "behind", (command, int(self.r.start_ps[row]))
-        return self.lost()
-
-    def behind(self, command: int, start: int) -> Next:
-        """Take a composite whose tiles were not logged as one step, from `start` to here."""
-        pe, info = self.pe_name(command), self.r.commands[command]
-        what = f"composite {info.name} of {pe}, tiles not logged"
-        self.add(start, what, [Part("composite", f"{pe}.pe_scheduler", self.t - start)])
-        ready = self.ready_ps(command)
-        if self.t == ready + self.spec_ps("cube.pe.pe_mmu.lookup_ns") + self.spec_ps("cube.pe.pe_scheduler.tile_ns"):
-            self.add(ready, "planning", [Part("plan", f"{pe}.pe_scheduler", self.t - ready)])
-            return "ready", (command,)
-        return "engines", (command,)
-
-    def engines(self, command: int) -> Next:
-        """Go on with the composite before, whose tiles, not logged, kept the engines from `command`."""
-        self.because("the engines' previous work")
-        pe = self.pe(self.pe_name(command))
-        for other in reversed(pe.commands):
-            row = self.op_row.get(other, -1)
-            if other >= command or row < 0 or other in pe.stages.tiles or self.kind_of(row) != "composite":
-                continue
-            if self.r.start_ps[row] < self.t <= self.r.end_ps[row]:
-                return "behind", (other, int(self.r.start_ps[row]))
-        ready = self.ready_ps(command)
-        if ready < self.t:
-            wait = Part("wait", f"{self.pe_name(command)}.pe_scheduler", self.t - ready)
-            self.add(ready, f"{self.r.commands[command].name} waits for its engines", [wait])
-            return "ready", (command,)
-        return self.lost()
-
-
-class QueuePath(ProgramPath):
-    """Why a message was received when it was."""
-
-    def command_end(self, command: int) -> Next:
-        """Say what completed a command: of a receive its last part, of a send the arrival of its last one."""
-        kind = self.kind_of(self.op_row[command])
-        if kind == "recv":
-            return "slot_read", (self.op_row[command],)
-        if kind == "send":
-            return self._arrival(command)
-        return super().command_end(command)
-
-    def slot_read(self, row: int) -> Next:
-        """Take the way of a part out of its slot as a step."""
-        command, start = int(self.r.command[row]), int(self.r.start_ps[row])
-        pe, info = self.pe_name(command), self.r.commands[command]
-        sends = self._sends(command)
-        slots = {self._slot_of(i) for send in sends for i in self.moves_of(send) if self.m["kind"][i] == PART}
-        where = slots.pop().replace(".store", ".fetch") if slots else f"{pe}.pe_fetch_store.fetch"
-        self.add(start, f"{info.name} from {info.tag}", [Part("slot", where, self.t - start)])
-        for send in sends:
-            step = self._arrival(send)
-            if step is not None:
-                self.because("a message's arrival")
-                return step
-        for other in self._reads_until(pe):
-            self.because("the slot read before")
-            return "slot_read", (other,)
-        return self.ready(command)
-
-    def _slot_of(self, move: int) -> str:
-        """Return what writes a part into its slot: a memory, or the port of TCM."""
-        return self.ways.ends(int(self.m["route"][move]))[1].replace(".pe_dma", ".pe_fetch_store.store")
-
-    def _sends(self, command: int) -> list[int]:
-        return [c for c in self.after.get(command, ()) if self.kind_of(self.op_row[c]) == "send"]
-
-    def _reads_until(self, pe: str) -> Iterator[int]:
-        """Yield the rows of slots of a PE that had been read just now."""
-        component = self.components.get(f"{pe}.pe_ipcq", -1)
-        rows = map(int, np.flatnonzero((self.r.component == component) & (self.r.end_ps == self.t)))
-        yield from (i for i in rows if self.kind_of(i) == "recv" and self.r.start_ps[i] < self.t)
-
-    def _arrival(self, send: int) -> Next:
-        for i in self.moves_of(send):
-            if self.m["kind"][i] == PART and self.m["end_ps"][i] == self.t:
-                return "part", (i,)
-        return None
-
-    def part(self, move: int) -> Next:
-        """Take the way of a part, and into its slot, as a step; go on with why it left when it did."""
-        send, start = int(self.m["command"][move]), int(self.m["start_ps"][move])
-        arrived, route = int(self.m["arrived_ps"][move]), int(self.m["route"][move])
-        src, dst = self.ways.ends(route)
-        parts = self.ways.parts(route, int(self.m["nbytes"][move]), arrived - start)
-        if self.t > arrived:
-            parts.append(Part("slot", self._slot_of(move), self.t - arrived))
-        self.add(start, f"part {self.m['tile'][move]} of a message from {src} to {dst}", parts)
-        return "left_for", (move, send)
-
-    def left_for(self, move: int, send: int) -> Next:
-        """Say why a part left when it did: it had just been read from memory, or it had its slot."""
-        for i in self._fetches(send, int(self.m["tile"][move])):
-            if self.m["end_ps"][i] == self.t:
-                self.because("what it carries")
-                return "move_end", (i,)
-        return self._given(move, send, self.m["start_ps"])
-
-    def fetched(self, move: int, send: int) -> Next:
-        """Say why a part was read from memory when it was: it had its slot."""
-        tile = self.m["tile"][move]
-        part = next(i for i in self.moves_of(send) if self.m["kind"][i] == PART and self.m["tile"][i] == tile)
-        return self._given(part, send, self.m["start_ps"])
-
-    def _fetches(self, send: int, index: int) -> list[int]:
-        return [i for i in self.moves_of(send) if self.m["kind"][i] == FETCH and self.m["tile"][i] == index]
-
-    def _given(self, move: int, send: int, starts: np.ndarray) -> Next:
-        """Say why a part had its slot now: its credit, its send, or the part before."""
-        credit = self.by_key.get(int(self.m["opener"][move]), -1)
-        if credit >= 0 and self.m["kind"][credit] == CREDIT and self.m["end_ps"][credit] == self.t:
-            self.because("a credit")
-            return "credit", (credit,)
-        if self.ready_ps(send) == self.t:
-            self.because("its send")
-            return "ready", (send,)
-        pe = self.pe_name(send)
-        together = np.isin(self.m["kind"], (PART, FETCH)) & (starts == self.t)
-        for i in map(int, np.flatnonzero(together)):
-            other = int(self.m["command"][i])
-            before = (other, self.m["tile"][i]) < (send, self.m["tile"][move])
-            if before and self.pe_name(other) == pe:
-                self.because("the part before")
-                return ("left_for" if self.m["kind"][i] == PART else "fetched"), (i, other)
-        return self.lost()
-
-    def credit(self, move: int) -> Next:
-        """Take the way of a credit as a step; go on with what freed its slot."""
-        start, route = int(self.m["start_ps"][move]), int(self.m["route"][move])
-        src, dst = self.ways.ends(route)
-        way = self.ways.parts(route, int(self.m["nbytes"][move]), self.t - start)
-        self.add(start, f"credit from {src} to {dst}", way)
-        self.because("a slot's release")
-        pe = src.removesuffix(".pe_dma")
-        for row in self._reads_until(pe):
-            return "slot_read", (row,)
-        for command in reversed(self.commands.get(pe, [])):
-            if self.done.get(command) == self.t:
-                return "command_end", (command,)
-            if self.issued[command] == self.t:
-                return "issue", (command,)
-        return self.lost()
-
-
-class Walk(QueuePath):
-    """The whole walk, from the makespan to 0."""
-
-    def left(self, row: int) -> Next:
-        """Say what let a tile leave its stage: its service, or the stage behind that took another tile."""
-        if self.r.end_ps[row] == self.t:
-            return "served", (row,)
-        self.because("a full buffer behind")
-        pe = self.pe(self.pe_name(int(self.r.command[row])))
-        taken = pe.stages.taken.get(row)
-        if isinstance(taken, tuple):
-            for i in pe.of_tile.get((*taken, WRITE), ()):
-                if self.m["start_ps"][i] == self.t:
-                    return "sent", (i,)
-        elif taken is not None:
-            return "taken", (taken,)
-        return self.lost()
-
-    def served(self, row: int) -> Next:
-        """Take the work of an engine as a step."""
-        start, kind = int(self.r.start_ps[row]), self.kind_of(row)
-        tile, info = int(self.r.tile[row]), self.r.commands[self.r.command[row]]
-        what = f"{ENGINE_PARTS[kind]} of {info.name}" + (f", tile {tile}" if tile >= 0 else "")
-        self.add(start, what, [Part(ENGINE_PARTS[kind], self.name_of(row), self.t - start)])
-        return "taken", (row,)
-
-    def taken(self, row: int) -> Next:
-        """Say why an engine began a piece of work: the work before it, its operands, or its command."""
-        command, tile = int(self.r.command[row]), int(self.r.tile[row])
-        stages = self.pe(self.pe_name(command)).stages
-        before = stages.before.get(row)
-        if before is not None and stages.left.get(before, self.r.end_ps[before]) == self.t:
-            self.because("the engine's previous work")
-            return "left", (before,)
-        source = stages.source.get(row)
-        if source is not None and stages.left.get(source, self.r.end_ps[source]) == self.t:
-            self.because("the tile's arrival")
-            return "left", (source,)
-        if tile < 0:
-            if self.ready_ps(command) == self.t:
-                return "ready", (command,)
-            return "engines", (command,)
-        for i in self.pe(self.pe_name(command)).of_tile.get((command, tile, READ), ()):
-            if self.m["end_ps"][i] == self.t:
-                self.because("an operand's arrival")
-                return "move_end", (i,)
-        if source is None and self.planned_ps(command, tile) == self.t:
-            return "planned", (command, tile)
-        return self.lost()
-
-    def plan_base(self, command: int) -> tuple[int, int | None]:
-        """Return when PE_SCHEDULER began to plan a command, and the command planned until then, if it waited."""
-        pe = self.pe(self.pe_name(command))
-        if not pe.plan:
-            tile, lookup = self.spec_ps("cube.pe.pe_scheduler.tile_ns"), self.spec_ps("cube.pe.pe_mmu.lookup_ns")
-            free, last = 0, None
-            for c in pe.commands:
-                if c in pe.stages.tiles:
-                    ready = self.ready_ps(c)
-                    base = max(ready, free) + lookup
-                    pe.plan[c] = base, last if free > ready else None
-                    free, last = base + pe.stages.tiles[c] * tile, c
-        return pe.plan.get(command, (self.ready_ps(command) + self.spec_ps("cube.pe.pe_mmu.lookup_ns"), None))
-
-    def planned_ps(self, command: int, tile: int) -> int:
-        """Return when PE_SCHEDULER had planned a tile."""
-        return self.plan_base(command)[0] + (tile + 1) * self.spec_ps("cube.pe.pe_scheduler.tile_ns")
-
-    def planned(self, command: int, tile: int) -> Next:
-        """Take the planning of a command's tiles as a step."""
-        self.because("PE_SCHEDULER's plan")
-        base, before = self.plan_base(command)
-        scheduler = f"{self.pe_name(command)}.pe_scheduler"
-        self.add(base, f"planning of {tile + 1} tiles", [Part("plan", scheduler, self.t - base)])
-        lookup = self.spec_ps("cube.pe.pe_mmu.lookup_ns")
-        mmu = Part("lookup", f"{self.pe_name(command)}.pe_mmu", lookup)
-        self.add(base - lookup, "address look-up", [mmu])
-        if before is not None:
-            return "planned", (before, self.pe(self.pe_name(command)).stages.tiles[before] - 1)
-        return "ready", (command,)
-
-    def move_end(self, move: int) -> Next:
-        """Take a transaction as steps: the way back, the memory as long as it had no gap, and the way there."""
-        m, kind = self.m, int(self.m["kind"][move])
-        route, nbytes = int(m["route"][move]), int(m["nbytes"][move])
-        memory = self.ways.ends(route)[0]
-        read = kind in (READ, FETCH)
-        what = f"{nbytes:,} B {'from' if read else 'to'} {memory}"
-        served, arrived, start = (int(m[x][move]) for x in ("served_ps", "arrived_ps", "start_ps"))
-        if served < 0:
-            self.add(start, what, self.ways.parts(route, nbytes, self.t - start, reverse=kind == WRITE))
-            return "sent", (move,)
-        opener = self.by_key.get(int(m["opener"][move]))
-        since = int(m["since_ps"][move])
-        alone = opener is None or opener == move
-        if alone and read and self.ways.rate_gbs(route) * (served - arrived) < nbytes * 1000:
-            # The links are slower than the memory: what they carry at the same time is not the memory's.
-            parts = self.ways.parts(route, 0, arrived - start, reverse=True)
-            self.add(start, what, parts + self.ways.parts(route, nbytes, self.t - arrived))
-            return "sent", (move,)
-        back = nbytes if read else 16
-        self.add(served, f"{what}: way back", self.ways.parts(route, back, self.t - served))
-        if opener is None:
-            opener, since = move, arrived
-        self.add(since, f"{memory} at work", [Part("memory", memory, self.t - since)])
-        self.because("its request")
-        start, nbytes = int(m["start_ps"][opener]), int(m["nbytes"][opener])
-        there = nbytes if m["kind"][opener] == WRITE else 0
-        way = self.ways.parts(int(m["route"][opener]), there, self.t - start, reverse=True)
-        self.add(start, f"request to {memory}", way)
-        return "sent", (opener,)
-
-    def sent(self, move: int) -> Next:
-        """Say why a request was sent when it was."""
-        m, command, tile = self.m, int(self.m["command"][move]), int(self.m["tile"][move])
-        if command not in self.issued:
-            return "host_start", (self.op_row[command],)
-        pe = self.pe(self.pe_name(command))
-        kind = int(m["kind"][move])
-        if kind == FETCH:
-            return "fetched", (move, command)
-        if tile < 0:
-            lookup = self.spec_ps("cube.pe.pe_mmu.lookup_ns")
-            if self.ready_ps(command) + lookup == self.t:
-                self.add(
-                    self.t - lookup, "address look-up", [Part("lookup", f"{self.pe_name(command)}.pe_mmu", lookup)]
-                )
-                return "ready", (command,)
-        elif kind == READ:
-            if self.planned_ps(command, tile) == self.t:
-                return "planned", (command, tile)
-            buffers = int(self.spec("cube.pe.pe_tcm.buffers_per_operand"))
-            for back in {buffers, buffers * pe.stages.kt.get(command, 1)}:
-                row = pe.stages.row.get((command, tile - back, "f"))
-                if row is not None and pe.stages.left.get(row, self.r.end_ps[row]) == self.t:
-                    self.because("a free tile buffer")
-                    return "left", (row,)
-        else:
-            row = pe.stages.row.get((command, tile, "s"))
-            if row is not None and pe.stages.left.get(row, self.r.end_ps[row]) == self.t:
-                self.because("the tile's arrival")
-                return "left", (row,)
-        return self.channel(move, pe.channel[kind], pe.place[move])
-
-    def channel(self, move: int, channel: list[int], at: int) -> Next:
-        """Say what a request waited for in its DMA channel: the one before it, or one to complete."""
-        if at and self.m["start_ps"][channel[at - 1]] == self.t:
-            return "sent", (channel[at - 1],)
-        for other in reversed(channel[:at]):
-            if self.m["end_ps"][other] == self.t:
-                self.because("the limit of outstanding requests")
-                return "move_end", (other,)
-        return "engines", (int(self.m["command"][move]),)
 
 
 @dataclass(frozen=True)
@@ -731,8 +67,699 @@ def critical_path(records: Records, launches: Sequence[Launch] = ()) -> Critical
         raise StateError('this run was not logged, so nothing says why; run it with log="operation" or log="tile"')
     if records.makespan_ps and not records.spec:
         raise StateError("these records do not hold the machine they were made on; run the bench again")
-    walk = Walk(records)
+    backtrace = _Backtrace(records)
     if not launches:
-        return CriticalPath(walk.steps(), records.makespan_ps)
+        return CriticalPath(backtrace.steps(), records.makespan_ps)
     start, end = span(launches)
-    return CriticalPath(walk.steps(start, max(launches, key=lambda x: x.end_ps)), end - start)
+    return CriticalPath(backtrace.steps(start, max(launches, key=lambda x: x.end_ps)), end - start)
+
+
+class _Pipeline:
+    """The engines of one PE, joined by the buffers between them: what each tile came from, and when it left.
+
+    A tile leaves a stage when it is served and a buffer behind is free; that is when the stage behind takes the
+    tile `buffers` before it.
+    """
+
+    def __init__(self, records: Records, pe: str, writes: dict[tuple[int, int], int], buffers: int) -> None:
+        self._records, self._buffers = records, buffers
+        components = {name: i for i, name in enumerate(records.components)}
+        fetch, gemm, math, store = (
+            np.flatnonzero(records.component == components.get(f"{pe}.{engine}", -1)).tolist() for engine in ENGINES
+        )
+        self.before = {b: a for rows in (fetch, gemm, math, store) for a, b in pairwise(rows)}
+        self.source: dict[int, int] = {}
+        self._left: dict[int, int] = {}
+        self.taken: dict[int, int | tuple[int, int]] = {}
+        command, tile = records.command.tolist(), records.tile.tolist()
+        self.row = {
+            (command[r], tile[r], stage): r
+            for stage, rows in zip("fgms", (fetch, gemm, math, store), strict=True)
+            for r in rows
+        }
+        self.tiles, outputs = (Counter(command[r] for r in rows) for rows in (fetch, store))
+        self.kt = {c: max(1, n // max(1, outputs[c])) for c, n in self.tiles.items()}
+        math = [r for r in math if tile[r] >= 0]
+        products, vectors = {command[r] for r in gemm}, {command[r] for r in math}
+
+        def of(rows: Iterable[int], which: Callable[[int], bool]) -> list[int]:
+            return [r for r in rows if which(command[r])]
+
+        last = [r for r in gemm if (tile[r] + 1) % self.kt.get(command[r], 1) == 0]
+        self._join(of(fetch, products.__contains__), gemm)
+        self._join(of(fetch, lambda c: c not in products), of(math, lambda c: c not in products))
+        self._join(of(last, vectors.__contains__), of(math, products.__contains__))
+        self._join(of(last, lambda c: c not in vectors), of(store, lambda c: c not in vectors))
+        self._join(math, of(store, vectors.__contains__))
+        written = {c for c, _ in writes}
+        leaving = [(r, (command[r], tile[r])) for r in store if command[r] in written]
+        for (_, before), (row, _) in zip(leaving, leaving[buffers:], strict=False):
+            if before in writes and writes[before] > records.end_ps[row]:
+                self._left[row], self.taken[row] = writes[before], before
+
+    def _join(self, puts: Sequence[int], takes: Sequence[int]) -> None:
+        start, end = self._records.start_ps, self._records.end_ps
+        self.source.update((take, put) for put, take in zip(puts, takes, strict=False))
+        for take, put in zip(takes, puts[self._buffers :], strict=False):
+            if start[take] > end[put]:
+                self._left[put], self.taken[put] = int(start[take]), take
+
+    def left_at(self, row: int, t: int) -> bool:
+        """Return whether a tile left its stage at `t`."""
+        return bool(self._left.get(row, self._records.end_ps[row]) == t)
+
+
+@dataclass(slots=True)
+class _Pe:
+    """One PE: `channel` has its reads and writes in order, `place` the index of each in it.
+
+    `of_tile` has the transactions by (command, tile, kind), `plan` when PE_SCHEDULER began with each tiled command,
+    and the command that it waited for.
+    """
+
+    pipeline: _Pipeline
+    commands: list[int]
+    channel: dict[int, list[int]]
+    place: dict[int, int]
+    of_tile: dict[tuple[int, int, int], list[int]]
+    plan: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+
+
+class _Log:
+    """Records indexed by command, PE and transfer."""
+
+    def __init__(self, records: Records) -> None:
+        self.records, self.transfers = records, records.dependencies.transfers
+        self.routes = RouteBreakdown(records.dependencies, records.links)
+        self.begin: dict[int, int] = dict(records.dependencies.begin.tolist())
+        self.after: dict[int, list[int]] = {}
+        for command, other in records.dependencies.after.tolist():
+            self.after.setdefault(command, []).append(other)
+        self.host = np.flatnonzero(self._of_kinds(*HOST_KINDS))
+        whole = self._of_kinds(*COMMAND_KINDS) | (self._of_kinds("math") & (records.tile < 0))
+        self.row = {int(records.command[i]): i for i in np.flatnonzero(whole).tolist()}
+        self.done = {command: int(records.end_ps[i]) for command, i in self.row.items()}
+        self.issued: dict[int, int] = {}
+        self.launch: dict[int, int] = {}
+        self.commands: dict[str, list[int]] = {}
+        self.programs: dict[tuple[str, int], list[int]] = {}
+        for command, issued, launch in records.dependencies.issued.tolist():
+            self.issued[command], self.launch[command] = issued, launch
+            pe = self.pe_name(command)
+            self.commands.setdefault(pe, []).append(command)
+            self.programs.setdefault((pe, launch), []).append(command)
+        self.by_key = {key: i for i, key in enumerate(self.transfers["key"].tolist()) if key >= 0}
+        self._order = np.argsort(self.transfers["command"], kind="stable")
+        self._command = self.transfers["command"][self._order]
+        self._pes: dict[str, _Pe] = {}
+
+    def _of_kinds(self, *kinds: str) -> np.ndarray:
+        return np.isin(self.records.kind, [i for i, kind in enumerate(self.records.kinds) if kind in kinds])
+
+    def spec(self, key: str) -> Any:
+        """Return a value of the machine file."""
+        value: Any = self.records.spec
+        for name in key.split("."):
+            value = value[name]
+        return value
+
+    def spec_ps(self, key: str) -> int:
+        return ns_to_ps(float(self.spec(key)))
+
+    @cached_property
+    def command_ps(self) -> int:
+        return self.spec_ps("cube.pe.pe_cpu.command_ns")
+
+    @cached_property
+    def lookup_ps(self) -> int:
+        return self.spec_ps("cube.pe.pe_mmu.lookup_ns")
+
+    @cached_property
+    def tile_ps(self) -> int:
+        return self.spec_ps("cube.pe.pe_scheduler.tile_ns")
+
+    def get(self, transfer: int, column: str) -> int:
+        return int(self.transfers[column][transfer])
+
+    def ends(self, transfer: int) -> tuple[str, str]:
+        """Return the nodes at the beginning and the end of a transfer's route."""
+        return self.routes.ends(self.get(transfer, "route"))
+
+    def transfers_of(self, command: int, **values: int) -> list[int]:
+        """Return the transfers of a command whose columns have these values."""
+        low, high = np.searchsorted(self._command, [command, command + 1])
+        rows = self._order[low:high]
+        for column, value in values.items():
+            rows = rows[self.transfers[column][rows] == value]
+        found: list[int] = rows.tolist()
+        return found
+
+    def component(self, row: int) -> str:
+        return str(self.records.components[self.records.component[row]])
+
+    def kind(self, row: int) -> str:
+        return str(self.records.kinds[self.records.kind[row]])
+
+    def pe_name(self, command: int) -> str:
+        c = self.records.commands[command]
+        return f"sip{c.sip}.cube{c.cube}.pe{c.pe}"
+
+    def pe(self, name: str) -> _Pe:
+        found = self._pes.get(name)
+        if found is None:
+            found = self._pes[name] = self._index(name)
+        return found
+
+    def pe_of(self, command: int) -> _Pe:
+        return self.pe(self.pe_name(command))
+
+    def _index(self, name: str) -> _Pe:
+        """Sort the transfers of a PE by channel and tile."""
+        columns = self.transfers
+        commands = self.commands.get(name, [])
+        transfers = [i for c in commands for i in self.transfers_of(c)]
+        channel: dict[int, list[int]] = {READ: [], WRITE: []}
+        place: dict[int, int] = {}
+        of_tile: dict[tuple[int, int, int], list[int]] = {}
+        writes: dict[tuple[int, int], int] = {}  # when the first request to write an output tile was sent
+        for i in sorted(transfers, key=lambda i: int(columns["key"][i])):
+            kind, command, tile, start = (self.get(i, x) for x in ("kind", "command", "tile", "start_ps"))
+            if kind not in channel:
+                continue
+            place[i] = len(channel[kind])
+            channel[kind].append(i)
+            of_tile.setdefault((command, tile, kind), []).append(i)
+            if kind == WRITE and tile >= 0:
+                writes[command, tile] = min(start, writes.get((command, tile), start))
+        pipeline = _Pipeline(self.records, name, writes, int(self.spec("cube.pe.pe_tcm.stage_buffers")))
+        return _Pe(pipeline, commands, channel, place, of_tile)
+
+    def ready_ps(self, command: int) -> int:
+        """Return when a command had all that it depends on."""
+        return max([self.issued.get(command, 0), *(self.done.get(c, 0) for c in self.after.get(command, ()))])
+
+    def plan_base(self, command: int) -> tuple[int, int | None]:
+        """Return when PE_SCHEDULER began to plan a command, and the command planned until then, if it waited."""
+        pe = self.pe_of(command)
+        if not pe.plan:
+            free, last = 0, None
+            for c in pe.commands:
+                if c in pe.pipeline.tiles:
+                    ready = self.ready_ps(c)
+                    base = max(ready, free) + self.lookup_ps
+                    pe.plan[c] = base, last if free > ready else None
+                    free, last = base + pe.pipeline.tiles[c] * self.tile_ps, c
+        return pe.plan.get(command, (self.ready_ps(command) + self.lookup_ps, None))
+
+    def planned_ps(self, command: int, tile: int) -> int:
+        """Return when PE_SCHEDULER had planned a tile."""
+        return self.plan_base(command)[0] + (tile + 1) * self.tile_ps
+
+    def slot_of(self, part: int) -> str:
+        """Return what writes a part into its slot: a memory, or the port of TCM."""
+        return self.ends(part)[1].replace(".pe_dma", ".pe_fetch_store.store")
+
+
+class _Backtrace:
+    """Walks from the end of a run to its beginning; `t` is the current time.
+
+    Each method adds the steps of one event, which ended at `t`, and returns the event to look at next.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.r, self.log = records, _Log(records)
+        self.t = records.makespan_ps
+        self._found: list[list[Any]] = []
+
+    def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
+        """Walk from the run's end, or a launch's, to a time; return the steps in order of time."""
+        step = self._run_end() if last is None else self._launch_end(last)
+        seen = set()
+        while step is not None and self.t > start:
+            key = (step.func, step.args, self.t)
+            step = self._lost() if key in seen else step()
+            seen.add(key)
+        self._add(start, "the program", Part("wait", UNKNOWN, self.t - start))
+        self._cut(start)
+        return tuple(Step(a, b, what, tuple(parts), because) for a, b, what, parts, because in reversed(self._found))
+
+    def _add(self, start: int, what: str, *parts: Part) -> None:
+        """Put a step from `start` to the current time before those found so far."""
+        if start < self.t:
+            self._found.append([start, self.t, what, parts, ""])
+            self.t = start
+
+    def _because(self, reason: str) -> None:
+        """Note why the step found last began when it did."""
+        if self._found and not self._found[-1][4]:
+            self._found[-1][4] = reason
+
+    def _cut(self, start: int) -> None:
+        """Remove what was before a time: earlier steps, and the first parts of a step that was under way."""
+        while self._found and self._found[-1][1] <= start:
+            self._found.pop()
+        if self.t >= start:
+            return
+        first = self._found[-1]
+        left, parts = first[1] - start, []
+        for part in reversed(first[3]):
+            if left:
+                parts.append(replace(part, ps=min(part.ps, left)))
+                left -= parts[-1].ps
+        first[0], first[3], first[4] = start, parts[::-1], ""
+
+    def _lost(self) -> Next:
+        """Continue where the log does not tell the cause: with the latest end of anything before."""
+        self._because(UNKNOWN)
+        starts, ends, host = self.r.start_ps, self.r.end_ps, self.log.host
+        open_ops = host[(starts[host] < self.t) & (ends[host] >= self.t)]
+        start = int(starts[open_ops].max(initial=0))
+        inside = np.flatnonzero((ends < self.t) & (ends > start))
+        inside = inside[~np.isin(inside, host)]
+        if not len(inside):
+            self._add(start, "wait", Part("wait", UNKNOWN, self.t - start))
+            return partial(self._host_start, int(open_ops[np.argmax(starts[open_ops])])) if len(open_ops) else None
+        row = int(inside[np.argmax(ends[inside])])
+        end, command, kind = int(ends[row]), int(self.r.command[row]), self.log.kind(row)
+        self._add(end, "wait", Part("wait", UNKNOWN, self.t - end))
+        if self.log.done.get(command) == end:
+            return partial(self._command_end, command)
+        if kind in ENGINE_PARTS:
+            return partial(self._served, row)
+        start = int(starts[row])
+        self._add(start, kind, Part("wait", self.log.component(row), self.t - start))
+        return partial(self._lost)
+
+    # The host and its messages.
+
+    def _launch_end(self, launch: Launch) -> Next:
+        self.t = launch.end_ps
+        for row in self._host_rows():
+            info = self.r.commands[self.r.command[row]]
+            found = info.name, info.sip, int(self.r.start_ps[row]), int(self.r.end_ps[row])
+            if self.log.kind(row) == "launch" and found == (launch.name, launch.sip, launch.start_ps, self.t):
+                return partial(self._host_end, row)
+        raise StateError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
+
+    def _run_end(self) -> Next:
+        rows = self._host_rows()
+        if not rows:
+            return self._lost() if len(self.r) else None
+        row = max(rows, key=lambda i: int(self.r.end_ps[i]))
+        end = int(self.r.end_ps[row])
+        self._add(end, "after the last operation", Part("wait", "host", self.t - end))
+        return partial(self._host_end, row)
+
+    def _host_rows(self) -> list[int]:
+        """Return the host's operations that have ended."""
+        found: list[int] = self.log.host[self.r.end_ps[self.log.host] <= self.t].tolist()
+        return found
+
+    def _host_end(self, row: int) -> Next:
+        command, kind = int(self.r.command[row]), self.log.kind(row)
+        if kind in ("launch", "map", "install"):
+            return partial(self._response, command, "host")
+        for i in self.log.transfers_of(command, end_ps=self.t):
+            return partial(self._transfer_end, i)
+        start = int(self.r.start_ps[row])
+        self._add(start, kind, Part("wait", "host", self.t - start))
+        return partial(self._host_start, row)
+
+    def _host_start(self, row: int) -> Next:
+        """Find the operation that the host waited for before it began this one."""
+        if not self.t:
+            return None
+        self._because("the operation before")
+        ended, commands = self._host_rows(), self.r.commands
+        before = [i for i in ended if i < row and self.r.end_ps[i] == self.t]
+        before = before or [i for i in ended if i != row and self.r.start_ps[i] < self.t]
+        if not before:
+            return None
+        sip, of = commands[self.r.command[row]].sip, self.r.command
+        last = max(before, key=lambda i: (int(self.r.end_ps[i]), commands[of[i]].sip == sip, i))
+        end = int(self.r.end_ps[last])
+        self._add(end, "the program", Part("wait", "host", self.t - end))
+        return partial(self._host_end, last)
+
+    def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> int | None:
+        """Return a message of a launch or a map between nodes."""
+        for i in self.log.transfers_of(command, kind=MESSAGE, **values):
+            a, b = self.log.ends(i)
+            if a.endswith(src) and (b == dst or not dst):
+                return i
+        return None
+
+    def _add_message(self, message: int, what: str = "message {} to {}") -> None:
+        start, nbytes, route = (self.log.get(message, x) for x in ("start_ps", "nbytes", "route"))
+        parts = self.log.routes.parts(route, nbytes, self.t - start)
+        self._add(start, what.format(*self.log.ends(message)), *parts)
+
+    def _response(self, command: int, dst: str) -> Next:
+        """Add the completion that came last; find its sender."""
+        self._because("the last completion" if dst == "host" else "the last answer")
+        message = self._message(command, dst=dst, end_ps=self.t)
+        if message is None:
+            return self._lost()
+        src = self.log.ends(message)[0]
+        self._add_message(message)
+        if not src.endswith(".pe_cpu"):
+            return partial(self._response, command, src)
+        self._because("the program's end")
+        return partial(self._program_end if command in self.log.begin else self._decoded, src, command)
+
+    def _decoded(self, cpu: str, command: int) -> Next:
+        """Add the copies of a message that a PE_CPU has just decoded, back to the host."""
+        for key in ("cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"):
+            message = self._message(command, dst=cpu)
+            if message is None:
+                return self._lost()
+            arrived = self.log.get(message, "end_ps")
+            service = min(self.log.spec_ps(key), self.t - arrived)
+            parts = [Part("cpu", cpu, service), Part("queueing", cpu, self.t - arrived - service)]
+            self._add(arrived, f"{cpu} takes the message", *(p for p in parts if p.ps))
+            self._because("its message")
+            self._add_message(message)
+            cpu = self.log.ends(message)[0]
+        return partial(self._host_start, self.log.row[command])
+
+    def _program_start(self, cpu: str, command: int) -> Next:
+        """Add the launch: the common start of its PEs, or the program's late message."""
+        self._because("the launch")
+        if self.t > self.log.begin[command]:
+            return partial(self._decoded, cpu, command)
+        for i in self.log.transfers_of(command, kind=MESSAGE, end_ps=self.t - self.log.command_ps):
+            node = self.log.ends(i)[1]
+            if node.endswith(".pe_cpu"):
+                return partial(self._decoded, node, command)
+        first, message = (self._message(command, src=src) for src in (".io.io_cpu", "host"))
+        if first is None:
+            return self._lost()
+        sent = self.log.get(first, "start_ps")
+        self._add(sent, "until the common start", Part("start", "the launch's last PE", self.t - sent))
+        if message is None:
+            return self._lost()
+        arrived = self.log.get(message, "end_ps")
+        self._add(arrived, "io_cpu", Part("cpu", self.log.ends(message)[1], self.t - arrived))
+        self._add_message(message)
+        return partial(self._host_start, self.log.row[command])
+
+    # Commands of a program.
+
+    def _program_end(self, cpu: str, launch: int) -> Next:
+        commands = self.log.programs.get((cpu.removesuffix(".pe_cpu"), launch), [])
+        for command in reversed(commands):
+            if self.log.done.get(command) == self.t:
+                return partial(self._command_end, command)
+        if commands and self.log.issued[commands[-1]] == self.t:
+            return partial(self._issue, commands[-1])
+        return partial(self._program_start, cpu, launch)
+
+    def _issue(self, command: int) -> Next:
+        pe = self.log.pe_name(command)
+        self._because("PE_CPU's issue")
+        base = self.t - self.log.command_ps
+        name = self.r.commands[command].name
+        self._add(base, f"{pe} issues {name}", Part("issue", f"{pe}.pe_cpu", self.t - base))
+        launch = self.log.launch[command]
+        if launch < 0:
+            return self._lost()
+        program = self.log.programs[pe, launch]
+        before = program[: bisect_left(program, command)]
+        if not before:
+            return partial(self._program_start, f"{pe}.pe_cpu", launch)
+        if self.log.issued[before[-1]] == self.t:
+            return partial(self._issue, before[-1])
+        for other in reversed(before):
+            if self.log.done.get(other) == self.t:
+                self._because("the program waits")
+                return partial(self._command_end, other)
+        return self._lost()
+
+    def _ready(self, command: int) -> Next:
+        """Find the issue of a command, or the command before that it depends on."""
+        if self.log.issued.get(command) == self.t:
+            return partial(self._issue, command)
+        for other in self.log.after.get(command, ()):
+            if self.log.done.get(other) == self.t:
+                self._because("a command before")
+                return partial(self._command_end, other)
+        return self._lost()
+
+    def _command_end(self, command: int) -> Next:
+        row = self.log.row[command]
+        kind = self.log.kind(row)
+        if kind == "recv":
+            return partial(self._slot_read, row)
+        if kind == "send":
+            return self._arrival(command)
+        if kind == "math":
+            return partial(self._served, row)
+        only = {"kind": WRITE} if kind == "composite" else {}
+        for i in self.log.transfers_of(command, end_ps=self.t, **only):
+            return partial(self._transfer_end, i)
+        if kind == "composite":
+            pipeline = self.log.pe_of(command).pipeline
+            store = pipeline.row.get((command, pipeline.tiles[command] - 1, "s"))
+            if store is not None and pipeline.left_at(store, self.t):
+                return partial(self._left, store)
+            return partial(self._composite, command, int(self.r.start_ps[row]))
+        return self._lost()
+
+    def _composite(self, command: int, start: int) -> Next:
+        """Add a composite whose tiles were not logged as one step."""
+        pe, name = self.log.pe_name(command), self.r.commands[command].name
+        scheduler = f"{pe}.pe_scheduler"
+        what = f"composite {name} of {pe}, tiles not logged"
+        self._add(start, what, Part("composite", scheduler, self.t - start))
+        ready = self.log.ready_ps(command)
+        if self.t == ready + self.log.lookup_ps + self.log.tile_ps:
+            self._add(ready, "planning", Part("plan", scheduler, self.t - ready))
+            return partial(self._ready, command)
+        return partial(self._engines, command)
+
+    def _engines(self, command: int) -> Next:
+        """Find the composite before, whose tiles were not logged, that occupied the engines."""
+        self._because("the engines' previous work")
+        pe = self.log.pe_of(command)
+        for other in reversed(pe.commands):
+            row = self.log.row.get(other, -1)
+            if other >= command or row < 0 or other in pe.pipeline.tiles or self.log.kind(row) != "composite":
+                continue
+            if self.r.start_ps[row] < self.t <= self.r.end_ps[row]:
+                return partial(self._composite, other, int(self.r.start_ps[row]))
+        ready = self.log.ready_ps(command)
+        if ready < self.t:
+            wait = Part("wait", f"{self.log.pe_name(command)}.pe_scheduler", self.t - ready)
+            self._add(ready, f"{self.r.commands[command].name} waits for its engines", wait)
+            return partial(self._ready, command)
+        return self._lost()
+
+    # Messages between PEs.
+
+    def _slot_read(self, row: int) -> Next:
+        """Add a receive's read of its slot; find the part's arrival, or the slot read before."""
+        log, command, start = self.log, int(self.r.command[row]), int(self.r.start_ps[row])
+        pe, info = log.pe_name(command), self.r.commands[command]
+        sends = [c for c in log.after.get(command, ()) if log.kind(log.row[c]) == "send"]
+        slots = {log.slot_of(i) for send in sends for i in log.transfers_of(send, kind=PART)}
+        where = slots.pop().replace(".store", ".fetch") if slots else f"{pe}.pe_fetch_store.fetch"
+        self._add(start, f"{info.name} from {info.tag}", Part("slot", where, self.t - start))
+        for send in sends:
+            step = self._arrival(send)
+            if step is not None:
+                self._because("a message's arrival")
+                return step
+        for other in self._slots_read(pe):
+            self._because("the slot read before")
+            return partial(self._slot_read, other)
+        return self._ready(command)
+
+    def _slots_read(self, pe: str) -> Iterator[int]:
+        """Yield the rows of a PE's receives that end now."""
+        rows = np.flatnonzero((self.r.end_ps == self.t) & (self.r.start_ps < self.t))
+        name = f"{pe}.pe_ipcq"
+        yield from (i for i in rows.tolist() if self.log.kind(i) == "recv" and self.log.component(i) == name)
+
+    def _arrival(self, send: int) -> Next:
+        for i in self.log.transfers_of(send, kind=PART, end_ps=self.t):
+            return partial(self._part, i)
+        return None
+
+    def _part(self, part: int) -> Next:
+        """Add the route of a part of a message, and the way into its slot."""
+        start, arrived, route, nbytes = (self.log.get(part, x) for x in ("start_ps", "arrived_ps", "route", "nbytes"))
+        src, dst = self.log.ends(part)
+        parts = self.log.routes.parts(route, nbytes, arrived - start)
+        if self.t > arrived:
+            parts.append(Part("slot", self.log.slot_of(part), self.t - arrived))
+        self._add(start, f"part {self.log.get(part, 'tile')} of a message from {src} to {dst}", *parts)
+        return partial(self._part_start, part)
+
+    def _part_start(self, part: int) -> Next:
+        """Find the read of a part from memory if it has just ended, else why it had its slot."""
+        send, tile = self.log.get(part, "command"), self.log.get(part, "tile")
+        for i in self.log.transfers_of(send, kind=FETCH, tile=tile, end_ps=self.t):
+            self._because("what it carries")
+            return partial(self._transfer_end, i)
+        return self._slot_free(part)
+
+    def _fetch_start(self, fetch: int) -> Next:
+        send, tile = self.log.get(fetch, "command"), self.log.get(fetch, "tile")
+        return self._slot_free(self.log.transfers_of(send, kind=PART, tile=tile)[0])
+
+    def _slot_free(self, part: int) -> Next:
+        """Find why a part had its slot now: its credit, its send, or the part before."""
+        log, send, tile = self.log, self.log.get(part, "command"), self.log.get(part, "tile")
+        credit = log.by_key.get(log.get(part, "opener"), -1)
+        if credit >= 0 and log.get(credit, "kind") == CREDIT and log.get(credit, "end_ps") == self.t:
+            self._because("a credit")
+            return partial(self._credit, credit)
+        if log.ready_ps(send) == self.t:
+            self._because("its send")
+            return partial(self._ready, send)
+        pe, columns = log.pe_name(send), log.transfers
+        together = np.isin(columns["kind"], (PART, FETCH)) & (columns["start_ps"] == self.t)
+        for i in np.flatnonzero(together).tolist():
+            other = log.get(i, "command")
+            if (other, log.get(i, "tile")) < (send, tile) and log.pe_name(other) == pe:
+                self._because("the part before")
+                return partial(self._part_start if log.get(i, "kind") == PART else self._fetch_start, i)
+        return self._lost()
+
+    def _credit(self, credit: int) -> Next:
+        """Add the route of a credit; find what freed its slot."""
+        self._add_message(credit, "credit from {} to {}")
+        self._because("a slot's release")
+        pe = self.log.ends(credit)[0].removesuffix(".pe_dma")
+        for row in self._slots_read(pe):
+            return partial(self._slot_read, row)
+        for command in reversed(self.log.commands.get(pe, [])):
+            if self.log.done.get(command) == self.t:
+                return partial(self._command_end, command)
+            if self.log.issued[command] == self.t:
+                return partial(self._issue, command)
+        return self._lost()
+
+    # Tiles in the engines.
+
+    def _left(self, row: int) -> Next:
+        """Find what let a tile leave its stage: its service, or the next stage, which took another tile."""
+        if self.r.end_ps[row] == self.t:
+            return partial(self._served, row)
+        self._because("a full buffer behind")
+        pe = self.log.pe_of(int(self.r.command[row]))
+        taken = pe.pipeline.taken.get(row)
+        if isinstance(taken, tuple):
+            for i in pe.of_tile.get((*taken, WRITE), ()):
+                if self.log.get(i, "start_ps") == self.t:
+                    return partial(self._sent, i)
+        elif taken is not None:
+            return partial(self._taken, taken)
+        return self._lost()
+
+    def _served(self, row: int) -> Next:
+        start, part = int(self.r.start_ps[row]), ENGINE_PARTS[self.log.kind(row)]
+        tile, name = int(self.r.tile[row]), self.r.commands[self.r.command[row]].name
+        what = f"{part} of {name}" + (f", tile {tile}" if tile >= 0 else "")
+        self._add(start, what, Part(part, self.log.component(row), self.t - start))
+        return partial(self._taken, row)
+
+    def _taken(self, row: int) -> Next:
+        """Find why an engine began: the work before, its operands, or its command."""
+        command, tile = int(self.r.command[row]), int(self.r.tile[row])
+        pe = self.log.pe_of(command)
+        before, source = pe.pipeline.before.get(row), pe.pipeline.source.get(row)
+        for other, why in ((before, "the engine's previous work"), (source, "the tile's arrival")):
+            if other is not None and pe.pipeline.left_at(other, self.t):
+                self._because(why)
+                return partial(self._left, other)
+        if tile < 0:
+            return partial(self._ready if self.log.ready_ps(command) == self.t else self._engines, command)
+        for i in pe.of_tile.get((command, tile, READ), ()):
+            if self.log.get(i, "end_ps") == self.t:
+                self._because("an operand's arrival")
+                return partial(self._transfer_end, i)
+        if source is None and self.log.planned_ps(command, tile) == self.t:
+            return partial(self._planned, command, tile)
+        return self._lost()
+
+    def _planned(self, command: int, tile: int) -> Next:
+        self._because("PE_SCHEDULER's plan")
+        base, before = self.log.plan_base(command)
+        scheduler = f"{self.log.pe_name(command)}.pe_scheduler"
+        self._add(base, f"planning of {tile + 1} tiles", Part("plan", scheduler, self.t - base))
+        self._add_lookup(command, base)
+        if before is not None:
+            return partial(self._planned, before, self.log.pe_of(command).pipeline.tiles[before] - 1)
+        return partial(self._ready, command)
+
+    def _add_lookup(self, command: int, end: int) -> None:
+        mmu = Part("lookup", f"{self.log.pe_name(command)}.pe_mmu", self.log.lookup_ps)
+        self._add(end - mmu.ps, "address look-up", mmu)
+
+    # Transactions with memories.
+
+    def _transfer_end(self, transfer: int) -> Next:
+        """Add a transaction: the way back, the memory as long as it had no gap, and the way there."""
+        log, routes = self.log, self.log.routes
+        kind, route, nbytes, served, arrived, start, since = (
+            log.get(transfer, x) for x in ("kind", "route", "nbytes", "served_ps", "arrived_ps", "start_ps", "since_ps")
+        )
+        memory, read = routes.ends(route)[0], kind in (READ, FETCH)
+        what = f"{nbytes:,} B {'from' if read else 'to'} {memory}"
+        if served < 0:
+            self._add(start, what, *routes.parts(route, nbytes, self.t - start, reverse=kind == WRITE))
+            return partial(self._sent, transfer)
+        opener = log.by_key.get(log.get(transfer, "opener"))
+        alone = opener is None or opener == transfer
+        if alone and read and routes.rate_gbs(route) * (served - arrived) < nbytes * 1000:
+            # The links are slower than the memory: what they carry at the same time is not the memory's.
+            parts = routes.parts(route, 0, arrived - start, reverse=True)
+            self._add(start, what, *parts, *routes.parts(route, nbytes, self.t - arrived))
+            return partial(self._sent, transfer)
+        back = nbytes if read else 16
+        self._add(served, f"{what}: way back", *routes.parts(route, back, self.t - served))
+        if opener is None:
+            opener, since = transfer, arrived
+        self._add(since, f"{memory} at work", Part("memory", memory, self.t - since))
+        self._because("its request")
+        kind, route, nbytes, start = (log.get(opener, x) for x in ("kind", "route", "nbytes", "start_ps"))
+        there = nbytes if kind == WRITE else 0
+        self._add(start, f"request to {memory}", *routes.parts(route, there, self.t - start, reverse=True))
+        return partial(self._sent, opener)
+
+    def _sent(self, transfer: int) -> Next:
+        """Find why a request was sent: its command, its tile, or the limits of its DMA channel."""
+        log = self.log
+        command, tile, kind = (log.get(transfer, x) for x in ("command", "tile", "kind"))
+        if command not in log.issued:
+            return partial(self._host_start, log.row[command])
+        if kind == FETCH:
+            return partial(self._fetch_start, transfer)
+        pe = log.pe_of(command)
+        if tile < 0:
+            if log.ready_ps(command) + log.lookup_ps == self.t:
+                self._add_lookup(command, self.t)
+                return partial(self._ready, command)
+        elif kind == READ:
+            if log.planned_ps(command, tile) == self.t:
+                return partial(self._planned, command, tile)
+            buffers = int(log.spec("cube.pe.pe_tcm.buffers_per_operand"))
+            for back in {buffers, buffers * pe.pipeline.kt.get(command, 1)}:
+                row = pe.pipeline.row.get((command, tile - back, "f"))
+                if row is not None and pe.pipeline.left_at(row, self.t):
+                    self._because("a free tile buffer")
+                    return partial(self._left, row)
+        else:
+            row = pe.pipeline.row.get((command, tile, "s"))
+            if row is not None and pe.pipeline.left_at(row, self.t):
+                self._because("the tile's arrival")
+                return partial(self._left, row)
+        channel, at = pe.channel[kind], pe.place[transfer]
+        if at and log.get(channel[at - 1], "start_ps") == self.t:
+            return partial(self._sent, channel[at - 1])
+        for other in reversed(channel[:at]):
+            if log.get(other, "end_ps") == self.t:
+                self._because("the limit of outstanding requests")
+                return partial(self._transfer_end, other)
+        return partial(self._engines, command)

@@ -21,7 +21,7 @@ READ, WRITE, MESSAGE, PART, CREDIT, FETCH = range(6)
 # `since_ps` on, when transaction `opener` had come; -1 where a memory does not say, and for messages. A part of a
 # message between PEs (its number: `tile`) is in its slot at the end; `opener` is the credit that it waited for, or -1.
 # A credit is the receive's whose slot it gives back; a fetch reads a part that is sent from memory.
-MOVES = {
+TRANSFERS = {
     "start_ps": np.int64, "end_ps": np.int64, "route": np.int32, "nbytes": np.int64, "command": np.int32,
     "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,
     "opener": np.int64, "served_ps": np.int64,
@@ -39,10 +39,10 @@ def _no_rows(n: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Causes:
-    """Moves over the fabric and the order of commands, for one run."""
+class Dependencies:
+    """Transfers over the fabric and the order of commands, for one run."""
 
-    moves: dict[str, np.ndarray] = field(default_factory=lambda: _none(MOVES))
+    transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
     nodes: tuple[str, ...] = ()
     routes: tuple[tuple[int, ...], ...] = ()
     links: dict[tuple[int, int], tuple[int, int, float]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Causes:
         """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
         links = list(self.links.values())
         return {
-            **{f"move_{name}": column for name, column in self.moves.items()},
+            **{f"move_{name}": column for name, column in self.transfers.items()},
             "route_nodes": np.array([n for route in self.routes for n in route], np.int32),
             "route_lengths": np.array([len(route) for route in self.routes], np.int32),
             "hop_ends": np.array(list(self.links), np.int32).reshape(-1, 2),
@@ -63,15 +63,15 @@ class Causes:
         }
 
     @classmethod
-    def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...]) -> Causes:
+    def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...]) -> Dependencies:
         """Return what `arrays` gave, and remove it from them."""
-        moves = {name: arrays.pop(f"move_{name}") for name in MOVES}
+        transfers = {name: arrays.pop(f"move_{name}") for name in TRANSFERS}
         flat = iter(arrays.pop("route_nodes").tolist())
         routes = tuple(tuple(next(flat) for _ in range(n)) for n in arrays.pop("route_lengths").tolist())
         ends = arrays.pop("hop_ends").tolist()
         values = zip(*(arrays.pop(f"hop_{name}").tolist() for name in _LINKS), strict=True)
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
-        return cls(moves, nodes, routes, links, **{name: arrays.pop(f"command_{name}") for name in _ORDER})
+        return cls(transfers, nodes, routes, links, **{name: arrays.pop(f"command_{name}") for name in _ORDER})
 
 
 SCHEMA_VERSION = 4
@@ -162,8 +162,8 @@ class Records:
         Hash of the machine.
     spec : mapping
         The machine, reading as its file does; empty where it is not known.
-    causes : Causes
-        Moves over the fabric and the order of commands.
+    dependencies : Dependencies
+        Transfers over the fabric and the order of commands.
     complete : bool
         False for the part of an interrupted run.
     engine : str
@@ -187,7 +187,7 @@ class Records:
     launches: tuple[Launch, ...] = ()
     machine: str = ""
     spec: Mapping[str, Any] = field(default_factory=dict)
-    causes: Causes = field(default_factory=Causes, repr=False)
+    dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
     complete: bool = True
     engine: str = ""
 
@@ -274,10 +274,8 @@ class Records:
         busy = np.zeros(len(self.components), np.int64)
         # One axis with the components one behind the other, so that one pass serves all.
         shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
-        order = np.argsort(self.start_ps + shift, kind="stable")
-        low, high = (self.start_ps + shift)[order], np.maximum.accumulate((self.end_ps + shift)[order])
-        before = np.concatenate([[0], high[:-1]])
-        np.add.at(busy, self.component[order], np.maximum(0, high - np.maximum(low, before)))
+        order, added = _added(self.start_ps + shift, self.end_ps + shift)
+        np.add.at(busy, self.component[order], added)
         return busy
 
     def digest(self) -> str:
@@ -304,13 +302,13 @@ class Records:
             "commands": [_fields(c) for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
-            "nodes": self.causes.nodes,
+            "nodes": self.dependencies.nodes,
         }  # fmt: skip
         arrays = {name: getattr(self, name) for name in COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
         if self.component_busy_ps is not None:
             arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
-        arrays |= self.causes.arrays()
+        arrays |= self.dependencies.arrays()
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         with replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, **arrays)
@@ -344,7 +342,7 @@ class Records:
         elif version != SCHEMA_VERSION:
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
-        meta["causes"] = Causes.take(arrays, tuple(meta.pop("nodes")))
+        meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
         meta["commands"] = tuple(CommandInfo(c[0], c[1], c[2], c[3], tuple(c[4]), c[5]) for c in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
@@ -374,6 +372,19 @@ class Records:
             raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
         if not isinstance(self.spec, Mapping):
             raise TypeError("the machine is no mapping")
+
+
+def covered_ps(start: np.ndarray, end: np.ndarray) -> int:
+    """Return the time that any of the intervals [start, end) covers; times are not negative."""
+    return int(_added(start, end)[1].sum())
+
+
+def _added(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order of intervals by start, and the time that each adds to what those before it cover."""
+    order = np.argsort(start, kind="stable")
+    low, high = start[order], np.maximum.accumulate(end[order])
+    before = np.concatenate([[0], high[:-1]])
+    return order, np.maximum(0, high - np.maximum(low, before))
 
 
 def _fields(command: CommandInfo) -> list[Any]:

@@ -93,7 +93,7 @@ def ideal_gemm(
     mt, kt, nt = (max(1, -(-size // by)) for size, by in zip(mkn, (tile.m, tile.k, tile.n), strict=True))
     tiles, outputs = mt * kt * nt, mt * nt
     rate = macs_per_ns(machine, kind)
-    dma_gbs = min(pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs, _channels_gbs(machine))
+    dma_gbs = min(pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs, machine.cube.hbm.slice_gbs)
 
     # Every tile of a passes nt times, every tile of b mt times; the output leaves once.
     a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
@@ -119,7 +119,7 @@ def ideal_gemm(
 
     pipeline_ns = first_ns + (tiles - 1) * tile_ns + last_ns
     between = in_bytes - first_in + out_bytes - last_bytes
-    slice_ns = _read_ns(machine, first_in, dma_gbs) + between / _channels_gbs(machine)
+    slice_ns = _read_ns(machine, first_in, dma_gbs) + between / machine.cube.hbm.slice_gbs
     slice_ns += _write_ns(machine, last_bytes, dma_gbs)
     time_ns = max(pipeline_ns, slice_ns)
     return IdealGemm(
@@ -137,11 +137,6 @@ def ideal_gemm(
 
 def _last(size: int, by: int) -> int:
     return size - (max(1, -(-size // by)) - 1) * by
-
-
-def _channels_gbs(machine: MachineConfig) -> float:
-    hbm = machine.cube.hbm
-    return hbm.slice_gbs
 
 
 def _links_ns(machine: MachineConfig, nbytes: float) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES
 from kernbench.analysis.critical_path import critical_path
 from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, Records
-from kernbench.analysis.transfer import Ways
+from kernbench.analysis.transfer import RouteBreakdown
 from kernbench.config.files import write_text
 
 Event = dict[str, Any]
@@ -98,13 +98,13 @@ def write_trace(records: Records, path: str | Path) -> Path:
 
 def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:
     """Add what memories serve and messages between CPUs, and the flows that join them to who asked."""
-    moves = {name: column.tolist() for name, column in records.causes.moves.items()}
-    ways = Ways(records.causes, records.links)
+    moves = {name: column.tolist() for name, column in records.dependencies.transfers.items()}
+    routes = RouteBreakdown(records.dependencies, records.links)
     sent: dict[tuple[int, str], Event] = {}
     arrived: list[tuple[int, str, Event]] = []
     for i in range(len(moves["start_ps"])):
         route, start, end = moves["route"][i], moves["start_ps"][i], moves["end_ps"][i]
-        src, dst = ways.ends(route)
+        src, dst = routes.ends(route)
         if moves["kind"][i] == MESSAGE:
             name = records.commands[moves["command"][i]].name
             event = tracks.slice(src, f"{name} to {dst}", start, end, "message", nbytes=moves["nbytes"][i])

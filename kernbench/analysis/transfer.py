@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kernbench.analysis.records import Causes, LinkTable
+from kernbench.analysis.records import Dependencies, LinkTable
 from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
 if TYPE_CHECKING:
@@ -27,26 +27,26 @@ class Part:
     ps: int
 
 
-class Ways:
+class RouteBreakdown:
     """The routes of one run, and what crossing them costs."""
 
-    def __init__(self, causes: Causes, links: LinkTable) -> None:
-        self._causes = causes
+    def __init__(self, dependencies: Dependencies, links: LinkTable) -> None:
+        self._dependencies = dependencies
         self._busy = dict(zip(links.names, links.busy_ps.tolist(), strict=True))
 
     def ends(self, route: int) -> tuple[str, str]:
         """Return the nodes at the beginning and the end of a route."""
-        nodes, path = self._causes.nodes, self._causes.routes[route]
+        nodes, path = self._dependencies.nodes, self._dependencies.routes[route]
         return nodes[path[0]], nodes[path[-1]]
 
     def links(self, route: int) -> list[str]:
         """Return the names of a route's links, in both directions."""
-        path = self._causes.routes[route]
+        path = self._dependencies.routes[route]
         return [self._name(a, b) for way in (path, path[::-1]) for a, b in pairwise(way)]
 
     def rate_gbs(self, route: int) -> float:
         """Return the bandwidth of the slowest link of a route."""
-        return min(bw for _, bw in self._bandwidths(self._causes.routes[route]))
+        return min(bw for _, bw in self._bandwidths(self._dependencies.routes[route]))
 
     def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
         """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.
@@ -54,7 +54,7 @@ class Ways:
         Latencies and a flit's time on each link come first, then the rest of the bytes on the slowest link; what
         is left is queueing, of which the log does not say where: it goes to the link that was busiest.
         """
-        path = self._causes.routes[route]
+        path = self._dependencies.routes[route]
         if reverse:
             path = path[::-1]
         rates = self._bandwidths(path)
@@ -62,8 +62,8 @@ class Ways:
         slowest = max(times, key=lambda x: x[1])
         wanted = []
         for a, b in pairwise(path):
-            wire, node, _ = self._causes.links[a, b]
-            wanted += [("wire", self._name(a, b), wire), ("nodes", self._causes.nodes[b], node)]
+            wire, node, _ = self._dependencies.links[a, b]
+            wanted += [("wire", self._name(a, b), wire), ("nodes", self._dependencies.nodes[b], node)]
         wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
         wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes)))
         found = []
@@ -78,10 +78,10 @@ class Ways:
         return found
 
     def _bandwidths(self, path: Sequence[int]) -> list[tuple[str, float]]:
-        return [(self._name(a, b), self._causes.links[a, b][2]) for a, b in pairwise(path)]
+        return [(self._name(a, b), self._dependencies.links[a, b][2]) for a, b in pairwise(path)]
 
     def _name(self, a: int, b: int) -> str:
-        return f"{self._causes.nodes[a]}->{self._causes.nodes[b]}"
+        return f"{self._dependencies.nodes[a]}->{self._dependencies.nodes[b]}"
 
 
 COMMAND_BYTES, ACK_BYTES = 0, 16

@@ -29,10 +29,10 @@ class Crossings:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        causes, index = records.causes, {name: i for i, name in enumerate(records.links.names)}
+        dependencies, index = records.dependencies, {name: i for i, name in enumerate(records.links.names)}
         pairs = []
-        for number, route in enumerate(causes.routes):
-            names = [causes.nodes[node] for node in route]
+        for number, route in enumerate(dependencies.routes):
+            names = [dependencies.nodes[node] for node in route]
             for src, dst in pairwise(names):  # in both directions: a transaction goes out and comes back
                 pairs += [(number, index[x]) for x in (f"{src}->{dst}", f"{dst}->{src}") if x in index]
         table = np.array(pairs, np.int64).reshape(-1, 2)
@@ -40,7 +40,7 @@ class Crossings:
 
     def between(self, start_ps: int, end_ps: int) -> LinkTable:
         """Return the traffic of every link in a part of the run."""
-        table, moves, whole_ps = self._records.links, self._records.causes.moves, self._records.makespan_ps
+        table, moves, whole_ps = self._records.links, self._records.dependencies.transfers, self._records.makespan_ps
         if start_ps <= 0 and end_ps >= whole_ps:
             return table
         length = np.maximum(1, moves["end_ps"] - moves["start_ps"])
@@ -52,8 +52,8 @@ class Crossings:
 
     def _crossed(self, share: np.ndarray) -> np.ndarray:
         """Return the bytes that crossed each link, of each move a share."""
-        moves, causes = self._records.causes.moves, self._records.causes
-        by_route = np.bincount(moves["route"], moves["nbytes"] * share, len(causes.routes))
+        moves, dependencies = self._records.dependencies.transfers, self._records.dependencies
+        by_route = np.bincount(moves["route"], moves["nbytes"] * share, len(dependencies.routes))
         return np.bincount(self._link, by_route[self._route], len(self._records.links.names))
 
 
@@ -64,7 +64,7 @@ def _natural(name: str) -> list[str | int]:
 Flow = Sequence[Hashable]
 
 
-def fair_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
+def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
     """Return the max-min fair rate of each flow.
 
     Parameters
@@ -82,7 +82,7 @@ def fair_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> lis
 
     Examples
     --------
-    >>> fair_rates([["a"], ["a", "b"], ["b"]], {"a": 10, "b": 4})
+    >>> max_min_rates([["a"], ["a", "b"], ["b"]], {"a": 10, "b": 4})
     [8.0, 2.0, 2.0]
     """
     users: dict[Hashable, set[int]] = {}
@@ -116,7 +116,7 @@ def drain(flows: Sequence[Flow], capacity: Mapping[Hashable, float], amount: flo
     now = 0.0
     while missing:
         active = list(missing)
-        rates = dict(zip(active, fair_rates([flows[i] for i in active], capacity), strict=True))
+        rates = dict(zip(active, max_min_rates([flows[i] for i in active], capacity), strict=True))
         step = min(missing[i] / rates[i] for i in active)
         now += step
         for i in active:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.analysis.critical_path import CriticalPath, critical_path
-from kernbench.analysis.records import Launch, Records
+from kernbench.analysis.records import Launch, Records, covered_ps
 from kernbench.analysis.result import chosen, span
-from kernbench.analysis.transfer import Ways
+from kernbench.analysis.transfer import RouteBreakdown
 from kernbench.analysis.utilization import Crossings
 
 
-class Blame(NamedTuple):
+class Attribution(NamedTuple):
     """What a resource is called where there are many alike, and the fields that would change its time."""
 
     group: str
@@ -26,22 +26,22 @@ class Blame(NamedTuple):
 
 _PE_KEY = "cube.pe."
 _COMPONENTS = {
-    "hbm_ctrl": Blame("HBM slice", ("cube.hbm.channel_bw_gbs",)),
-    "sram": Blame("SRAM", ("cube.sram.bw_gbs",)),
-    "pe_gemm": Blame("matrix engine", (f"{_PE_KEY}pe_gemm.clock_ghz",)),
-    "pe_math": Blame("vector engine", (f"{_PE_KEY}pe_math.clock_ghz",)),
-    "fetch": Blame("fetch from TCM", (f"{_PE_KEY}pe_tcm.read_bw_gbs",)),
-    "store": Blame("store to TCM", (f"{_PE_KEY}pe_tcm.write_bw_gbs",)),
-    "pe_scheduler": Blame("PE_SCHEDULER", (f"{_PE_KEY}pe_scheduler.tile_ns",)),
-    "pe_mmu": Blame("PE_MMU", (f"{_PE_KEY}pe_mmu.lookup_ns",)),
-    "pe_cpu": Blame("PE_CPU", (f"{_PE_KEY}pe_cpu.command_ns",)),
-    "m_cpu": Blame("M_CPU", ("cube.m_cpu.service_ns",)),
-    "io_cpu": Blame("IO_CPU", ("sip.io.io_cpu.service_ns",)),
-    "router": Blame("routers", ("cube.noc.router.overhead_ns",)),
-    "ucie": Blame("UCIe ports", ("cube.ucie.port_ns",)),
-    "switch": Blame("PCIe switch", ("system.switch.overhead_ns",)),
-    "pcie_ep": Blame("PCIe end point", ("sip.io.pcie_ep.overhead_ns",)),
-    "noc": Blame("IO NoC", ("sip.io.noc.overhead_ns",)),
+    "hbm_ctrl": Attribution("HBM slice", ("cube.hbm.channel_bw_gbs",)),
+    "sram": Attribution("SRAM", ("cube.sram.bw_gbs",)),
+    "pe_gemm": Attribution("matrix engine", (f"{_PE_KEY}pe_gemm.clock_ghz",)),
+    "pe_math": Attribution("vector engine", (f"{_PE_KEY}pe_math.clock_ghz",)),
+    "fetch": Attribution("fetch from TCM", (f"{_PE_KEY}pe_tcm.read_bw_gbs",)),
+    "store": Attribution("store to TCM", (f"{_PE_KEY}pe_tcm.write_bw_gbs",)),
+    "pe_scheduler": Attribution("PE_SCHEDULER", (f"{_PE_KEY}pe_scheduler.tile_ns",)),
+    "pe_mmu": Attribution("PE_MMU", (f"{_PE_KEY}pe_mmu.lookup_ns",)),
+    "pe_cpu": Attribution("PE_CPU", (f"{_PE_KEY}pe_cpu.command_ns",)),
+    "m_cpu": Attribution("M_CPU", ("cube.m_cpu.service_ns",)),
+    "io_cpu": Attribution("IO_CPU", ("sip.io.io_cpu.service_ns",)),
+    "router": Attribution("routers", ("cube.noc.router.overhead_ns",)),
+    "ucie": Attribution("UCIe ports", ("cube.ucie.port_ns",)),
+    "switch": Attribution("PCIe switch", ("system.switch.overhead_ns",)),
+    "pcie_ep": Attribution("PCIe end point", ("sip.io.pcie_ep.overhead_ns",)),
+    "noc": Attribution("IO NoC", ("sip.io.noc.overhead_ns",)),
 }
 # Links by the kinds of their two ends, in either direction: name, bandwidth, latency.
 _LINKS: dict[frozenset[str], tuple[str, str, str]] = {
@@ -83,23 +83,23 @@ def kind_of(node: str) -> str:
     return "hbm_ctrl" if before and before[-1] == "hbm_ctrl" else last
 
 
-def blame(kind: str, resource: str) -> Blame:
+def attribution(kind: str, resource: str) -> Attribution:
     """Return what stands behind a part of a step: `kind` is the part's, `resource` a component or a link.
 
     Examples
     --------
-    >>> blame("queueing", "sip0.io.noc->sip1.io.noc")
-    Blame(group='SIP link', fields=('system.sip_link.bw_gbs',))
+    >>> attribution("queueing", "sip0.io.noc->sip1.io.noc")
+    Attribution(group='SIP link', fields=('system.sip_link.bw_gbs',))
     """
     if kind == "composite":
-        return Blame("composites, tiles not logged:", ())
+        return Attribution("composites, tiles not logged:", ())
     src, arrow, dst = resource.partition("->")
     if not arrow:
-        return _COMPONENTS.get(kind_of(src), Blame(resource, ()))
+        return _COMPONENTS.get(kind_of(src), Attribution(resource, ()))
     name, bandwidth, latency = _LINKS.get(frozenset((kind_of(src), kind_of(dst))), (resource, "", ""))
     if kind == "wire":
-        return Blame(f"wire of the {name}" if len(name.split()) == 2 else name, (latency,) if latency else ())
-    return Blame(name, (bandwidth,) if bandwidth else ())
+        return Attribution(f"wire of the {name}" if len(name.split()) == 2 else name, (latency,) if latency else ())
+    return Attribution(name, (bandwidth,) if bandwidth else ())
 
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
@@ -225,7 +225,7 @@ def why(records: Records, name: str = "run", launch: str | Launch | None = None)
     path = critical_path(records, launches)
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], int]] = {}
     for (kind, resource), ps in path.parts().items():
-        group, fields = blame(kind, resource)
+        group, fields = attribution(kind, resource)
         parts = groups.setdefault((group, fields), {})
         parts[kind, resource] = parts.get((kind, resource), 0) + ps
     reasons = [_reason(records, path, *key, parts) for key, parts in groups.items()]
@@ -265,7 +265,7 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
     found = [*_at_least(records, fields), *_on_the_way(records, {resource for _, resource in parts}, need)]
     found = [field for field in found if field not in fields]
     for i, name in enumerate(records.components):
-        own = blame("", name).fields
+        own = attribution("", name).fields
         if not name.startswith(tuple(f"{pe}." for pe in pes)) or not own or own[0].endswith("_ns") or own == fields:
             continue
         rows = records.component == i
@@ -276,27 +276,21 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
 
 def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]:
     """Return the bandwidths of links that share routes with `resources` and were busy for longer than `need`."""
-    ways = Ways(records.causes, records.links)
+    routes = RouteBreakdown(records.dependencies, records.links)
     shared: set[str] = set()
-    for route in range(len(records.causes.routes)):
-        links = set(ways.links(route))
-        if not resources.isdisjoint((*ways.ends(route), *links)):
+    for route in range(len(records.dependencies.routes)):
+        links = set(routes.links(route))
+        if not resources.isdisjoint((*routes.ends(route), *links)):
             shared |= links
     table = records.links
     busy = [name for name, ps in zip(table.names, table.busy_ps.tolist(), strict=True) if ps > need and name in shared]
-    return [field for name in busy for field in blame("serialization", name).fields]
+    return [field for name in busy for field in attribution("serialization", name).fields]
 
 
 def _overlap(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
-    """Return how much of the sorted, disjoint intervals [low, high) is covered by disjoint ones [start, end)."""
-    order = np.argsort(start, kind="stable")
-    edges = np.stack([start[order], np.maximum.accumulate(end[order])], 1).ravel() if len(order) else np.zeros(0)
-    covered = (
-        np.concatenate([[0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))]) if len(edges) else 0
-    )
-    if not len(edges):
-        return 0
-    return int((np.interp(high, edges, covered) - np.interp(low, edges, covered)).sum())
+    """Return how much of the intervals [low, high) the intervals [start, end) cover."""
+    both = covered_ps(np.concatenate([start, low]), np.concatenate([end, high]))
+    return covered_ps(start, end) + covered_ps(low, high) - both
 
 
 def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:

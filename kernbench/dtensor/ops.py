@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, SupportsFloat
 
 from kernbench.dtensor.placements import Partial, Placement, Replicate, Shard
-from kernbench.dtensor.redistribute import COLUMNS, empty, on_device, places_of, policy_of, relaid, scalar
+from kernbench.dtensor.redistribute import COLUMNS, empty, on_device, places_of, policy_of, relaid
 from kernbench.errors import PlacementError, quote
 from kernbench.kernels import elementwise as kernels
 from kernbench.kernels.gemm import linear
@@ -119,9 +119,7 @@ def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
         raise TypeError(f"{name}: {quote(value)} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
     x = on_device(a.to_local())
     out = empty(x, x.shape)
-    if out.shards:
-        args = (name, x.pointer, float(value), out.pointer, out._parts())
-        out._host.launch(out.sip, out.pes, scalar, args, f"{name} scalar", [x._handle, out._handle])
+    out._run(f"{name} scalar", kernels.elementwise, name, (x, float(value)), out, out._parts())
     return _wrapped(out, a, a.placements, a.shape)
 
 
@@ -137,19 +135,12 @@ def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[
     mesh = tensors[0].device_mesh
     if any(t.device_mesh != mesh for t in tensors):
         raise PlacementError(f"operands on different meshes: {', '.join(str(t.device_mesh) for t in tensors)}")
-    nbytes = [float(t.to_local().element_size()) * _count(t.shape) for t in tensors]
+    nbytes = [float(t.dtype.itemsize * t.shape.numel()) for t in tensors]
     chosen = [
         choose(allowed, [t.placements[axis] for t in tensors], nbytes, mesh.shape[axis]) for axis in range(mesh.ndim)
     ]
     aligned = [t.redistribute(placements=[rule[0][i] for rule in chosen]) for i, t in enumerate(tensors)]
     return [on_device(t.to_local()) for t in aligned], tuple(rule[1] for rule in chosen)
-
-
-def _count(shape: Sequence[int]) -> int:
-    n = 1
-    for size in shape:
-        n *= size
-    return n
 
 
 def _wrapped(local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
@@ -162,9 +153,7 @@ def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
     (rows, inner), n = x.shape, weight.shape[1]
     out = empty(weight, (rows, n), COLUMNS)
     if x.numel() and weight.numel():
-        handles = [t._handle for t in (x, weight, out)]
-        args = (x.pointer, weight.pointer, None, out.pointer, rows, inner, n, places_of(x))
-        out._host.launch(out.sip, weight.pes, linear, args, f"matmul {rows}x{inner}x{n}", handles)
+        weight._run(f"matmul {rows}x{inner}x{n}", linear, x, weight, None, out, rows, inner, n, places_of(x))
     elif not inner:
         out.fill_(0.0)  # a sum of nothing
     return out
@@ -175,8 +164,5 @@ def _each(name: str, tensors: Sequence[DeviceTensor]) -> DeviceTensor:
     dp = policy_of(tensors[0])
     operands = [relaid(t, dp) for t in tensors]
     out = empty(operands[0], operands[0].shape, dp)
-    if out.shards:
-        handles = [t._handle for t in (*operands, out)]
-        args = (name, tuple(t.pointer for t in operands), out.pointer, out._parts())
-        out._host.launch(out.sip, out.pes, kernels.elementwise, args, name, handles)
+    out._run(name, kernels.elementwise, name, tuple(operands), out, out._parts())
     return out

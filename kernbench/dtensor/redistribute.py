@@ -9,25 +9,12 @@ from itertools import product
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.placements import Move, Partial, Placement, Replicate, Shard, local_part, plan
 from kernbench.errors import PlacementError
-from kernbench.kernels.elementwise import BLOCK, FUNCTIONS, Parts
 from kernbench.kernels.partition import At, chunk, columns_at, rows_at
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.regions import along
+from kernbench.runtime_api.layout import along
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transport import copying, route
-from kernbench.triton_emu.handles import Pointer
-from kernbench.triton_emu.tl_context import TLContext
-
-
-def scalar(name: str, x_ptr: Pointer, value: float, out_ptr: Pointer, parts: Parts, *, tl: TLContext) -> None:
-    """Write a function of x, which lies as out does, and of `value` to out; computed in f32, as torch does it."""
-    for first, n in parts.get((int(tl.program_id(1)), int(tl.program_id(0))), ()):
-        for at in range(first, first + n, BLOCK):
-            size = min(BLOCK, first + n - at)
-            x = tl.load(x_ptr + at, shape=(size,)).to(tl.float32)
-            tl.store(out_ptr + at, FUNCTIONS[name](tl, x, value))
-
 
 COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
 

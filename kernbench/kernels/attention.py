@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from kernbench.kernels.partition import program, programs
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -206,9 +207,8 @@ def load_kv(k_ptr: Pointer, v_ptr: Pointer, part: Span, head_dim: int, tl: TLCon
 
 def deal(units: list[tuple[int, Span]], tl: TLContext) -> Iterator[tuple[int, Span]]:
     """Yield this program's share of `units`: they go round the programs of the launch, forth and back."""
-    programs = tl.num_programs(0) * tl.num_programs(1)
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    for turn, start in enumerate(range(0, len(units), programs)):
-        at = start + (programs - 1 - program if turn % 2 else program)
+    number, count = program(tl), programs(tl)
+    for turn, start in enumerate(range(0, len(units), count)):
+        at = start + (count - 1 - number if turn % 2 else number)
         if at < len(units):
             yield units[at]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from kernbench.errors import KernelError
-from kernbench.kernels.partition import blocks
+from kernbench.kernels.partition import Parts, blocks, part_blocks, program, programs
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096
+
+
+FUNCTIONS: dict[str, Callable[..., Tile]] = {
+    "add": lambda _tl, x, y: x + y,
+    "mul": lambda _tl, x, y: x * y,
+    "relu": lambda tl, x: tl.maximum(x, 0.0),
+    "silu": lambda tl, x: x * tl.sigmoid(x),
+    "gelu": lambda tl, x: x * tl.sigmoid(x * tl.fma(x * x, 0.044715, 1.0) * 1.5957691216057308),
+}
 
 
 def copy(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
@@ -40,37 +49,25 @@ def silu(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TL
     """Write x sigmoid(x) to out, computed in f32."""
     for start, size in blocks(n, block, tl):
         x = tl.load(x_ptr + start, shape=(size,)).to(tl.float32)
-        tl.store(out_ptr + start, x * tl.sigmoid(x))
+        tl.store(out_ptr + start, FUNCTIONS["silu"](tl, x))
 
 
 def gelu(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
     """Write gelu(x) in its tanh form, x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), to out, computed in f32."""
     for start, size in blocks(n, block, tl):
         x = tl.load(x_ptr + start, shape=(size,)).to(tl.float32)
-        inner = x * tl.fma(x * x, 0.044715, 1.0)
-        tl.store(out_ptr + start, x * tl.sigmoid(inner * 1.5957691216057308))
+        tl.store(out_ptr + start, FUNCTIONS["gelu"](tl, x))
 
 
-Parts = Mapping[tuple[int, int], Sequence[tuple[int, int]]]  # (cube, PE) to (first element, elements)
-
-FUNCTIONS: dict[str, Callable[..., Tile]] = {
-    "add": lambda _tl, x, y: x + y,
-    "mul": lambda _tl, x, y: x * y,
-    "relu": lambda tl, x: tl.maximum(x, 0.0),
-    "silu": lambda tl, x: x * tl.sigmoid(x),
-    "gelu": lambda tl, x: x * tl.sigmoid(x * tl.fma(x * x, 0.044715, 1.0) * 1.5957691216057308),
-}
-
-
-def elementwise(name: str, operands: Sequence[Pointer], out_ptr: Pointer, parts: Parts, *, tl: TLContext) -> None:
-    """Write a function of the operands, all of which lie alike, to out; computed in f32."""
+def elementwise(
+    name: str, operands: Sequence[Pointer | float], out_ptr: Pointer, parts: Parts, *, tl: TLContext
+) -> None:
+    """Write a function of the operands to out; computed in f32. Tensors have the same layout, numbers are operands."""
     if name not in FUNCTIONS:
         raise KernelError(f"function {name!r} is unknown; known: {', '.join(FUNCTIONS)}")
-    for first, n in parts.get((int(tl.program_id(1)), int(tl.program_id(0))), ()):
-        for at in range(first, first + n, BLOCK):
-            size = min(BLOCK, first + n - at)
-            tiles = [tl.load(ptr + at, shape=(size,)).to(tl.float32) for ptr in operands]
-            tl.store(out_ptr + at, FUNCTIONS[name](tl, *tiles))
+    for at, size in part_blocks(parts, BLOCK, tl):
+        tiles = [tl.load(x + at, shape=(size,)).to(tl.float32) if isinstance(x, Pointer) else x for x in operands]
+        tl.store(out_ptr + at, FUNCTIONS[name](tl, *tiles))
 
 
 def swiglu(gate_ptr: Pointer, up_ptr: Pointer, out_ptr: Pointer, n: int, block: int = 4096, *, tl: TLContext) -> None:
@@ -104,10 +101,8 @@ def rotary(
     round the programs.
     """
     half = head_dim // 2
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    programs = tl.num_programs(0) * tl.num_programs(1)
     units = [(start, head) for start in range(0, tokens, block) for head in range(heads)]
-    for start, head in units[program::programs]:
+    for start, head in units[program(tl) :: programs(tl)]:
         size = min(block, tokens - start)
         cos = tl.load(cos_ptr + start * half, shape=(size, half)).to(tl.float32)
         sin = tl.load(sin_ptr + start * half, shape=(size, half)).to(tl.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernbench.components.command import Ref
 from kernbench.errors import KernelError
-from kernbench.kernels.partition import At, share
+from kernbench.kernels.partition import At, program, programs, share
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -77,10 +77,8 @@ def tiled_gemm(
 
     `activation` is "", "relu" or "silu". Matrices are row-major; ragged edges are masked.
     """
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    programs = tl.num_programs(0) * tl.num_programs(1)
     columns = tl.cdiv(N, BLOCK_N)
-    for tile in range(program, tl.cdiv(M, BLOCK_M) * columns, programs):
+    for tile in range(program(tl), tl.cdiv(M, BLOCK_M) * columns, programs(tl)):
         rm = (tile // columns) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
         rn = (tile % columns) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         rk = tl.arange(0, BLOCK_K)

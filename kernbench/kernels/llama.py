@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.kernels.elementwise import rotate
-from kernbench.kernels.partition import At, blocks
+from kernbench.kernels.partition import At, blocks, program, programs
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -84,8 +84,6 @@ def _units(
     tokens: int, batch: int, kv_heads: int, parts: int, block: int, tl: TLContext
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield this program's (first token, tokens, sequence, kv head, head of its group)."""
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    programs = tl.num_programs(0) * tl.num_programs(1)
     units = [
         (start, min(block, tokens - start), sequence, head, part)
         for start in range(0, tokens, block)
@@ -93,4 +91,4 @@ def _units(
         for head in range(kv_heads)
         for part in range(parts)
     ]
-    yield from units[program::programs]
+    yield from units[program(tl) :: programs(tl)]

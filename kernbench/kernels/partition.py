@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from kernbench.triton_emu.handles import Tile
 from kernbench.triton_emu.tl_context import TLContext
+
+Pe = tuple[int, int]  # (cube, PE)
+Parts = Mapping[Pe, Sequence[tuple[int, int]]]  # to (first element, elements)
+
+_Task = TypeVar("_Task")
 
 
 def chunk(n: int, parts: int, i: int) -> tuple[int, int]:
@@ -31,6 +37,28 @@ def blocks(n: int, block: int, tl: TLContext) -> Iterator[tuple[int, int]]:
     start, size = share(n, tl)
     for at in range(0, size, block):
         yield start + at, min(block, size - at)
+
+
+def program(tl: TLContext) -> int:
+    """Return the number of this program on its device."""
+    return tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+
+
+def programs(tl: TLContext) -> int:
+    """Return how many programs the device has."""
+    return tl.num_programs(0) * tl.num_programs(1)
+
+
+def mine(tasks: Mapping[Pe, Sequence[_Task]], tl: TLContext) -> Sequence[_Task]:
+    """Return the tasks of this program."""
+    return tasks.get((int(tl.program_id(1)), int(tl.program_id(0))), ())
+
+
+def part_blocks(parts: Parts, block: int, tl: TLContext) -> Iterator[tuple[int, int]]:
+    """Yield (start, size) of the blocks of this program's parts."""
+    for first, n in mine(parts, tl):
+        for at in range(first, first + n, block):
+            yield at, min(block, first + n - at)
 
 
 # Element (row, column) to its place, counted in elements from the pointer.

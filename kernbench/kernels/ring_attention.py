@@ -25,7 +25,6 @@ from kernbench.kernels.attention import (
     tiles,
     visible,
 )
-from kernbench.kernels.partition import blocks
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -98,24 +97,6 @@ def attend(
             q = tl.load(q_ptr + first * head_dim, shape=(rows, head_dim))
             state = over_memory(q, block, k_ptr + row, v_ptr + row, kv, group, False, tl)
             store_part(part_ptr + first * (head_dim + EXTRA), state, rows, head_dim, tl)
-
-
-def decode_part(
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    part_ptr: Pointer,
-    kv_heads: int,
-    group: int,
-    kv_len: int,
-    head_dim: int,
-    *,
-    tl: TLContext,
-) -> None:
-    """Let one query token see this program's own kv tokens: `attend` on its shards of k, v, part; all have one q."""
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    row, at = program * kv_heads * kv_len * head_dim, program * kv_heads * group * (head_dim + EXTRA)
-    attend(q_ptr, k_ptr + row, v_ptr + row, part_ptr + at, kv_heads, group, 1, kv_len, head_dim, tl=tl)
 
 
 def merged_attention(
@@ -220,21 +201,6 @@ def _received_part(direction: str, like: Tile, tl: TLContext) -> Tile:
 def _first(head: int, block: Span, q_len: int, group: int) -> int:
     """Return the first row of a block of query tokens."""
     return (head * q_len + block.start) * group
-
-
-def merge_parts(
-    part_ptr: Pointer, out_ptr: Pointer, parts: int, rows: int, head_dim: int, block: int = BLOCK, *, tl: TLContext
-) -> None:
-    """Merge `parts` parts of `rows` rows each, which lie one after the other, and write o / l to out.
-
-    Programs share the rows; each reads them from every part.
-    """
-    width = head_dim + EXTRA
-    for start, size in blocks(rows, block, tl):
-        merged = tl.load(part_ptr + start * width, shape=(size, width))
-        for i in range(1, parts):
-            merged = merge(merged, tl.load(part_ptr + (i * rows + start) * width, shape=(size, width)), tl)
-        store_normal(out_ptr + start * head_dim, merged, tl)
 
 
 ORDERS = ("contiguous", "zigzag", "striped")
@@ -376,9 +342,8 @@ def _tile(
 ) -> tuple[Tile, Tile]:
     if came is None:
         return load_kv(k_ptr, v_ptr, tile, head_dim, tl)
-    return _received(came, k_ptr, tile, head_dim, slot_bytes, tl), _received(
-        came, v_ptr, tile, head_dim, slot_bytes, tl
-    )
+    k, v = (_received(came, ptr, tile, head_dim, slot_bytes, tl) for ptr in (k_ptr, v_ptr))
+    return k, v
 
 
 def _received(came: str, ptr: Pointer, tile: Span, head_dim: int, slot_bytes: int, tl: TLContext) -> Tile:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kernbench.components.command import Ref
-from kernbench.kernels.partition import chunk, columns_at, share
+from kernbench.kernels.partition import chunk, columns_at, program, share
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -51,7 +51,7 @@ def columns_gemm(
     for first, width, _ in column_blocks([size], fits, trans_b):
         own = b_ptr + K * (start + first)
         b = _transposed(own, K, width, tl) if trans_b else tl.ref(own, (K, width))
-        for block in _from(_index(tl) % blocks, blocks):
+        for block in _from(program(tl) % blocks, blocks):
             m, rows = block * step, min(step, M - block * step)
             a = _rows(a_ptr, M, K, m, rows, room, trans_a, tl)
             tl.composite("gemm", a, b, c_ptr + (M * (start + first) + m * width))
@@ -80,7 +80,7 @@ def rows_gemm(
     cubes, pes = tl.num_programs(1), tl.num_programs(0)
     widths = [chunk(chunk(N, cubes, cube)[1], pes, pe)[1] for cube in range(cubes) for pe in range(pes)]
     b = _Columns(b_ptr, K, N, 0, widths, room, trans_b, tl)
-    _row_blocks(a_ptr, b, c_ptr + start * N, M, (start, size), _index(tl), trans_a)
+    _row_blocks(a_ptr, b, c_ptr + start * N, M, (start, size), program(tl), trans_a)
 
 
 def grid_gemm(
@@ -130,7 +130,7 @@ def split_k_gemm(
     start, size = share(K, tl)
     if not size:
         return
-    out = out_ptr + _index(tl) * M * N
+    out = out_ptr + program(tl) * M * N
     a_own, b_own = a_ptr + M * start, b_ptr + N * start
     b = _transposed(b_own, size, N, tl) if trans_b else _operand(b_own, (size, N), room, tl)
     step = min(M, fitting(size, a_ptr.dtype.itemsize, room)) if trans_a else M
@@ -265,10 +265,6 @@ def _operand(pointer: Pointer, shape: tuple[int, int], room: int, tl: TLContext)
     ref = tl.ref(pointer, shape)
     fits = shape[0] * shape[1] * ref.dtype.itemsize <= room
     return tl.load(pointer, shape=shape) if fits else ref
-
-
-def _index(tl: TLContext) -> int:
-    return tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
 
 
 def _from(first: int, n: int) -> Iterator[int]:

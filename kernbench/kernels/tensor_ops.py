@@ -13,12 +13,12 @@ import numpy as np
 
 from kernbench.dtypes import DType
 from kernbench.kernels.elementwise import FUNCTIONS
+from kernbench.kernels.partition import Pe, mine
 from kernbench.triton_emu.handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of a tile
 
-Pe = tuple[int, int]  # (cube, PE)
 Operand = Pointer | float
 
 ELEMENTWISE: dict[str, Callable[..., Tile]] = {
@@ -51,11 +51,6 @@ class Block(NamedTuple):
     a: np.ndarray
     b: np.ndarray
     out: np.ndarray
-
-
-def mine(tasks: Mapping[Pe, Sequence[Any]], tl: TLContext) -> Sequence[Any]:
-    """Return the tasks of this program."""
-    return tasks.get((int(tl.program_id(1)), int(tl.program_id(0))), ())
 
 
 def load(pointer: Pointer, places: np.ndarray, tl: TLContext) -> Tile:

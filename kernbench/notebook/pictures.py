@@ -58,16 +58,16 @@ def gantt_svg(records: Records, pe: tuple[int, int, int], window: tuple[int, int
 
 def _transfers(records: Records, link: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Return start, end and command of each transfer that crossed a link, in either direction of its route."""
-    causes = records.causes
+    dependencies = records.dependencies
     ends = set(link.split("->"))
     crossing = [
         number
-        for number, route in enumerate(causes.routes)
-        if any({causes.nodes[a], causes.nodes[b]} == ends for a, b in itertools.pairwise(route))
+        for number, route in enumerate(dependencies.routes)
+        if any({dependencies.nodes[a], dependencies.nodes[b]} == ends for a, b in itertools.pairwise(route))
     ]
-    chosen = np.isin(causes.moves["route"], crossing)
-    names = [records.commands[i].name if i >= 0 else "" for i in causes.moves["command"][chosen]]
-    return causes.moves["start_ps"][chosen], causes.moves["end_ps"][chosen], names
+    chosen = np.isin(dependencies.transfers["route"], crossing)
+    names = [records.commands[i].name if i >= 0 else "" for i in dependencies.transfers["command"][chosen]]
+    return dependencies.transfers["start_ps"][chosen], dependencies.transfers["end_ps"][chosen], names
 
 
 def _lane(

@@ -438,25 +438,21 @@ def collective(
     """
     given = _given(tensors)
     firsts = [own[0] for own in given]
-    sips = [_sip(tensor) for tensor in firsts]
+    sips = [tensor.sip for tensor in firsts]
     _check_alike(firsts)
-    places = {_sip(tensor): tensor.pes for tensor in firsts}
+    places = {tensor.sip: tensor.pes for tensor in firsts}
     planned = _planned(host, firsts, algorithm, config, n_slots, sips, places)
     buffers: dict[Place, list[Pointer]] = {}
     n_elem: dict[Place, int] = {}
     for own in given:
         for cube, pe in own[0].pes:
-            place = _sip(own[0]), cube, pe
+            place = own[0].sip, cube, pe
             buffers[place] = [_shard_of(tensor, cube, pe)[0] for tensor in own]
             n_elem[place] = _shard_of(own[0], cube, pe)[1]
     starts = host.collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
     for own in given:
-        host.start(_sip(own[0]), starts[_sip(own[0])], [tensor._handle for tensor in own])
+        host.start(own[0].sip, starts[own[0].sip], [tensor._handle for tensor in own])
     return planned
-
-
-def _sip(tensor: DeviceTensor) -> int:
-    return tensor._handle.sip
 
 
 def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
@@ -486,7 +482,7 @@ def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
 
 def _check_alike(tensors: Sequence[DeviceTensor]) -> None:
     kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
-    if len(kinds) != 1 or len({_sip(tensor) for tensor in tensors}) != len(tensors):
+    if len(kinds) != 1 or len({tensor.sip for tensor in tensors}) != len(tensors):
         said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
         raise CollectiveMismatchError(f"collective: expected one tensor of one shape and type for each device:\n{said}")
     cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in tensors]
@@ -525,6 +521,5 @@ def _planned(
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:
     """Return where a PE's part of a tensor is, and its elements; of one that it has none of, the tensor's start."""
-    own = [s for s in tensor.shards if (s.cube, s.pe) == (cube, pe)]
-    first = min((s.offset for s in own), default=0) // tensor.dtype.itemsize
-    return tensor.pointer + first, sum(s.nbytes for s in own) // tensor.dtype.itemsize
+    own = tensor._parts().get((cube, pe), [(0, 0)])
+    return tensor.pointer + min(first for first, _ in own), sum(n for _, n in own)

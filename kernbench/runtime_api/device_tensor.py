@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from kernbench.dtypes import DType
 from kernbench.errors import quote
+from kernbench.kernels.partition import Parts, part_blocks
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.layout import Layout, TensorShard, strided
+from kernbench.runtime_api.layout import Layout, TensorShard, everything, row_major, strided
 from kernbench.runtime_api.memory import TensorHandle
-from kernbench.runtime_api.tensor import HostTensor, Size, Tensor, check_broadcast, row_major
+from kernbench.runtime_api.tensor import HostTensor, Size, Tensor, check_broadcast
 from kernbench.runtime_api.types import Device
 from kernbench.triton_emu.handles import Pointer
 
@@ -64,25 +65,19 @@ def _integer(key: Any) -> int:
     )
 
 
-Parts = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
 CHUNK = 16384  # elements at a time: a few pieces fit TCM in every type
 
 
 def copy(dst: Any, src: Any, parts: Parts, *, tl: TLContext) -> None:
     """Copy each PE's parts of `src`, as (first element, elements) by (cube, PE), to the same place in `dst`."""
-    for at, size in _chunks(parts, tl):
+    for at, size in part_blocks(parts, CHUNK, tl):
         tl.store(dst + at, tl.load(src + at, shape=(size,), dtype=src.dtype))
 
 
 def fill(dst: Any, value: float, parts: Parts, *, tl: TLContext) -> None:
     """Write `value` to each PE's parts of `dst`."""
-    for at, size in _chunks(parts, tl):
+    for at, size in part_blocks(parts, CHUNK, tl):
         tl.store(dst + at, tl.full((size,), value, dst.dtype))
-
-
-def _chunks(parts: Parts, tl: TLContext) -> Sequence[tuple[int, int]]:
-    own = parts.get((int(tl.program_id(1)), int(tl.program_id(0))), ())
-    return [(at, min(CHUNK, first + n - at)) for first, n in own for at in range(first, first + n, CHUNK)]
 
 
 class DeviceTensor(Tensor):
@@ -167,14 +162,14 @@ class DeviceTensor(Tensor):
         tensors that lie alike on one device the PEs copy their parts; any other way goes through the host.
         """
         if isinstance(src, DeviceTensor) and self._lies_like(src):
-            self._run("copy_", copy, src, src._parts())
+            self._run("copy_", copy, self, src, src._parts())
             return self
         self._write(src.numpy())
         return self
 
     def fill_(self, value: float) -> Tensor:
         """Set every element; the PEs write their parts."""
-        self._run("fill_", fill, value, self._parts())
+        self._run("fill_", fill, self, value, self._parts())
         return self
 
     def clone(self) -> Tensor:
@@ -230,11 +225,8 @@ class DeviceTensor(Tensor):
         return strided(base.reshape(-1), self.shape, self._stride)
 
     def _lies_like(self, other: DeviceTensor) -> bool:
-        def place(t: DeviceTensor) -> list[tuple[Any, ...]]:
-            return [(s.cube, s.pe, s.offset, s.nbytes, s.index) for s in t.shards]
-
         same = (self.device, self.dtype, self.shape) == (other.device, other.dtype, other.shape)
-        return same and self._stride == other._stride and place(self) == place(other)
+        return same and self._stride == other._stride and self._layout.placement == other._layout.placement
 
     def _parts(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
         """Return (first element, elements) of every PE's parts, by (cube, pe)."""
@@ -244,11 +236,11 @@ class DeviceTensor(Tensor):
             parts.setdefault((s.cube, s.pe), []).append((s.offset // item, s.nbytes // item))
         return parts
 
-    def _run(self, name: str, kernel: Any, *args: Any) -> None:
+    def _run(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
+        """Launch a kernel on the PEs that hold this tensor; tensors among `args`, also in tuples, become pointers."""
         if self.shards:
-            pointers = (x.pointer if isinstance(x, DeviceTensor) else x for x in (self, *args))
-            handles = [x._handle for x in (self, *args) if isinstance(x, DeviceTensor)]
-            self._host.launch(self._handle.sip, self.pes, kernel, tuple(pointers), name, handles)
+            handles: list[TensorHandle] = []
+            self._host.launch(self.sip, self.pes, kernel, _passed(args, handles), name, handles)
 
     # -- views
 
@@ -269,7 +261,7 @@ class DeviceTensor(Tensor):
             if cut is None:
                 raise IndexError(self._unaligned(box))
             offset, layout = cut
-            layout = layout.without(dropped)
+            layout = layout.permuted([i for i in range(len(box)) if i not in dropped]) if dropped else layout
         else:
             first, size = self._consecutive(box)
             flat = self._layout.flat()
@@ -283,9 +275,7 @@ class DeviceTensor(Tensor):
         return DeviceTensor(self._host, self._handle, layout, self._offset + offset, shape)
 
     def _consecutive(self, box: tuple[slice, ...]) -> tuple[int, int]:
-        row = Layout(
-            self.shape, self.dtype, [TensorShard(0, 0, 0, 0, 0, self.nbytes, tuple(slice(0, n) for n in self.shape))]
-        )
+        row = Layout(self.shape, self.dtype, [TensorShard(0, 0, 0, 0, 0, self.nbytes, everything(self.shape))])
         cut = row.cut(box)
         if cut is None:
             raise IndexError(self._unaligned(box))
@@ -326,6 +316,15 @@ class DeviceTensor(Tensor):
         counts = (len(self.shards), "shard"), (len(pes), "PE"), (len({cube for cube, _ in pes}), "cube")
         shards, on, of = (f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
         return f"{shards} on {on} of {of}"
+
+
+def _passed(x: Any, handles: list[TensorHandle]) -> Any:
+    """Return what a kernel gets for an argument; append the memory of the tensors in it to `handles`."""
+    if isinstance(x, DeviceTensor):
+        handles.append(x._handle)
+        return x.pointer
+    # No closure: it would be part of a cycle, and keep the memory until that is collected.
+    return tuple(_passed(each, handles) for each in x) if type(x) is tuple else x
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from kernbench.dtypes import DType
 from kernbench.errors import AllocationError, DeadlockError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.layout import Layout, Piece
+from kernbench.runtime_api.layout import Layout, Span
 from kernbench.runtime_api.memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
@@ -624,7 +624,7 @@ class Host:
 
     # -- operations
 
-    def read(self, handle: TensorHandle, pieces: list[Piece]) -> np.ndarray | None:
+    def read(self, handle: TensorHandle, pieces: list[Span]) -> np.ndarray | None:
         """Return the bytes of `pieces` when everything queued before is complete; None in a session without data."""
         self._check_alive(handle)
         if not pieces:
@@ -636,7 +636,7 @@ class Host:
             self.engine.guarded(partial(copies.check, self.engine.memory))
         return data
 
-    def write(self, handle: TensorHandle, pieces: list[Piece], data: np.ndarray | None) -> None:
+    def write(self, handle: TensorHandle, pieces: list[Span], data: np.ndarray | None) -> None:
         """Queue a copy of `data` to `pieces`."""
         self._check_alive(handle)
         if pieces:

@@ -1,8 +1,9 @@
-"""Where the parts of a device tensor lie: between an array on the host and the bytes of the shards."""
+"""Where the elements of a device tensor are: shards on PEs, and regions of them as runs of bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -13,7 +14,8 @@ from kernbench.dtypes import DType
 from kernbench.policy.placement.dp import DPPolicy
 
 Box = tuple[slice, ...]
-Piece = tuple[int, int]
+Place = tuple[int, int]  # (cube, PE)
+Span = tuple[int, int]  # (physical address, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,23 @@ class Layout:
             by_offset.setdefault(shard.offset, []).append(shard)
         return [shards for shards in by_offset.values() if len(shards) > 1]
 
+    @cached_property
+    def placement(self) -> tuple[object, ...]:
+        """What two layouts have in common whose elements are in the same places: shards on the same PEs."""
+        return tuple((s.cube, s.pe, s.offset, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in self.shards)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all parts, copies not counted."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
-    def read_pieces(self) -> list[Piece]:
+    def read_pieces(self) -> list[Span]:
         """Where to read every part once, as (physical address, bytes)."""
         return _pieces(self.parts)
 
     @property
-    def write_pieces(self) -> list[Piece]:
+    def write_pieces(self) -> list[Span]:
         """Where to write every part, all copies, as (physical address, bytes)."""
         return _pieces(self.shards)
 
@@ -104,22 +111,17 @@ class Layout:
         """Return the part `box` as (offset of its first byte, layout), or None if it is not one run of bytes."""
         found = []
         for shard in self.shards:
-            inner = [_overlap(own, wanted) for own, wanted in zip(shard.index, box, strict=True)]
+            inner = _overlap(shard.index, box)
             if any(s.start >= s.stop for s in inner):
                 continue
-            local = tuple(
-                slice(i.start - own.start, i.stop - own.start) for i, own in zip(inner, shard.index, strict=True)
-            )
-            run = _run(local, [own.stop - own.start for own in shard.index])
+            run = _run(_within(inner, shard.index), sizes(shard.index))
             if run is None:
                 return None
             start, size = (n * self.dtype.itemsize for n in run)
-            index = tuple(slice(i.start - b.start, i.stop - b.start) for i, b in zip(inner, box, strict=True))
-            found.append(
-                TensorShard(shard.sip, shard.cube, shard.pe, shard.pa + start, shard.offset + start, size, index)
-            )
+            index = _within(inner, box)
+            found.append(replace(shard, pa=shard.pa + start, offset=shard.offset + start, nbytes=size, index=index))
         first = min((s.offset for s in found), default=0)
-        shape = [b.stop - b.start for b in box]
+        shape = sizes(box)
         dp = self.dp if prod(shape) in (0, prod(self.shape)) else None  # all or nothing of it
         layout = Layout(shape, self.dtype, (replace(s, offset=s.offset - first) for s in found), dp)
         end = 0
@@ -140,10 +142,6 @@ class Layout:
             (replace(s, index=(slice(s.offset // item, (s.offset + s.nbytes) // item),)) for s in self.shards),
         )
 
-    def without(self, dims: set[int]) -> Layout:
-        """Return the layout without `dims`, each of size 1."""
-        return self.permuted([i for i in range(len(self.shape)) if i not in dims]) if dims else self
-
     def of(self, dtype: DType) -> Layout:
         """Return the same spread of elements for another type."""
         old, new = self.dtype.itemsize, dtype.itemsize
@@ -155,7 +153,7 @@ class Layout:
         )
 
     def permuted(self, dims: Sequence[int]) -> Layout:
-        """Return the layout of an array whose dim i is this one's `dims[i]`, with the same parts on the same PEs."""
+        """Return the layout of an array whose dim i is this one's `dims[i]`; dims of size 1 may be left out."""
         return Layout(
             [self.shape[d] for d in dims],
             self.dtype,
@@ -192,13 +190,9 @@ def _run(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, int] | None:
     return first, size
 
 
-def _overlap(a: slice, b: slice) -> slice:
-    return slice(max(a.start, b.start), min(a.stop, b.stop))
-
-
-def _pieces(shards: Iterable[TensorShard]) -> list[Piece]:
+def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
     """Return the bytes of `shards`, neighbours in one PE's memory joined."""
-    out: list[Piece] = []
+    out: list[Span] = []
     holder = None
     for s in shards:
         if holder == (s.cube, s.pe) and out[-1][0] + out[-1][1] == s.pa:
@@ -207,3 +201,155 @@ def _pieces(shards: Iterable[TensorShard]) -> list[Piece]:
             out.append((s.pa, s.nbytes))
         holder = s.cube, s.pe
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of a region that lies in one shard."""
+
+    box: Box
+    first: int
+    strides: tuple[int, ...]
+    holders: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive elements that become others: `n` from `source` to `target`, each counted from its pointer."""
+
+    source: int
+    target: int
+    n: int
+    holders: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a tensor, an array of `shape`, as pieces."""
+
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+def whole(layout: Layout) -> Region:
+    """Return all of it as one region."""
+    return _region(layout, everything(layout.shape))
+
+
+def elements(layout: Layout, start: int, stop: int) -> Region | None:
+    """Return elements in row-major order; None if its parts do not lie in that order."""
+    flat = layout.flat()
+    return None if flat is None else _region(flat, (slice(start, stop),))
+
+
+def along(layout: Layout, dim: int, start: int, stop: int) -> Region:
+    """Return the part from `start` to `stop` along a dim."""
+    box = [*everything(layout.shape)]
+    box[dim] = slice(start, stop)
+    return _region(layout, tuple(box))
+
+
+def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
+    """Return the `n` parts of `shape` that it is the concatenation of (in dim 0), or the stack; None if of neither."""
+    if shape and layout.shape == (n * shape[0], *shape[1:]):
+        return [along(layout, 0, i * shape[0], (i + 1) * shape[0]) for i in range(n)]
+    if layout.shape == (n, *shape):
+        return [_drop_first(along(layout, 0, i, i + 1)) for i in range(n)]
+    return None
+
+
+def stacked(layout: Layout, n: int) -> Layout:
+    """Return where `n` arrays lie one behind the other in every shard of a layout."""
+    parts = (replace(s, offset=s.offset * n, nbytes=s.nbytes * n, index=(slice(0, n), *s.index)) for s in layout.shards)
+    return Layout((n, *layout.shape), layout.dtype, parts)
+
+
+def runs(source: Region, target: Region) -> list[Run]:
+    """Return the runs by which `source` becomes `target`, of the same shape; holders are those of the target."""
+    assert source.shape == target.shape, f"a region of {source.shape} cannot become one of {target.shape}"
+    found: list[Run] = []
+    for i, j in _meetings([p.box for p in target.pieces], [p.box for p in source.pieces]):
+        to, of = target.pieces[i], source.pieces[j]
+        found += _cut(of, to, _overlap(of.box, to.box))
+    return found
+
+
+def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of boxes that share elements."""
+    if a and b:
+        (a_first, a_last), (b_first, b_last) = (
+            (np.array([[s.start for s in box] for box in boxes]), np.array([[s.stop for s in box] for box in boxes]))
+            for boxes in (a, b)
+        )
+        both = (a_first[:, None] < b_last[None]) & (b_first[None] < a_last[:, None])
+        yield from zip(*(side.tolist() for side in np.nonzero(both.all(axis=-1))), strict=True)
+
+
+def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
+    """Cut the elements that two pieces share into runs that are consecutive in both."""
+    shape = sizes(box)
+    first, n = len(shape), 1
+    while first and all(n == p.strides[first - 1] or shape[first - 1] == 1 for p in (of, to)):
+        first -= 1
+        n *= shape[first]
+    starts = [
+        p.first + sum((b.start - own.start) * step for b, own, step in zip(box, p.box, p.strides, strict=True))
+        for p in (of, to)
+    ]
+    for at in itertools.product(*map(range, shape[:first])):
+        source, target = (
+            start + sum(i * step for i, step in zip(at, p.strides, strict=False))
+            for start, p in zip(starts, (of, to), strict=True)
+        )
+        yield Run(source, target, n, to.holders)
+
+
+def _region(layout: Layout, box: Box) -> Region:
+    holders: dict[int, list[Place]] = {}
+    for shard in layout.shards:
+        holders.setdefault(shard.offset, []).append((shard.cube, shard.pe))
+    pieces = [
+        _piece(layout, part, _overlap(part.index, box), box, tuple(holders[part.offset]))
+        for part in (layout.parts[i] for i, _ in _meetings([part.index for part in layout.parts], [box]))
+    ]
+    return Region(sizes(box), tuple(pieces))
+
+
+def _piece(layout: Layout, part: TensorShard, inner: Box, box: Box, holders: tuple[Place, ...]) -> Piece:
+    strides = row_major(sizes(part.index))
+    into = sum(i.start * step for i, step in zip(_within(inner, part.index), strides, strict=True))
+    return Piece(_within(inner, box), part.offset // layout.dtype.itemsize + into, strides, holders)
+
+
+def _drop_first(region: Region) -> Region:
+    pieces = tuple(Piece(p.box[1:], p.first, p.strides[1:], p.holders) for p in region.pieces)
+    return Region(region.shape[1:], pieces)
+
+
+def _overlap(a: Box, b: Box) -> Box:
+    """Return what two boxes share."""
+    return tuple(slice(max(x.start, y.start), min(x.stop, y.stop)) for x, y in zip(a, b, strict=True))
+
+
+def _within(box: Box, outer: Box) -> Box:
+    """Return a box, counted from the start of another one."""
+    return tuple(slice(b.start - o.start, b.stop - o.start) for b, o in zip(box, outer, strict=True))
+
+
+def sizes(box: Box) -> tuple[int, ...]:
+    """Return the shape of a box."""
+    return tuple(b.stop - b.start for b in box)
+
+
+def everything(shape: Sequence[int]) -> Box:
+    """Return the box of a whole array."""
+    return tuple(slice(0, n) for n in shape)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a row-major array, in elements."""
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))

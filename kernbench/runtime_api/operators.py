@@ -6,7 +6,7 @@ over as many PEs as the operands are on. Its PEs read the operands from wherever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod, sqrt
 from numbers import Real
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ import numpy as np
 from kernbench.dtypes import DType, as_dtype, bool_, float16, float32, float64, int64
 from kernbench.errors import ArgumentError, quote
 from kernbench.kernels import tensor_ops
-from kernbench.kernels.tensor_ops import Block, Part, Pe, Rows
+from kernbench.kernels.partition import Pe
+from kernbench.kernels.tensor_ops import Block, Part, Rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
@@ -94,9 +95,8 @@ def _elementwise(
         pe: [Part(first, n, [None if p is None else p[first : first + n] for p in places]) for first, n in parts]
         for pe, parts in out._parts().items()
     }
-    given = tuple(x.pointer if isinstance(x, DeviceTensor) else x for x in operands)
     wide = dtype if dtype.itemsize >= 4 or not dtype.is_floating_point else float32
-    _launch(name, tensor_ops.elementwise, out, tensors, (given, name, wide, tasks))
+    out._run(name, tensor_ops.elementwise, out, tuple(operands), name, wide, tasks)
     return out
 
 
@@ -134,17 +134,11 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
             block = Block(left[where][rows], right[where][:, columns], places[where][rows, columns])
             if block.out.size:
                 tasks.setdefault((shard.cube, shard.pe), []).append(block)
-    _launch("matmul", tensor_ops.matmul, result, (a, b), (a.pointer, b.pointer, tasks))
+    result._run("matmul", tensor_ops.matmul, result, a, b, tasks)
     dropped = [size for i, size in enumerate(shape) if not (i == len(shape) - 2 and a.dim() == 1)]
     if b.dim() == 1:
         dropped.pop()
     return result if len(dropped) == len(shape) else result.view(dropped)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight^T (+ bias)."""
-    product = matmul(x, weight.t())
-    return product if bias is None else binary("add", product, bias)
 
 
 # -- reductions
@@ -180,7 +174,7 @@ def largest(x: Tensor, dim: int | None, keepdim: bool) -> Tensor | MaxResult:
         return values
     places, shape = _rows(given, _dims(given, dim), keepdim)
     indices = _result((given,), shape, int64)
-    _launch("max", tensor_ops.index_of_max, indices, (given,), (given.pointer, _row_tasks(indices, places)))
+    indices._run("max", tensor_ops.index_of_max, indices, given, _row_tasks(indices, places))
     return MaxResult(values, indices)
 
 
@@ -193,7 +187,7 @@ def _reduce(
         out.fill_(0 if scale == 1 else float("nan"))
         return out
     wide = dtype if dtype.itemsize >= 4 else float32 if dtype.is_floating_point else int64
-    _launch(name, tensor_ops.reduce, out, (x,), (x.pointer, name, wide, scale, _row_tasks(out, places)))
+    out._run(name, tensor_ops.reduce, out, x, name, wide, scale, _row_tasks(out, places))
     return out
 
 
@@ -257,7 +251,7 @@ def _by_rows(name: str, x: DeviceTensor, dim: int, dtype: DType, eps: float) -> 
             held |= (targets >= first) & (targets < first + n)
         rows = held.any(axis=1)
         tasks[pe] = [Rows(own[rows], targets[rows], held[rows])]
-    _launch(name, tensor_ops.by_rows, out, (x,), (x.pointer, name, eps, tasks))
+    out._run(name, tensor_ops.by_rows, out, x, name, eps, tasks)
     return out
 
 
@@ -296,19 +290,11 @@ def cat(tensors: Sequence[Tensor], dim: int) -> Tensor:
         ]
         for pe, parts in out._parts().items()
     }
-    _launch("cat", tensor_ops.move, out, given, (tuple(t.pointer for t in given), tasks))
+    out._run("cat", tensor_ops.move, out, tuple(given), tasks)
     return out
 
 
 # -- what all share
-
-
-def _launch(
-    name: str, kernel: Callable[..., object], out: DeviceTensor, tensors: Sequence[DeviceTensor], args: tuple[Any, ...]
-) -> None:
-    if out.numel():
-        handles = [t._handle for t in (out, *tensors)]
-        out._host.launch(out.sip, out.pes, kernel, (out.pointer, *args), name, handles)
 
 
 def _checked(name: str, operands: Sequence[object]) -> list[DeviceTensor]:
@@ -441,7 +427,8 @@ class Functional:
     @staticmethod
     def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return x w^T (+ bias)."""
-        return linear(input, weight, bias)
+        product = matmul(input, weight.t())
+        return product if bias is None else product + bias
 
     @staticmethod
     def rms_norm(

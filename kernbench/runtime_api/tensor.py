@@ -14,7 +14,7 @@ import numpy as np
 from kernbench.dtypes import DType, as_dtype, float16, float32
 from kernbench.errors import quote
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.layout import TensorShard, strided
+from kernbench.runtime_api.layout import TensorShard, row_major, strided
 from kernbench.runtime_api.memory import TensorHandle
 from kernbench.runtime_api.types import Device, DeviceLike
 
@@ -395,15 +395,6 @@ def deploy_tensor(
         For messages.
     """
     return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a row-major array, in elements."""
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))
 
 
 def check_broadcast(given: Sequence[int], shape: Sequence[int]) -> None:

@@ -19,8 +19,7 @@ from kernbench.errors import ConfigError, PlacementError
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import title
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.layout import Layout
-from kernbench.runtime_api.regions import Region, Run, chunks, elements, rows, runs, stacked, whole
+from kernbench.runtime_api.layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
 from kernbench.runtime_api.work import Call, ReduceOp, Start
 from kernbench.triton_emu.handles import Pointer
 
@@ -136,7 +135,7 @@ def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: Dev
     """Return the way from `n` rows (of dim 0) of one member's tensor, from `first` on, to another's at `at`."""
     placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
     if placed and of.shape[1:] == to.shape[1:]:
-        part, other = rows(of.layout, first, first + n), rows(to.layout, at, at + n)
+        part, other = along(of.layout, 0, first, first + n), along(to.layout, 0, at, at + n)
         return route(source, target, of, to, part, other)
     row = of.numel() // max(of.shape[0], 1)
     found = elements(of.layout, first * row, (first + n) * row), elements(to.layout, at * row, (at + n) * row)
@@ -284,25 +283,19 @@ def _each(kernel: Callable[..., object], calls: Sequence[tuple[Any, ...]], *, tl
 
 def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
     """Return what each PE holds of a tensor."""
-    found: dict[Target, list[Shard]] = {}
-    for s in tensor.shards:
-        item = tensor.dtype.itemsize
-        found.setdefault((s.cube, s.pe), []).append(((tensor.pointer + s.offset // item,), s.nbytes // item))
-    return dict(sorted(found.items()))
+    return {pe: [((tensor.pointer + first,), n) for first, n in own] for pe, own in sorted(tensor._parts().items())}
 
 
 def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
     """Return what each PE holds of a part, and where it has what all ranks have of it, in the order of the kernel."""
     gather = call.name == "all_gather"
-    part, (joint, n) = call.tensors["input" if gather else "output"], call.own
+    part, (joint, ranks) = call.tensors["input" if gather else "output"], call.own
     found: dict[Target, list[Shard]] = {}
-    for s in part.shards:
-        first = s.offset // part.dtype.itemsize
-        pointers = part.pointer + first, joint.pointer + first * n
-        size = s.nbytes // part.dtype.itemsize
-        own = (pointers, size) if gather else (pointers[::-1], size * n)
-        found.setdefault((s.cube, s.pe), []).append(own)
-    return dict(sorted(found.items()))
+    for pe, own in sorted(part._parts().items()):
+        for first, n in own:
+            pointers = part.pointer + first, joint.pointer + first * ranks
+            found.setdefault(pe, []).append((pointers, n) if gather else (pointers[::-1], n * ranks))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,13 +318,13 @@ class Packer:
         self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
     ) -> tuple[DeviceTensor, Sequence[Start]]:
         """Return tensors as kernels take them, in one, and what starts the copies that this needs."""
-        ways = part.dtype, n, unpack, *(_key(t.layout) for t in (part, *given))
+        ways = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
         moves = self.moves.get(ways)
         if moves is None:
             moves = self.moves[ways] = _moves(given, part, n, unpack)
         if moves.in_place:
             return given[0], ()
-        place = part.dtype, n, _key(moves.layout)
+        place = part.dtype, n, (moves.layout.shape, moves.layout.placement)
         if place not in self.tensors:
             self.tensors[place] = host.deploy_like(moves.layout, given[0].device, f"packed {given[0].name}")
         pack = self.tensors[place]
@@ -371,8 +364,3 @@ def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple
     if flat is None or any(piece is None for piece in pieces):
         raise out_of_order(given[0], part)
     return flat, [piece for piece in pieces if piece is not None]
-
-
-def _key(layout: Layout) -> Key:
-    shards = ((s.cube, s.pe, s.offset, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in layout.shards)
-    return layout.shape, *shards

@@ -89,9 +89,9 @@ class Call:
         return self.end or self.name
 
     @property
-    def places(self) -> list[Any]:
-        """Where the tensors lie, on whatever device."""
-        return [[(s.cube, s.pe, s.offset, s.nbytes, s.index) for s in t.shards] for t in self.tensors.values()]
+    def places(self) -> list[object]:
+        """Which PEs hold the tensors, whatever the device."""
+        return [t.layout.placement for t in self.tensors.values()]
 
     def told(self, ranks: Sequence[int]) -> str:
         """Return the call in words, in a group of these global ranks."""

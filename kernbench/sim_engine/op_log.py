@@ -12,13 +12,14 @@ from kernbench.analysis.records import (
     COLUMNS,
     CREDIT,
     MESSAGE,
-    MOVES,
     PART,
-    Causes,
+    TRANSFERS,
     CommandInfo,
+    Dependencies,
     Launch,
     LinkTable,
     Records,
+    covered_ps,
 )
 from kernbench.sim_engine.network import ENGINE
 from kernbench.units import FLIT_BYTES
@@ -35,7 +36,7 @@ KINDS = (
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
 _ROWS = 16384  # of a block
-_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(MOVES)
+_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(TRANSFERS)
 
 
 class OpLog:
@@ -100,7 +101,7 @@ class OpLog:
         self, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int, key: int,
         arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1,
     ) -> None:  # fmt: skip
-        """Add a transaction or message: a row of `MOVES`."""
+        """Add a transaction or message: a row of `TRANSFERS`."""
         if not self._moves_free:
             self._moves_free = _ROWS * _MOVE_WIDTH
             self._moves = _block(self._moves_free)
@@ -149,7 +150,7 @@ class OpLog:
 
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""
-        return _columns(self._move_blocks, self._moves_free, MOVES)
+        return _columns(self._move_blocks, self._moves_free, TRANSFERS)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
@@ -214,7 +215,7 @@ def _sums(at: list[int], values: list[int], n: int) -> np.ndarray:
     return sums
 
 
-def causes(engine: GraphEngine) -> Causes:
+def dependencies(engine: GraphEngine) -> Dependencies:
     """Return what the log keeps of moves and of the order of commands."""
     log, graph = engine.log, engine.machine.graph
     nodes: dict[str, int] = {}
@@ -233,7 +234,7 @@ def causes(engine: GraphEngine) -> Causes:
                 latency = engine.fabric.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
                 links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
-    return Causes(
+    return Dependencies(
         log.moves(),
         tuple(nodes),
         tuple(routes),
@@ -255,7 +256,7 @@ def collect(engine: GraphEngine) -> Records:
     busy = np.zeros(len(names), np.int64)
     for name, i in log.components.items():
         rows = columns["component"] == i
-        busy[i] = counted[name] if name in counted else _union(columns["start_ps"][rows], columns["end_ps"][rows])
+        busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
         Launch(x.name, x.sent_ps, engine.env._now if x.end_ps is None else x.end_ps, x.sip, x.queues or "")
         for x in engine.launches
@@ -271,17 +272,7 @@ def collect(engine: GraphEngine) -> Records:
         launches=tuple(launches),
         machine=engine.machine.hash,
         spec=engine.machine.spec,
-        causes=causes(engine),
+        dependencies=dependencies(engine),
         complete=engine.complete,
         engine=ENGINE,
     )
-
-
-def _union(start: np.ndarray, end: np.ndarray) -> int:
-    """Return the time that any of the intervals covers."""
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    covered = np.maximum(start[1:], end[:-1])
-    return int(end[0] - start[0] + np.maximum(0, end[1:] - covered).sum())

@@ -21,7 +21,7 @@ import numpy as np
 
 from kernbench.analysis.result import span
 from kernbench.analysis.roofline import macs_per_ns
-from kernbench.analysis.why import blame
+from kernbench.analysis.why import attribution
 from kernbench.config.files import read_text
 from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError
@@ -382,7 +382,7 @@ class _Routes:
         link, served = int(ns.argmax()), float(nbytes.sum(axis=0).max() / self._slice_gbs)
         if served >= ns[link]:
             return served, "HBM slice"
-        return float(ns[link]), blame("serialization", self._names[link]).group
+        return float(ns[link]), attribution("serialization", self._names[link]).group
 
     def latency_ns(self, nbytes: np.ndarray) -> float:
         """Return the latency of one read for each pair of PEs [ns], of the PE that waits longest."""

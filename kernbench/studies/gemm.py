@@ -18,7 +18,7 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.analysis.why import blame
+from kernbench.analysis.why import attribution
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import ConfigError
@@ -236,7 +236,7 @@ def _path(records: Records) -> Row:
     """Return the time of each resource on the critical path of the launch; the columns sum to `latency_ns`."""
     found = dict.fromkeys((*_PATH.values(), "launch"), 0)
     for (kind, resource), ps in critical_path(records, records.launches[-1:]).parts().items():
-        found[_PATH.get(blame(kind, resource).group, "launch")] += ps
+        found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
     return {f"path_{stage}_ns": ps / 1000 for stage, ps in found.items()}
 
 

@@ -30,7 +30,7 @@ from kernbench.analysis.records import LinkTable
 from kernbench.analysis.result import Result, span
 from kernbench.analysis.roofline import macs_per_ns
 from kernbench.analysis.utilization import hottest, pe_window, shares
-from kernbench.analysis.why import blame
+from kernbench.analysis.why import attribution
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.dtypes import as_dtype
@@ -599,7 +599,7 @@ def _busiest(share: Mapping[str, float]) -> Row:
     """Return the busy share of the busiest link of each kind."""
     found = dict.fromkeys(LINK_KINDS, 0.0)
     for link, busy in share.items():
-        kind = _KIND.get(blame("serialization", link).group)
+        kind = _KIND.get(attribution("serialization", link).group)
         if kind is not None:
             found[kind] = max(found[kind], busy)
     return {f"busy_{kind}": busy for kind, busy in found.items()}

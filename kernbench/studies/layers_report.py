@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.roofline import Roofs, macs_per_ns
-from kernbench.analysis.why import blame
+from kernbench.analysis.why import attribution
 from kernbench.studies.study import Finding, fastest, groups
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
@@ -370,7 +370,7 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     fastest = [runs[0] for runs in ranked.values()]
     if not fastest:
         return []
-    name, n = Counter(blame("serialization", row["hottest_link"]).group for row in fastest).most_common(1)[0]
+    name, n = Counter(attribution("serialization", row["hottest_link"]).group for row in fastest).most_common(1)[0]
     most = max(fastest, key=lambda row: row["hottest_busy"])
     full = sum(row["hottest_busy"] >= 0.8 for row in fastest)
     middle = median(row["hottest_busy"] for row in fastest)

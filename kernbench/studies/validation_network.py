@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kernbench.analysis import transfer
 from kernbench.analysis.transfer import Channels, Parts
-from kernbench.analysis.utilization import fair_rates
+from kernbench.analysis.utilization import max_min_rates
 from kernbench.kernels.gemm import column_gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.routing import Router, reverse
@@ -272,7 +272,7 @@ def _steady(machine: Machine, ends: list[tuple[str, str]]) -> tuple[list[float],
         capacity.update((link.name, link.bw_gbs) for link in links)
         flows.append([dst, *(link.name for link in links)])
     span_ns = (window[1] - window[0]) / 1000
-    return fair_rates(flows, capacity), [nbytes / span_ns for nbytes in moved]
+    return max_min_rates(flows, capacity), [nbytes / span_ns for nbytes in moved]
 
 
 @check(

@@ -228,14 +228,9 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None, lea
         raise ArgumentError(f"x has {given.shape[-1]} columns, the weight takes {inner}")
     rows = given.numel() // inner
     lead = given.shape[:-1] if at is None else lead
-    host = weight._host
-    out = host.deploy((*lead, n), weight.dtype, weight.device, policy_of(weight), None)
-    tensors = [given, weight, out] + ([] if bias is None else [on_device(bias)])
-    pointers = [t.pointer for t in tensors]
-    args = (pointers[0], pointers[1], None if bias is None else pointers[3], pointers[2], rows, inner, n)
-    handles = [t._handle for t in tensors]
-    places = places_of(given) if at is None else at
-    host.launch(weight.sip, weight.pes, linear, (*args, places), f"linear {rows}x{inner}x{n}", handles)
+    out = weight._host.deploy((*lead, n), weight.dtype, weight.device, policy_of(weight), None)
+    places, added = places_of(given) if at is None else at, None if bias is None else on_device(bias)
+    weight._run(f"linear {rows}x{inner}x{n}", linear, given, weight, added, out, rows, inner, n, places)
     return out
 
 

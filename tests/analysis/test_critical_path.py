@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import Causes, Records
+from kernbench.analysis.records import Dependencies, Records
 from kernbench.benches.registry import run as run_bench
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS
@@ -126,7 +126,7 @@ def test_a_run_without_a_log_says_so():
 
 
 def test_without_moves_the_path_is_whole_and_says_what_it_does_not_know():
-    records = replace(gemm.run(MACHINE, (64, 64, 64), "load_ref").records, causes=Causes())
+    records = replace(gemm.run(MACHINE, (64, 64, 64), "load_ref").records, dependencies=Dependencies())
     path = critical_path(records)
     assert sum(path.parts().values()) == records.makespan_ps
     assert any("does not say" in resource for _, resource in path.parts())

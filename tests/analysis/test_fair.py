@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.analysis.utilization import drain, fair_rates
+from kernbench.analysis.utilization import drain, max_min_rates
 
 CAPACITY = {"a": 10.0, "b": 4.0, "c": 7.5, "d": 1.25, "e": 100.0}
 flows = st.lists(
@@ -15,20 +15,20 @@ flows = st.lists(
 
 
 def test_a_long_flow_gets_its_narrowest_share_and_others_the_rest():
-    assert fair_rates([["a", "b"], ["a"], ["b"]], CAPACITY) == [2.0, 8.0, 2.0]
+    assert max_min_rates([["a", "b"], ["a"], ["b"]], CAPACITY) == [2.0, 8.0, 2.0]
 
 
 def test_a_flow_alone_gets_its_narrowest_resource():
-    assert fair_rates([["a", "d", "e"]], CAPACITY) == [1.25]
+    assert max_min_rates([["a", "d", "e"]], CAPACITY) == [1.25]
 
 
 def test_a_resource_named_twice_counts_once():
-    assert fair_rates([["a", "a"], ["a"]], CAPACITY) == [5.0, 5.0]
+    assert max_min_rates([["a", "a"], ["a"]], CAPACITY) == [5.0, 5.0]
 
 
 @given(flows)
 def test_every_flow_has_a_full_resource_where_none_has_more(ways):
-    rates = fair_rates(ways, CAPACITY)
+    rates = max_min_rates(ways, CAPACITY)
     used = {name: sum(rate for way, rate in zip(ways, rates, strict=True) if name in way) for name in CAPACITY}
     assert all(used[name] <= CAPACITY[name] * (1 + 1e-9) for name in CAPACITY)
     for way, rate in zip(ways, rates, strict=True):

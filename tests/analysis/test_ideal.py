@@ -1,31 +1,27 @@
 from __future__ import annotations
 
-from types import SimpleNamespace as Bag
+from dataclasses import replace
 
 import pytest
 
 from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
+from kernbench.topology.builder import resolve_topology
+
+DEFAULT = resolve_topology("preset:default").config
 
 
 def machine(**changes):
-    """The numbers of the default machine that the ideal model reads."""
-    hbm = Bag(channels=8, channel_bw_gbs=32, burst_bytes=256, access_ns=0, efficiency=1.0, bw_gbs=256)
-    gemm = Bag(clock_ghz=1.0, macs_per_cycle=Bag(f16=4096, i8=4096, f32=1024), tile=Bag(m=32, k=64, n=32))
-    pe = Bag(
-        pe_gemm=gemm,
-        pe_dma=Bag(bw_gbs=256),
-        pe_tcm=Bag(read_bw_gbs=512, write_bw_gbs=512),
-        pe_math=Bag(clock_ghz=1.0),
-        pe_scheduler=Bag(tile_ns=1),
-    )
-    cube = Bag(hbm=hbm, pe=pe, noc=Bag(router=Bag(overhead_ns=1)))
+    """The default machine with other values, even such as no machine file may have; `__` separates keys."""
+    config = DEFAULT
     for path, value in changes.items():
-        owner = cube
-        *parents, name = path.split("__")
-        for parent in parents:
-            owner = getattr(owner, parent)
-        setattr(owner, name, value)
-    return Bag(cube=cube)
+        config = changed(config, ["cube", *path.split("__")], value)
+    return config
+
+
+def changed(part, keys, value):
+    if keys[1:]:
+        value = changed(getattr(part, keys[0]), keys[1:], value)
+    return replace(part, **{keys[0]: value})
 
 
 def test_one_full_tile_of_each_stage_takes_16_ns_when_one_operand_is_streamed():

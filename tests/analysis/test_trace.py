@@ -88,7 +88,7 @@ def test_flows_begin_and_end_in_slices(trace):
 def test_requests_lead_to_the_memory_that_serves_them(result):
     trace = trace_events(result.records)
     memories = slices(trace, "memory")
-    moves = result.records.causes.moves
+    moves = result.records.dependencies.transfers
     served = (moves["served_ps"] >= 0) & (moves["kind"] != PART)
     assert len(memories) == served.sum()
     assert sum(e["args"]["nbytes"] for e in memories) == moves["nbytes"][served].sum()

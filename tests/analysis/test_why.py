@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.analysis.why import blame
+from kernbench.analysis.why import attribution
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm
@@ -171,7 +171,7 @@ def test_every_field_that_is_blamed_is_one_of_the_machine_file():
     parts += [(kind, f"{e.src}->{e.dst}") for e in graph.edges() for kind in ("wire", "serialization")]
     parts += [("x", f"sip0.cube0.pe0.{x}") for x in ("pe_gemm", "pe_math", "pe_fetch_store.fetch", "pe_mmu")]
     for kind, resource in parts:
-        found = blame(kind, resource)
+        found = attribution(kind, resource)
         assert found.fields or kind == "wire" or resource.endswith("pe_dma"), resource
         for field in found.fields:
             at = MACHINE.spec

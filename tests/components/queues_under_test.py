@@ -104,7 +104,7 @@ def way_ps(engine: GraphEngine, src: Place, dst: Place, nbytes: int) -> int:
 
 def moves(engine: GraphEngine, kind: int) -> list[dict[str, int]]:
     """Return the parts, or the credits, of a run, by their starts."""
-    table = engine.records().causes.moves
+    table = engine.records().dependencies.transfers
     chosen = np.flatnonzero(table["kind"] == kind)
     return sorted(
         ({name: int(column[i]) for name, column in table.items()} for i in chosen), key=lambda move: move["start_ps"]

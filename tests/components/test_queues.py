@@ -534,8 +534,8 @@ def test_a_credit_takes_the_reverse_links_of_its_part():
         for a, b in ((A, far), (far, A))
     )
     (credit,) = credits_of(engine)
-    causes = engine.records().causes
-    taken = [causes.nodes[i] for i in causes.routes[credit["route"]]]
+    dependencies = engine.records().dependencies
+    taken = [dependencies.nodes[i] for i in dependencies.routes[credit["route"]]]
     assert taken == there[::-1] != own
 
 

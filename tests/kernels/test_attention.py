@@ -120,24 +120,26 @@ def test_merge_is_a_reduction_operator():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
-@pytest.mark.parametrize("grid", [(1, 1), (3, 2)])
-def test_decode_in_parts(dtype, grid):
-    programs, kv_heads, group, d, kv_len = grid[0] * grid[1], 2, 4, 32, 600
-    q = drawn((kv_heads, group, d), dtype, 2)
-    k, v = drawn((2, programs, kv_heads, kv_len, d), dtype, 2)
-    parts = np.zeros((programs, kv_heads, group, d + 2), np.float32)
-    run_kernel(ring_attention.decode_part, q, k, v, parts, kv_heads, group, kv_len, d, grid=grid)
-    out = np.zeros_like(q)
-    run_kernel(ring_attention.merge_parts, parts, out, programs, kv_heads * group, d, 3, grid=grid)
-    k, v = (x.transpose(1, 0, 2, 3).reshape(kv_heads, -1, d) for x in (k, v))
-    want = exact(q[:, None], k, v)[:, 0]
-    assert (np.abs(out.astype(np.float64) - want) <= bound(q[:, None], k, v, want[:, None])[:, 0]).all()
+@pytest.mark.parametrize("q_len", [1, 5])
+def test_attention_by_way_of_parts(dtype, q_len):
+    kv_heads, group, d, kv_len = 2, 4, 32, 600
+    q = drawn((kv_heads, q_len, group, d), dtype, 2)
+    k, v = drawn((2, kv_heads, kv_len, d), dtype, 2)
+    parts, out = np.zeros((kv_heads, q_len, group, d + 2), np.float32), np.zeros_like(q)
+
+    def kernel(*pointers, tl):
+        alone = lambda part_ptr, *, tl: None  # noqa: E731  one rank has nothing to merge
+        ring_attention.merged_attention(*pointers, kv_heads, group, q_len, kv_len, d, alone, (), tl=tl)
+
+    run_kernel(kernel, q, k, v, parts, out)
+    want = exact(q, k, v)
+    assert (np.abs(out.astype(np.float64) - want) <= bound(q, k, v, want)).all()
 
 
 def test_no_tokens_give_the_identity():
     x = np.zeros((1, 2, 8), np.float16)
     parts = np.ones((2, 10), np.float32)
-    run_kernel(ring_attention.decode_part, x, x, x, parts, 1, 2, 0, 8)
+    run_kernel(ring_attention.attend, x, x, x, parts, 1, 2, 1, 0, 8)
     np.testing.assert_array_equal(parts, np.float32([[NEG] + [0] * 9] * 2))
 
 

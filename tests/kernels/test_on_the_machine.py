@@ -54,8 +54,8 @@ CASES = {
         [f16(2, 30, 8, 64), *f16(2, 2, 300, 64), f16(2, 30, 8, 64), 2, 8, 30, 300, 64, True],
     ),
     "decode": (
-        ring_attention.decode_part,
-        [f16(1, 8, 64), *f16(2, 1, 700, 64), np.zeros((8, 66), np.float32), 1, 8, 700, 64],
+        ring_attention.attend,
+        [f16(1, 8, 64), *f16(2, 1, 700, 64), np.zeros((8, 66), np.float32), 1, 8, 1, 700, 64],
     ),
     "softmax": (norm.softmax, [f16(11, 64), f16(11, 64), 11, 64]),
 }

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kernbench.dtypes import float32
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
-from kernbench.runtime_api.layout import Layout, TensorShard
-from kernbench.runtime_api.regions import chunks, elements, rows, runs, stacked, whole
+from kernbench.runtime_api.layout import Layout, TensorShard, along, chunks, elements, runs, stacked, whole
 from tests.runtime_api.machines import CUBES, PES, placed_shapes
 
 
@@ -74,7 +73,7 @@ def test_neighbours_in_both_are_one_run():
     assert [run.n for run in runs(whole(row_major), whole(row_major))] == [24, 24]
     assert [run.n for run in runs(whole(columns), whole(columns))] == [24, 24]
     assert [run.n for run in runs(whole(columns), whole(row_major))] == [3] * 16
-    assert [run.n for run in runs(rows(columns, 2, 4), rows(columns, 4, 6))] == [6, 6]
+    assert [run.n for run in runs(along(columns, 0, 2, 4), along(columns, 0, 4, 6))] == [6, 6]
 
 
 def test_a_stack_holds_all_layers_of_a_shard_side_by_side():
