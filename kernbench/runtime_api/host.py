@@ -217,7 +217,7 @@ class Ranks:
         if self._engine.programs:
             self._engine.deadlock(waiting)
         lines = "".join(f"\n  {line}" for line in waiting)
-        raise DeadlockError(f"nothing can go on at {self._engine.now_ns:,.2f} ns; waiting:{lines}")
+        raise DeadlockError(f"deadlock at {self._engine.now_ns:,.2f} ns; waiting:{lines}")
 
     def _when(self, event: simpy.Event, rank: Rank | None) -> None:
         """Let `rank`, or whoever runs the ranks, go on when `event` has happened."""

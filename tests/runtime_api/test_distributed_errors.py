@@ -132,7 +132,7 @@ def test_who_waits_alone_is_named_and_so_is_who_has_ended():
     cause = error.errors[0]
     assert isinstance(cause, DeadlockError)
     lines = str(cause).splitlines()
-    assert lines[0].startswith("nothing can go on at ")
+    assert lines[0].startswith("deadlock at ")
     assert (
         "rank 0, in all_reduce, call 1 of group (0, 1, 2): rank 1 has not called it, rank 2 has ended, since "
         in lines[1]
