@@ -361,7 +361,7 @@ class GraphEngine:
         """End the run with an error that names who waits: the programs, and `hosts`."""
         waiters = "\n".join(f"  {who}" for who in [*(p.describe() for p in self.programs), *hosts])
         kind = IpcqDeadlock if any(p.receives() for p in self.programs) else DeadlockError
-        error = kind(f"nothing can go on at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
+        error = kind(f"deadlock at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
         self.failure = error
         self.stop()
         raise error

@@ -216,7 +216,7 @@ def test_when_none_can_go_on_the_error_names_every_rank_and_its_wait(torch):
     error = caught.value.errors[0]
     assert isinstance(error, DeadlockError)
     assert str(error) == (
-        f"nothing can go on at {now}; waiting:\n  rank 0, in thing 0, since {now}\n  rank 1, in thing 1, since {now}"
+        f"deadlock at {now}; waiting:\n  rank 0, in thing 0, since {now}\n  rank 1, in thing 1, since {now}"
     )
     assert list(caught.value.errors) == [0, 1]
     assert torch.ones(4, device="ahbm").tolist() == [1] * 4  # the machine itself is well
