@@ -28,7 +28,7 @@ def simulated() -> Row:
 
     def once() -> int:
         return sum(
-            one_pe.run(one_pe.gemm(*shape, variant), machine, data=True, log="tile").fabric.core.reservations
+            one_pe.run(one_pe.gemm(*shape, variant), machine, data=True, log="tile").network.core.reservations
             for shape, variant in points
         )
 

@@ -96,7 +96,7 @@ def reservations() -> Row:
     def once() -> int:
         engine = Engine(machine)
         run(engine, todo)
-        return engine.fabric.core.reservations
+        return engine.network.core.reservations
 
     seconds, count = best(once)
     return Row(

@@ -40,6 +40,12 @@ PATHS = [
     "kernbench.benches.registry:bench",
     "kernbench.benches.registry:resolve",
     "kernbench.cli.main:main",
+    "kernbench.ccl.install:load_ccl_config",
+    "kernbench.ccl.install:resolve_algorithm_config",
+    "kernbench.ccl.sfr_config:configure_sfr_intercube_multisip",
+    "kernbench.ccl.sfr_config:configure_sfr_intracube_pe_ring",
+    "kernbench.ccl.testing:run_kernel_in_mock",
+    "kernbench.ccl.diagnostics:pointer_dump",
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -72,77 +72,6 @@ def critical_path(records: Records, launches: Sequence[Launch] = ()) -> Critical
         return CriticalPath(backtrace.steps(), records.makespan_ps)
     start, end = span(launches)
     return CriticalPath(backtrace.steps(start, max(launches, key=lambda x: x.end_ps)), end - start)
-
-
-class _Pipeline:
-    """The engines of one PE, joined by the buffers between them: what each tile came from, and when it left.
-
-    A tile leaves a stage when it is served and a buffer behind is free; that is when the stage behind takes the
-    tile `buffers` before it.
-    """
-
-    def __init__(self, records: Records, pe: str, writes: dict[tuple[int, int], int], buffers: int) -> None:
-        self._records, self._buffers = records, buffers
-        components = {name: i for i, name in enumerate(records.components)}
-        fetch, gemm, math, store = (
-            np.flatnonzero(records.component == components.get(f"{pe}.{engine}", -1)).tolist() for engine in ENGINES
-        )
-        self.before = {b: a for rows in (fetch, gemm, math, store) for a, b in pairwise(rows)}
-        self.source: dict[int, int] = {}
-        self._left: dict[int, int] = {}
-        self.taken: dict[int, int | tuple[int, int]] = {}
-        command, tile = records.command.tolist(), records.tile.tolist()
-        self.row = {
-            (command[r], tile[r], stage): r
-            for stage, rows in zip("fgms", (fetch, gemm, math, store), strict=True)
-            for r in rows
-        }
-        self.tiles, outputs = (Counter(command[r] for r in rows) for rows in (fetch, store))
-        self.kt = {c: max(1, n // max(1, outputs[c])) for c, n in self.tiles.items()}
-        math = [r for r in math if tile[r] >= 0]
-        products, vectors = {command[r] for r in gemm}, {command[r] for r in math}
-
-        def of(rows: Iterable[int], which: Callable[[int], bool]) -> list[int]:
-            return [r for r in rows if which(command[r])]
-
-        last = [r for r in gemm if (tile[r] + 1) % self.kt.get(command[r], 1) == 0]
-        self._join(of(fetch, products.__contains__), gemm)
-        self._join(of(fetch, lambda c: c not in products), of(math, lambda c: c not in products))
-        self._join(of(last, vectors.__contains__), of(math, products.__contains__))
-        self._join(of(last, lambda c: c not in vectors), of(store, lambda c: c not in vectors))
-        self._join(math, of(store, vectors.__contains__))
-        written = {c for c, _ in writes}
-        leaving = [(r, (command[r], tile[r])) for r in store if command[r] in written]
-        for (_, before), (row, _) in zip(leaving, leaving[buffers:], strict=False):
-            if before in writes and writes[before] > records.end_ps[row]:
-                self._left[row], self.taken[row] = writes[before], before
-
-    def _join(self, puts: Sequence[int], takes: Sequence[int]) -> None:
-        start, end = self._records.start_ps, self._records.end_ps
-        self.source.update((take, put) for put, take in zip(puts, takes, strict=False))
-        for take, put in zip(takes, puts[self._buffers :], strict=False):
-            if start[take] > end[put]:
-                self._left[put], self.taken[put] = int(start[take]), take
-
-    def left_at(self, row: int, t: int) -> bool:
-        """Return whether a tile left its stage at `t`."""
-        return bool(self._left.get(row, self._records.end_ps[row]) == t)
-
-
-@dataclass(slots=True)
-class _Pe:
-    """One PE: `channel` has its reads and writes in order, `place` the index of each in it.
-
-    `of_tile` has the transactions by (command, tile, kind), `plan` when PE_SCHEDULER began with each tiled command,
-    and the command that it waited for.
-    """
-
-    pipeline: _Pipeline
-    commands: list[int]
-    channel: dict[int, list[int]]
-    place: dict[int, int]
-    of_tile: dict[tuple[int, int, int], list[int]]
-    plan: dict[int, tuple[int, int | None]] = field(default_factory=dict)
 
 
 class _Log:
@@ -224,35 +153,12 @@ class _Log:
         c = self.records.commands[command]
         return f"sip{c.sip}.cube{c.cube}.pe{c.pe}"
 
-    def pe(self, name: str) -> _Pe:
-        found = self._pes.get(name)
-        if found is None:
-            found = self._pes[name] = self._index(name)
-        return found
-
-    def pe_of(self, command: int) -> _Pe:
-        return self.pe(self.pe_name(command))
-
-    def _index(self, name: str) -> _Pe:
-        """Sort the transfers of a PE by channel and tile."""
-        columns = self.transfers
-        commands = self.commands.get(name, [])
-        transfers = [i for c in commands for i in self.transfers_of(c)]
-        channel: dict[int, list[int]] = {READ: [], WRITE: []}
-        place: dict[int, int] = {}
-        of_tile: dict[tuple[int, int, int], list[int]] = {}
-        writes: dict[tuple[int, int], int] = {}  # when the first request to write an output tile was sent
-        for i in sorted(transfers, key=lambda i: int(columns["key"][i])):
-            kind, command, tile, start = (self.get(i, x) for x in ("kind", "command", "tile", "start_ps"))
-            if kind not in channel:
-                continue
-            place[i] = len(channel[kind])
-            channel[kind].append(i)
-            of_tile.setdefault((command, tile, kind), []).append(i)
-            if kind == WRITE and tile >= 0:
-                writes[command, tile] = min(start, writes.get((command, tile), start))
-        pipeline = _Pipeline(self.records, name, writes, int(self.spec("cube.pe.pe_tcm.stage_buffers")))
-        return _Pe(pipeline, commands, channel, place, of_tile)
+    def pe(self, command: int) -> _Pe:
+        """Return the PE that issued a command."""
+        name = self.pe_name(command)
+        if name not in self._pes:
+            self._pes[name] = _Pe(self, name)
+        return self._pes[name]
 
     def ready_ps(self, command: int) -> int:
         """Return when a command had all that it depends on."""
@@ -260,15 +166,15 @@ class _Log:
 
     def plan_base(self, command: int) -> tuple[int, int | None]:
         """Return when PE_SCHEDULER began to plan a command, and the command planned until then, if it waited."""
-        pe = self.pe_of(command)
+        pe = self.pe(command)
         if not pe.plan:
             free, last = 0, None
             for c in pe.commands:
-                if c in pe.pipeline.tiles:
+                if c in pe.tiles:
                     ready = self.ready_ps(c)
                     base = max(ready, free) + self.lookup_ps
                     pe.plan[c] = base, last if free > ready else None
-                    free, last = base + pe.pipeline.tiles[c] * self.tile_ps, c
+                    free, last = base + pe.tiles[c] * self.tile_ps, c
         return pe.plan.get(command, (self.ready_ps(command) + self.lookup_ps, None))
 
     def planned_ps(self, command: int, tile: int) -> int:
@@ -278,6 +184,83 @@ class _Log:
     def slot_of(self, part: int) -> str:
         """Return what writes a part into its slot: a memory, or the port of TCM."""
         return self.ends(part)[1].replace(".pe_dma", ".pe_fetch_store.store")
+
+
+class _Pe:
+    """One PE: its transfers by DMA channel and by tile, and its engines, joined by the buffers between them.
+
+    A tile leaves a stage when it is served and a buffer behind is free; that is when the next stage takes the tile
+    `stage_buffers` before it. `source` has the row that a row's tile came from, `taken` what took the tile whose
+    departure made room, `plan` when PE_SCHEDULER began with each tiled command and the command that it waited for.
+    """
+
+    def __init__(self, log: _Log, name: str) -> None:
+        self._records, self._buffers = log.records, int(log.spec("cube.pe.pe_tcm.stage_buffers"))
+        self.commands = log.commands.get(name, [])
+        self.plan: dict[int, tuple[int, int | None]] = {}
+        self.channel: dict[int, list[int]] = {READ: [], WRITE: []}
+        self.place: dict[int, int] = {}
+        self.of_tile: dict[tuple[int, int, int], list[int]] = {}
+        transfers = [i for c in self.commands for i in log.transfers_of(c)]
+        for i in sorted(transfers, key=lambda i: log.get(i, "key")):
+            kind = log.get(i, "kind")
+            if kind in self.channel:
+                self.place[i] = len(self.channel[kind])
+                self.channel[kind].append(i)
+                self.of_tile.setdefault((log.get(i, "command"), log.get(i, "tile"), kind), []).append(i)
+        self.source: dict[int, int] = {}
+        self.taken: dict[int, int | tuple[int, int]] = {}
+        self._left: dict[int, int] = {}
+        self._join_stages(log, name)
+
+    def _join_stages(self, log: _Log, name: str) -> None:
+        components = {name: i for i, name in enumerate(self._records.components)}
+        fetch, gemm, math, store = (
+            np.flatnonzero(self._records.component == components.get(f"{name}.{engine}", -1)).tolist()
+            for engine in ENGINES
+        )
+        self.before = {b: a for rows in (fetch, gemm, math, store) for a, b in pairwise(rows)}
+        command, tile = self._records.command.tolist(), self._records.tile.tolist()
+        self.row = {
+            (command[r], tile[r], stage): r
+            for stage, rows in zip("fgms", (fetch, gemm, math, store), strict=True)
+            for r in rows
+        }
+        self.tiles, outputs = (Counter(command[r] for r in rows) for rows in (fetch, store))
+        self.kt = {c: max(1, n // max(1, outputs[c])) for c, n in self.tiles.items()}
+        math = [r for r in math if tile[r] >= 0]
+        products, vectors = {command[r] for r in gemm}, {command[r] for r in math}
+
+        def of(rows: Iterable[int], which: Callable[[int], bool]) -> list[int]:
+            return [r for r in rows if which(command[r])]
+
+        last = [r for r in gemm if (tile[r] + 1) % self.kt.get(command[r], 1) == 0]
+        self._join(of(fetch, products.__contains__), gemm)
+        self._join(of(fetch, lambda c: c not in products), of(math, lambda c: c not in products))
+        self._join(of(last, vectors.__contains__), of(math, products.__contains__))
+        self._join(of(last, lambda c: c not in vectors), of(store, lambda c: c not in vectors))
+        self._join(math, of(store, vectors.__contains__))
+        written = {
+            (c, t): min(log.get(i, "start_ps") for i in transfers)
+            for (c, t, kind), transfers in self.of_tile.items()
+            if kind == WRITE and t >= 0
+        }
+        leaving = of(store, {c for c, _ in written}.__contains__)
+        for before, row in zip(leaving, leaving[self._buffers :], strict=False):
+            output = command[before], tile[before]
+            if written.get(output, 0) > self._records.end_ps[row]:
+                self._left[row], self.taken[row] = written[output], output
+
+    def _join(self, puts: Sequence[int], takes: Sequence[int]) -> None:
+        start, end = self._records.start_ps, self._records.end_ps
+        self.source.update((take, put) for put, take in zip(puts, takes, strict=False))
+        for take, put in zip(takes, puts[self._buffers :], strict=False):
+            if start[take] > end[put]:
+                self._left[put], self.taken[put] = int(start[take]), take
+
+    def left_at(self, row: int, t: int) -> bool:
+        """Return whether the tile of a row left its stage at `t`."""
+        return bool(self._left.get(row, self._records.end_ps[row]) == t)
 
 
 class _Backtrace:
@@ -518,9 +501,9 @@ class _Backtrace:
         for i in self.log.transfers_of(command, end_ps=self.t, **only):
             return partial(self._transfer_end, i)
         if kind == "composite":
-            pipeline = self.log.pe_of(command).pipeline
-            store = pipeline.row.get((command, pipeline.tiles[command] - 1, "s"))
-            if store is not None and pipeline.left_at(store, self.t):
+            pe = self.log.pe(command)
+            store = pe.row.get((command, pe.tiles[command] - 1, "s"))
+            if store is not None and pe.left_at(store, self.t):
                 return partial(self._left, store)
             return partial(self._composite, command, int(self.r.start_ps[row]))
         return self._lost()
@@ -540,10 +523,10 @@ class _Backtrace:
     def _engines(self, command: int) -> Next:
         """Find the composite before, whose tiles were not logged, that occupied the engines."""
         self._because("the engines' previous work")
-        pe = self.log.pe_of(command)
+        pe = self.log.pe(command)
         for other in reversed(pe.commands):
             row = self.log.row.get(other, -1)
-            if other >= command or row < 0 or other in pe.pipeline.tiles or self.log.kind(row) != "composite":
+            if other >= command or row < 0 or other in pe.tiles or self.log.kind(row) != "composite":
                 continue
             if self.r.start_ps[row] < self.t <= self.r.end_ps[row]:
                 return partial(self._composite, other, int(self.r.start_ps[row]))
@@ -647,8 +630,8 @@ class _Backtrace:
         if self.r.end_ps[row] == self.t:
             return partial(self._served, row)
         self._because("a full buffer behind")
-        pe = self.log.pe_of(int(self.r.command[row]))
-        taken = pe.pipeline.taken.get(row)
+        pe = self.log.pe(int(self.r.command[row]))
+        taken = pe.taken.get(row)
         if isinstance(taken, tuple):
             for i in pe.of_tile.get((*taken, WRITE), ()):
                 if self.log.get(i, "start_ps") == self.t:
@@ -667,10 +650,10 @@ class _Backtrace:
     def _taken(self, row: int) -> Next:
         """Find why an engine began: the work before, its operands, or its command."""
         command, tile = int(self.r.command[row]), int(self.r.tile[row])
-        pe = self.log.pe_of(command)
-        before, source = pe.pipeline.before.get(row), pe.pipeline.source.get(row)
+        pe = self.log.pe(command)
+        before, source = pe.before.get(row), pe.source.get(row)
         for other, why in ((before, "the engine's previous work"), (source, "the tile's arrival")):
-            if other is not None and pe.pipeline.left_at(other, self.t):
+            if other is not None and pe.left_at(other, self.t):
                 self._because(why)
                 return partial(self._left, other)
         if tile < 0:
@@ -690,7 +673,7 @@ class _Backtrace:
         self._add(base, f"planning of {tile + 1} tiles", Part("plan", scheduler, self.t - base))
         self._add_lookup(command, base)
         if before is not None:
-            return partial(self._planned, before, self.log.pe_of(command).pipeline.tiles[before] - 1)
+            return partial(self._planned, before, self.log.pe(command).tiles[before] - 1)
         return partial(self._ready, command)
 
     def _add_lookup(self, command: int, end: int) -> None:
@@ -736,7 +719,7 @@ class _Backtrace:
             return partial(self._host_start, log.row[command])
         if kind == FETCH:
             return partial(self._fetch_start, transfer)
-        pe = log.pe_of(command)
+        pe = log.pe(command)
         if tile < 0:
             if log.ready_ps(command) + log.lookup_ps == self.t:
                 self._add_lookup(command, self.t)
@@ -745,14 +728,14 @@ class _Backtrace:
             if log.planned_ps(command, tile) == self.t:
                 return partial(self._planned, command, tile)
             buffers = int(log.spec("cube.pe.pe_tcm.buffers_per_operand"))
-            for back in {buffers, buffers * pe.pipeline.kt.get(command, 1)}:
-                row = pe.pipeline.row.get((command, tile - back, "f"))
-                if row is not None and pe.pipeline.left_at(row, self.t):
+            for back in {buffers, buffers * pe.kt.get(command, 1)}:
+                row = pe.row.get((command, tile - back, "f"))
+                if row is not None and pe.left_at(row, self.t):
                     self._because("a free tile buffer")
                     return partial(self._left, row)
         else:
-            row = pe.pipeline.row.get((command, tile, "s"))
-            if row is not None and pe.pipeline.left_at(row, self.t):
+            row = pe.row.get((command, tile, "s"))
+            if row is not None and pe.left_at(row, self.t):
                 self._because("the tile's arrival")
                 return partial(self._left, row)
         channel, at = pe.channel[kind], pe.place[transfer]

@@ -40,7 +40,7 @@ def _no_rows(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Dependencies:
-    """Transfers over the fabric and the order of commands, for one run."""
+    """Transfers over the network and the order of commands, for one run."""
 
     transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
     nodes: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class Records:
     nbytes, flops : int64 array
         True bytes moved and useful operations (padding not counted).
     tile : int32 array
-        Index of the tile in its command, -1 for a row that is no tile.
+        Index of the tile in its command, -1 for a row that is not a tile.
     components, kinds : tuple of str
     commands : tuple of CommandInfo
     links : LinkTable
@@ -163,7 +163,7 @@ class Records:
     spec : mapping
         The machine, reading as its file does; empty where it is not known.
     dependencies : Dependencies
-        Transfers over the fabric and the order of commands.
+        Transfers over the network and the order of commands.
     complete : bool
         False for the part of an interrupted run.
     engine : str
@@ -371,7 +371,7 @@ class Records:
         if not isinstance(self.makespan_ps, int):
             raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
         if not isinstance(self.spec, Mapping):
-            raise TypeError("the machine is no mapping")
+            raise TypeError("the machine is not a mapping")
 
 
 def covered_ps(start: np.ndarray, end: np.ndarray) -> int:

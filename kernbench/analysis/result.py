@@ -86,7 +86,7 @@ class Result:
         return breakdown(self.records)
 
     def busiest_components(self, n: int = 5) -> list[Busy]:
-        """Return the `n` components that worked longest; who only waits for others' work is left out."""
+        """Return the `n` components that worked longest, without those that only wait for others."""
         records = self.records
         waiting = np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in _SPANS])
         ids = set(records.component[waiting].tolist()) - set(records.component[~waiting].tolist())
@@ -279,7 +279,7 @@ def span(launches: Sequence[Launch]) -> tuple[int, int]:
 
 
 def on(launch: Launch) -> str:
-    """Return where a launch ran, to be said behind its name."""
+    """Return where a launch ran, as a suffix of its name."""
     return f" on sip{launch.sip}" if launch.sip >= 0 else ""
 
 

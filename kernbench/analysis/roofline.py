@@ -45,7 +45,7 @@ def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
 
 
 def rate_key(dtype: object) -> str:
-    """Return the key of the machine file under which the matrix engine's numbers for `dtype` stand, as f16."""
+    """Return the key of the machine file of the matrix engine's numbers for `dtype`, such as f16."""
     key = _RATE_KEY.get(as_dtype(dtype).name)
     if key is None:
         raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
@@ -60,7 +60,7 @@ def ideal_gemm(
     streamed: Collection[str] = ("a", "b"),
     epilogue_cycles: float = 0.0,
 ) -> IdealGemm:
-    """Return the ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands lie in its own HBM slice.
+    """Return the ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands are in its HBM slice.
 
     Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer.
 
@@ -168,7 +168,7 @@ def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """Peak rate [Gflop/s] and the bandwidth [GB/s] of each memory level, fastest level last or first alike."""
+    """Peak rate [Gflop/s] and the bandwidth [GB/s] of each memory level, in any order."""
 
     peak_gflops: float
     levels_gbs: Mapping[str, float]

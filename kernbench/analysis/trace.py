@@ -97,7 +97,7 @@ def write_trace(records: Records, path: str | Path) -> Path:
 
 
 def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:
-    """Add what memories serve and messages between CPUs, and the flows that join them to who asked."""
+    """Add the work of memories and the messages between CPUs, with flows to the requests."""
     moves = {name: column.tolist() for name, column in records.dependencies.transfers.items()}
     routes = RouteBreakdown(records.dependencies, records.links)
     sent: dict[tuple[int, str], Event] = {}
@@ -170,7 +170,16 @@ def _us(ps: int) -> float:
     return ps / 1_000_000
 
 
-LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")  # the way of a tile, then messages
+LANES = (
+    "dma_in",
+    "fetch",
+    "gemm",
+    "math",
+    "store_tcm",
+    "dma_out",
+    "recv",
+    "send",
+)  # in the order of a tile, then messages
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 

@@ -1,7 +1,7 @@
-"""The closed form of a transfer alone: when it ends on an idle machine, and which part of that is what.
+"""The zero-load time of a transfer and its parts, in closed form, and the breakdown of a simulated one.
 
-Everything is a number passed in: the links of the way, and how memory serves bursts. Whatever a simulated
-transfer takes beyond this is queueing.
+The closed form takes numbers only: the links of the route, and how memory serves bursts. What a simulated transfer
+takes in addition is queueing.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One link of a way."""
+    """One link of a route."""
 
     bw_gbs: float
     wire_ps: int
@@ -99,7 +99,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """How a memory serves bursts: consecutive ones lie on neighbouring channels."""
+    """How a memory serves bursts; consecutive ones are on neighbouring channels."""
 
     count: int
     burst_bytes: int

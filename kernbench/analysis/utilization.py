@@ -24,7 +24,7 @@ def hottest(share: Mapping[str, float]) -> str:
     return min(share, key=lambda name: (-share[name], _natural(name)))
 
 
-class Crossings:
+class LinkTraffic:
     """What crossed the links of a run, and when."""
 
     def __init__(self, records: Records) -> None:
@@ -76,9 +76,9 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> 
 
     Notes
     -----
-    Progressive filling: all rates grow alike until a resource is full; its flows keep their rate, and the others go
-    on. The result is the only allocation in which no rate can grow but at the cost of a smaller one (Bertsekas and
-    Gallager, Data Networks, 6.5.2).
+    Progressive filling: all rates grow equally until a resource is full; its flows keep their rate, and the others
+    continue to grow. The result is the only allocation in which no rate can grow but at the cost of a smaller one
+    (Bertsekas and Gallager, Data Networks, 6.5.2).
 
     Examples
     --------

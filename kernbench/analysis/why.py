@@ -14,11 +14,11 @@ from kernbench.analysis.critical_path import CriticalPath, critical_path
 from kernbench.analysis.records import Launch, Records, covered_ps
 from kernbench.analysis.result import chosen, span
 from kernbench.analysis.transfer import RouteBreakdown
-from kernbench.analysis.utilization import Crossings
+from kernbench.analysis.utilization import LinkTraffic
 
 
 class Attribution(NamedTuple):
-    """What a resource is called where there are many alike, and the fields that would change its time."""
+    """The group that a resource belongs to, and the fields of the machine file that would change its time."""
 
     group: str
     fields: tuple[str, ...]
@@ -84,7 +84,7 @@ def kind_of(node: str) -> str:
 
 
 def attribution(kind: str, resource: str) -> Attribution:
-    """Return what stands behind a part of a step: `kind` is the part's, `resource` a component or a link.
+    """Return the group and the fields of a part of a step: its kind, and its component or link.
 
     Examples
     --------
@@ -107,6 +107,10 @@ _SHOWN = 0.05
 _BINDS = 0.5
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _SLICE = "cube.hbm.channel_bw_gbs"
+_WAITED = {
+    "the limit of outstanding requests": "one of the outstanding requests to complete",
+    "a full buffer behind": "room in the buffer of the next stage",
+}
 _LIMITS = {
     "the limit of outstanding requests": ("cube.pe.pe_dma.outstanding_reads", "cube.pe.pe_dma.outstanding_writes"),
     "a free tile buffer": ("cube.pe.pe_tcm.buffers_per_operand",),
@@ -129,7 +133,7 @@ class Reason:
     together: tuple[str, ...] = ()
 
     def advice(self) -> str:
-        """Return what to change, in words; empty where there is nothing to say."""
+        """Return what to change, in words; empty if nothing would help."""
         if self.kind == "composite":
             return 'run it with log="tile" to see inside'
         if not self.fields:
@@ -165,13 +169,13 @@ class Why:
         return len(self.reasons)
 
     def starts(self) -> list[tuple[str, int, tuple[str, ...]]]:
-        """Return why steps began, how many did for it, and the fields behind it, most frequent first."""
+        """Return the reasons for which steps began, with their number and fields, most frequent first."""
         return [(why, n, _LIMITS.get(why, ())) for why, n in self.path.because().most_common()]
 
     def limits(self) -> list[str]:
-        """Return, in words, what several steps waited for that is no work of anything: a limit, and its fields."""
+        """Return, in words, the limits that several steps waited for, and their fields."""
         return [
-            f"{n:,} steps began only with {why}: {', '.join(fields)}"
+            f"{n:,} steps waited for {_WAITED.get(why, why)}: {', '.join(fields)}"
             for why, n, fields in self.starts()
             if fields and n > 1
         ]
@@ -221,7 +225,7 @@ def why(records: Records, name: str = "run", launch: str | Launch | None = None)
         label, launches = chosen(records.launches, launch)
         start, end = span(launches)
         name = f"{label}, {start / 1000:,.2f} to {end / 1000:,.2f} ns"
-        records = replace(records, links=Crossings(records).between(start, end))
+        records = replace(records, links=LinkTraffic(records).between(start, end))
     path = critical_path(records, launches)
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], int]] = {}
     for (kind, resource), ps in path.parts().items():
@@ -257,7 +261,7 @@ def _reason(
 
 
 def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], parts: set[tuple[str, str]]) -> list[str]:
-    """Return the fields of what was at work for more than half of the time that `parts` of the path stand for."""
+    """Return the fields of what was busy during more than half of the time of these parts of the path."""
     steps = [step for step in path.steps if any((part.kind, part.resource) in parts for part in step.parts)]
     low, high = (np.array([getattr(step, end) for step in steps], np.int64) for end in ("start_ps", "end_ps"))
     need = _BINDS * int((high - low).sum())

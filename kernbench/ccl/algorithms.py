@@ -390,14 +390,9 @@ broadcast_ring = Collective(
 
 
 def _reduce_args(
-    *,
-    n_elem: int,
-    world_size: int,
-    root: int = 0,
-    op: str | Operator = "sum",
-    row: int = 1,
+    *, n_elem: int, world_size: int, root: int = 0, op: str | Operator = "sum", row: int = 1,
     chunk_bytes: int | None = None,
-) -> tuple[object, ...]:
+) -> tuple[object, ...]:  # fmt: skip
     """Return the kernel's arguments after its pointer; `root` is a participant's number."""
     return n_elem, reduction(n_elem, world_size, op, row), root, chunk_bytes
 
@@ -453,14 +448,9 @@ def _equal_part(n_elem: int, world_size: int) -> int:
 
 
 def _reduce_scatter_args(
-    *,
-    n_elem: int,
-    world_size: int,
-    op: str | Operator = "sum",
-    row: int = 1,
-    chunk_bytes: int | None = None,
+    *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None,
     both_ways: bool = False,
-) -> tuple[object, ...]:
+) -> tuple[object, ...]:  # fmt: skip
     """Return the kernel's arguments after its pointers; `n_elem` is the whole vector's."""
     part = _equal_part(n_elem, world_size)
     return part, reduction(part, world_size, op, row), chunk_bytes, both_ways

@@ -53,8 +53,8 @@ class Group:
         missing = [sip for sip in sips if not 0 <= sip < machine.n_sips]
         if missing or not sips or len(set(sips)) != len(sips):
             raise ConfigError(
-                f"devices {list(sips)} are no group: the machine has {machine.n_sips} SIPs, 0 to {machine.n_sips - 1}; "
-                "name some of them, each once"
+                f"devices {list(sips)} are not a group: the machine has {machine.n_sips} SIPs, 0 to "
+                f"{machine.n_sips - 1}; name some of them, each once"
             )
         own = {sip: places[sip] if isinstance(places, Mapping) else places for sip in sips}
         for sip, targets in own.items():
@@ -216,14 +216,10 @@ class Subgroup:
 def _sip_grid(machine: MachineConfig, sips: Sequence[int]) -> Grid:
     """Return the grid of all SIPs, or of some that fill a rectangle of it row by row; a ring of any others."""
     net = SipNetwork(machine)
-    rows, columns = (sorted({axis[s] for s in sips}) for axis in _axes(net))
+    rows, columns = sorted({sip // net.w for sip in sips}), sorted({sip % net.w for sip in sips})
     if [r * net.w + c for r in rows for c in columns] == list(sips):
         return Grid(len(columns), len(rows), wraps=net.topology != "mesh_2d_no_wrap")
     return Grid(len(sips), 1, wraps=True)
-
-
-def _axes(net: SipNetwork) -> tuple[list[int], list[int]]:
-    return [s // net.w for s in range(net.count)], [s % net.w for s in range(net.count)]
 
 
 # -- mappers: from the shards of a group to subgroups of participants, in the order of their numbers. What a mapper

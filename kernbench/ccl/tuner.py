@@ -30,6 +30,7 @@ SLOTS = (2, 4, 8, 16, 32)
 SHORT_LIST = 4
 # More slots have to gain so much: each takes room in TCM, on every PE and for every direction.
 WORTH = 0.1
+_COLUMNS = ("algorithm", "slots", "closed form [ns]", "simulated [ns]")
 
 Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns
 
@@ -121,8 +122,7 @@ class Decision:
         return said
 
     def __str__(self) -> str:
-        rows = [("algorithm", "slots", "closed form [ns]", "simulated [ns]")]
-        rows += [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in self.candidates]
+        rows = [_COLUMNS, *self._rows]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = [
             "  ".join(
@@ -134,15 +134,18 @@ class Decision:
         return "\n".join([f"{self._title}: {self.algorithm}, {self.n_slots} slots", self.reason, *lines])
 
     def _repr_html_(self) -> str:
-        cells = [[c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)] for c in self.candidates]
-        body = "".join(f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in cells)
-        head = "".join(f"<th>{x}</th>" for x in ("algorithm", "slots", "closed form [ns]", "simulated [ns]"))
+        body = "".join(f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in self._rows)
+        head = "".join(f"<th>{x}</th>" for x in _COLUMNS)
         refused = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in self.refused.items())
         return (
             f"<div><b>{escape(self._title)}: {escape(self.algorithm)}, {self.n_slots} slots</b></div>"
             f"<div>{escape(self.reason)}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             + (f"<div>does not run here:<ul>{refused}</ul></div>" if refused else "")
         )
+
+    @property
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in self.candidates]
 
     @property
     def _title(self) -> str:
@@ -229,7 +232,10 @@ class Tuner:
 
     def plan(self, decision: Decision, sips: Sequence[int], places: Sequence[Target] = ((0, 0),)) -> Plan:
         """Return the plan of a choice."""
-        chosen = replace(self.algorithms[decision.algorithm], n_slots=decision.n_slots)
+        return self._planned(decision.best, sips, places)
+
+    def _planned(self, candidate: Candidate, sips: Sequence[int], places: Sequence[Target]) -> Plan:
+        chosen = replace(self.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
         return plan(chosen, self.machine.config, sips, places)
 
     def _decide(
@@ -254,9 +260,9 @@ class Tuner:
             found.append(self._estimated(planned, nbytes, itemsize))
         found.sort(key=lambda c: (c.ns, c.algorithm))
         if self.simulate is not None:
-            found = [self._simulated(c, nbytes, sips, places, itemsize) for c in found[: self.refine]] + found[
-                self.refine :
-            ]
+            for i, candidate in enumerate(found[: self.refine]):
+                planned = self._planned(candidate, sips, places)
+                found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
         for candidate in [c for c in found if c.ns == float("inf")]:
             refused[candidate.algorithm] = "it has no closed form; give the tuner a function that simulates it"
             found.remove(candidate)
@@ -278,14 +284,6 @@ class Tuner:
         tried = [Candidate(name, slots, form.ns(nbytes), form.ns(itemsize)) for slots, form in forms]
         least = min(c.ns for c in tried)
         return next(c for c in tried if c.ns <= (1 + WORTH) * least)
-
-    def _simulated(
-        self, candidate: Candidate, nbytes: int, sips: Sequence[int], places: Sequence[Target], itemsize: int
-    ) -> Candidate:
-        assert self.simulate is not None
-        chosen = replace(self.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
-        planned = plan(chosen, self.machine.config, sips, places)
-        return replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
 
     def _write(self) -> None:
         if self.path is None:

@@ -1,1 +1,1 @@
-"""What stands on the graph: transit parts, servers, and the control that drives them."""
+"""The components of a machine: PEs, memories, CPUs, and what messages pass through."""

@@ -76,6 +76,6 @@ cdef class Pe:
     @cython.locals(command=Command, value=Value)
     cpdef add(self, Job job, int64_t issued)
     cpdef _order(self, Job job, mine)
-    cpdef pump(self)
+    cpdef progress(self)
     @cython.locals(slot=Slot)
     cpdef free(self, Value value, int64_t t)

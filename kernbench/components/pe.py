@@ -137,7 +137,7 @@ class AccessOrder:
 
 
 class Request:
-    """Bytes of one memory: what one descriptor asks for. `at` says where each piece lies in the command's bytes."""
+    """Bytes of one memory: what one descriptor asks for. `at` is the place of each piece in the command's bytes."""
 
     __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
 
@@ -149,7 +149,7 @@ class Request:
 class Job:
     """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete.
 
-    What it makes has a place in TCM: as an operand if it is `loaded`, none of its own if it `stays` in its slot.
+    What it makes has a place in TCM: as an operand if it is `loaded`, none if it `stays` in its slot.
     """
 
     __slots__ = ("command", "id", "loaded", "pe", "program", "ready", "stays", "waiting")
@@ -170,8 +170,8 @@ class Job:
         raise TypeError(f"{type(self).__name__} does not say how it queues")
 
     def go(self) -> None:
-        """Go on: nothing that it depends on is missing any more."""
-        self.pe.pump()
+        """Continue: all that it depends on is complete."""
+        self.pe.progress()
 
     def after(self, what: Value | Command) -> None:
         """Let this job start no earlier than `what` is complete."""
@@ -259,11 +259,11 @@ class Program(Callee):
         RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
 
     def woken(self, what: int, _: object) -> None:
-        """Go on with the kernel."""
+        """Continue the kernel."""
         self.resume(None)
 
     def resume(self, _: object) -> None:
-        """Go on with the kernel until it blocks or ends."""
+        """Run the kernel until it blocks or ends."""
         hub = getcurrent()
         if hub is not self._hub:
             self._hub = self._greenlet.parent = hub
@@ -277,7 +277,7 @@ class Program(Callee):
             self._maybe_end(self.issued)
 
     def stop(self) -> None:
-        """End the kernel where it stands."""
+        """End the kernel."""
         if not self._greenlet.dead:
             self._greenlet.throw(Stopped)
 
@@ -371,7 +371,7 @@ class Program(Callee):
         """Whether messages order it with the other programs of its launch."""
         return bool(self.queues)
 
-    def says(self) -> str:
+    def description(self) -> str:
         """Return PE and kernel."""
         return f"{self.pe.name}, kernel {self.launch.name!r}"
 
@@ -399,12 +399,12 @@ class Program(Callee):
         what = repr(f"a tile of shape {on.shape}" if isinstance(on, Value) else on.name) if on else "its commands"
         if self.short and isinstance(on, Value):
             what = f"{on.nbytes} B of TCM"
-        lines = [f"{self.stands()}, waits for {what} since {self.since / 1000:,.2f} ns"]
+        lines = [f"{self.location()}, waits for {what} since {self.since / 1000:,.2f} ns"]
         lines += self.pe.ipcq.receiver.describe(self.launch.queues)
         lines += [f"ring {queue.describe()}" for queue in self.queues.values()]
         return "\n    ".join(lines)
 
-    def stands(self) -> str:
+    def location(self) -> str:
         """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
         frame = user_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
@@ -447,7 +447,7 @@ class Pe:
         self.placed: dict[Value, Program] = {}
 
     def job(self, command: Command, program: Program | None = None) -> Job:
-        """Return what its engines make of a command of `program` (None: nobody asks for its end)."""
+        """Return what its engines make of a command of `program` (None: no program waits for its end)."""
         if isinstance(command, Send):
             return self.ipcq.message(command, program)
         if isinstance(command, Recv):
@@ -497,16 +497,16 @@ class Pe:
         if command.output is not None:
             command.output.maker = made_by
 
-    def pump(self) -> None:
+    def progress(self) -> None:
         """Move everything that can move."""
         scheduler, dma = self.scheduler, self.dma
         if scheduler.queue:
             scheduler.advance()
         self.pipeline.advance()
         if dma.reader.queue:
-            dma.reader.pump()
+            dma.reader.progress()
         if dma.writer.queue:
-            dma.writer.pump()
+            dma.writer.progress()
 
     def requests(self, runs: tuple[Run, ...]) -> list[Request]:
         """Return the requests of `runs`, one per piece."""
@@ -522,7 +522,7 @@ class Pe:
         return found
 
     def completed(self, command: Command, t: int) -> None:
-        """Forget a command that is complete at `t`, and free what nobody needs any more."""
+        """Forget a command that is complete at `t`, and free the values that no command needs any more."""
         if self.order is not None:
             self.order.remove(command)
         output = command.output

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.analysis.records import COLUMNS, Records
 from kernbench.analysis.result import LABELS, Busy, Result
-from kernbench.analysis.utilization import Crossings
+from kernbench.analysis.utilization import LinkTraffic
 from kernbench.sim_engine.observer import ENGINES
 from kernbench.viz import palette
 
@@ -88,7 +88,7 @@ class Film:
         return frame_of(self.cut(t_ps))
 
     def cut(self, t_ps: int) -> Records:
-        """Return the log up to a time: rows begun by then, none longer than to then; links as `Crossings` has them."""
+        """Return the log up to a time: rows begun by then, cut at it, and the traffic of links."""
         records = self.records
         t = max(0, min(t_ps, records.makespan_ps))
         if t == records.makespan_ps:
@@ -107,8 +107,8 @@ class Film:
         )
 
     @cached_property
-    def _crossings(self) -> Crossings:
-        return Crossings(self.records)
+    def _crossings(self) -> LinkTraffic:
+        return LinkTraffic(self.records)
 
 
 _BAR = "rgba(0,114,178,.35)"

@@ -80,7 +80,7 @@ class Router:
         return found
 
     def _has_several_before(self, src: str, dst: str) -> bool:
-        """Return whether routes come to a router from several sides before they go on to `dst`; alike in all cubes."""
+        """Return whether routes to `dst` come to a router from several sides; the same in all cubes."""
         place, behind = naming.parse(src), naming.parse(dst)
         to = (behind.row, behind.col) if behind.kind == "router" else None
         before = [naming.parse(edge.dst) for edge in self._graph.out(src) if edge.dst != dst]
@@ -142,7 +142,7 @@ class Router:
         return nodes + [naming.router(sip, cube, *here) for here in self._layout.walk(at, end)]
 
     def _up(self, src: str, a: Place, sip: int, conn: int) -> tuple[str, ...]:
-        """Return the way from `src` to the fabric of its SIP's IO chiplet (of `sip` for the host)."""
+        """Return the way from `src` to the network of its SIP's IO chiplet (of `sip` for the host)."""
         noc = naming.io_noc(sip)
         if a.cube is None:
             return reverse(_down_in_io(src, a, sip))
@@ -152,7 +152,7 @@ class Router:
         return (*_own(src, a), *walk, shore, naming.io_ucie(sip, row, conn), noc)
 
     def _down(self, dst: str, b: Place, sip: int, conn: int) -> tuple[str, ...]:
-        """Return the way from the fabric of the IO chiplet of `dst` (of `sip` for the host) to it."""
+        """Return the way from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
         if b.cube is None:
             return _down_in_io(dst, b, sip)
         row, col = divmod(b.cube, self._w)

@@ -69,8 +69,8 @@ cdef class Claim:
 
 
 cdef class Merge:
-    cdef Calendar joined
-    cdef list trains, feeders
+    cdef Calendar interleaved
+    cdef list trains, upstream
 
 
 cdef class Link:
@@ -86,7 +86,7 @@ cdef class Link:
     cdef int claim_k
     cdef int64_t claim_number, last
     cdef list claims
-    cdef int64_t wary
+    cdef int64_t backoff
     cdef Merge merge
     # Single flits that have left it or will, in order: the first one is in the calendar.
     cdef Leaving* leaving
@@ -103,7 +103,7 @@ cdef class Link:
 cdef class Train:
     cdef tuple links
     cdef int k
-    cdef int64_t n, size, number, told
+    cdef int64_t n, size, number, delivered
     cdef object fn, arg
     cdef bint each
     cdef Lines lines, out

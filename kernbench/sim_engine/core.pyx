@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, nonecheck=False
-"""The compiled core: the calendar of a machine, its links and memories, equal to `network` to the picosecond.
+"""The compiled core: the calendar of a machine, its links and memories, equal to `definition` to the picosecond.
 
-`network` defines the times: every flit takes every link by an entry of the calendar. Here the flits of a message move
+`definition` defines the times: every flit takes every link by an entry of the calendar. Here the flits of a message move
 as a train until something comes between them.
 
 A train takes a link for all of its flits, and arithmetic says when each of them leaves. It does so when its first flit
@@ -44,7 +44,7 @@ cdef int64_t LAST = <int64_t>1 << 62
 cdef int NUMBER_BITS = 40
 
 # How many have to come to a link before a train may take it ahead again, once one has had to make way there.
-cdef int WARY = 256
+cdef int BACKOFF = 256
 # After how many entries, and how much host time, `drain` returns.
 cdef int LOOK_EVERY = 128
 cdef double SLICE_S = 0.02
@@ -194,15 +194,15 @@ cdef class Claim:
 cdef class Merge:
     """What a link serves flit by flit, since several trains come to it at once.
 
-    `joined` is a heap: when a flit comes, the priority of the link before, its train's number there, and the train, of
-    `trains`. `feeders` are links before it that serve so, too, and pass on to it what they have served.
+    `interleaved` is a heap: when a flit comes, the priority of the link before, its train's number there, and the train,
+    of `trains`. `upstream` are links before it that serve so, too, and pass on to it what they have served.
     """
 
     def __cinit__(self):
-        self.trains, self.feeders = [], []
+        self.trains, self.upstream = [], []
 
     def __dealloc__(self):
-        PyMem_Free(self.joined.at)
+        PyMem_Free(self.interleaved.at)
 
 
 cdef int join_at(Merge merge, int64_t t, int64_t priority, int64_t order, Train train) except -1:
@@ -211,19 +211,19 @@ cdef int join_at(Merge merge, int64_t t, int64_t priority, int64_t order, Train 
     entry.kind = entry.y = 0
     entry.x = len(merge.trains)
     merge.trains.append(train)
-    return insert(&merge.joined, &entry)
+    return insert(&merge.interleaved, &entry)
 
 
 cdef Train leave(Merge merge, Place* place):
-    """Take the first of those that have joined out."""
+    """Take the first of the interleaved trains out."""
     cdef Entry entry
     cdef int i
     cdef Train train
-    remove(&merge.joined, &entry)
+    remove(&merge.interleaved, &entry)
     place[0] = entry.place
     train = <Train>merge.trains[entry.x]
     merge.trains[entry.x] = None
-    if not merge.joined.n:
+    if not merge.interleaved.n:
         merge.trains.clear()
     return train
 
@@ -237,8 +237,8 @@ cdef class Link:
     hears of every flit of a write. `leaving` is a ring of the single flits that leave it after the one in the calendar.
 
     The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
-    that may have flits to come, too. `wary` counts those that may not take it ahead, `merge` holds trains whose flits take
-    it one by one.
+    that may have flits to come, too. `backoff` counts those that may not take it ahead, `merge` holds trains whose flits
+    take it one by one.
     """
 
     def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times):
@@ -348,8 +348,8 @@ cdef int counters(Link link, int64_t now, int64_t* busy_ps, int64_t* nbytes, int
 cdef class Train:
     """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
 
-    `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one, and has been `told` of so
-    many; where flits take a link one by one, so many have. `out` says when they are behind each link from `k` on that
+    `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one; `delivered` counts those
+    that it has heard of, or that have taken a link where flits take it one by one. `out` says when they are behind each link from `k` on that
     has been taken, `taken` where the lines of each end and since when the link would have been free, for `stops` links.
     `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
     `child` is its part from there on, `rest` what came later there, and `before`, until that continues, what it has been
@@ -404,7 +404,7 @@ cdef Train part_from(Train train, int k):
     for i in range(first, train.stops):
         stop(part, train.taken[i].free, train.taken[i].end - begin)
     train.out.n, train.stops = begin, first
-    part.child, part.told, train.child = train.child, train.told, part
+    part.child, part.delivered, train.child = train.child, train.delivered, part
     for i in range(k, k + part.stops):
         link = <Link>train.links[i]
         if link.claim_train is train:
@@ -437,7 +437,7 @@ cdef class Core:
     every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `link_counters`.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
-    (see `network`). `latest` is the last place of this instant that anything has reached: what takes no time may come
+    (see `definition`). `latest` is the last place of this instant that anything has reached: what takes no time may come
     to an earlier one.
     """
 
@@ -752,7 +752,7 @@ cdef class Core:
             come = come_before(lines, m, train.n, t + 1 if before(&place, &self.latest) else t)
             if come == train.n:
                 return 0
-            link.wary = WARY
+            link.backoff = BACKOFF
             self.requeue(part_from(train, k), come, link.claim_number)
             if come:
                 return 0
@@ -836,9 +836,9 @@ cdef class Core:
             train.child = new_train(links, k + 1, train.n, train.size, 0, train.fn, train.arg, train.each)
             if last.merge is None:
                 last.merge = Merge()
-            if link not in last.merge.feeders:
-                last.merge.feeders.append(link)
-        last.wary = link.wary = WARY
+            if link not in last.merge.upstream:
+                last.merge.upstream.append(link)
+        last.backoff = link.backoff = BACKOFF
         if link.merge is None:
             link.merge = Merge()
         join_at(link.merge, latest(train.lines.at, train.lines.n, 0), priority, order, train)
@@ -848,19 +848,19 @@ cdef class Core:
         )
 
     cdef int serve(self, Link link, Place place) except -1:
-        """Let a link serve the flits of those that have joined which come before this place."""
+        """Let a link serve the flits of the interleaved trains that come before this place."""
         cdef Merge merge = link.merge
-        cdef Link feeder, last
+        cdef Link source, last
         cdef int64_t free, order, d, priority = link.priority
         cdef Train train, onward
         cdef Place come
-        for feeder in merge.feeders:
-            if feeder.merge is not None:
-                self.serve(feeder, place)
+        for source in merge.upstream:
+            if source.merge is not None:
+                self.serve(source, place)
         free = link.free
-        while merge.joined.n and before(&merge.joined.at[0].place, &place):
+        while merge.interleaved.n and before(&merge.interleaved.at[0].place, &place):
             train = leave(merge, &come)
-            if train.told >= train.n:
+            if train.delivered >= train.n:
                 continue
             d = link.ps(train.size)
             free = (free if free > come.t else come.t) + d
@@ -869,28 +869,28 @@ cdef class Core:
             if self.live:
                 link.serve(self.now, come.t, free, train.size, None, -1)
             self.reservations += 1
-            train.told += 1
+            train.delivered += 1
             order = link.base + self.number
             self.number += 1
-            if train.told < train.n and train.lines.n:
-                join_at(merge, latest(train.lines.at, train.lines.n, train.told), come.priority, come.order, train)
+            if train.delivered < train.n and train.lines.n:
+                join_at(merge, latest(train.lines.at, train.lines.n, train.delivered), come.priority, come.order, train)
             onward = train.child
             if onward is not None:
                 last = <Link>onward.links[len(onward.links) - 1]
                 if last.merge is None:
                     last.merge = Merge()
                 join_at(last.merge, free + link.lat, priority, order, onward)
-                if train.told == train.n:
+                if train.delivered == train.n:
                     self.push_train(free + link.lat, priority, order, SERVE, last, -1)
                 continue
             if train.each and link.memory is not None:
                 link.memory.comes(free + link.lat, order, train.arg)
-            if train.told == train.n and train.fn is not None:
+            if train.delivered == train.n and train.fn is not None:
                 self.push_train(free + link.lat, priority, order, LAND, train, -1)
         link.free = free
-        if not merge.joined.n:
-            for feeder in merge.feeders:
-                if feeder.merge is not None:
+        if not merge.interleaved.n:
+            for source in merge.upstream:
+                if source.merge is not None:
                     return 0
             link.merge = None
         return 0
@@ -918,8 +918,8 @@ cdef class Core:
                 self.requeue(train, 1, number)
         train.before = None
         if train.n > 1:
-            if link.wary:
-                link.wary -= 1
+            if link.backoff:
+                link.backoff -= 1
             return self.take(train, k)
         self.hop(train, k, previous.priority, previous.base + number, -1)
         link.claim_train, link.claim_k, link.claim_number, link.last = train, k, number, -1
@@ -1004,7 +1004,7 @@ cdef class Core:
             k += 1
             previous, link = link, <Link>links[k]
             if link.merges:
-                if now < head and not link.wary and (size or link.lat):
+                if now < head and not link.backoff and (size or link.lat):
                     if link.last < now:
                         continue
                     if link.claim_train is not None and link.claim_train.links[link.claim_k - 1] is previous:
@@ -1054,8 +1054,8 @@ cdef class Core:
             if t <= link.last or link.merge is not None:
                 self.make_way(link, t, priority, order)
             link.claim_train, link.last = None, -1
-            if link.wary and link.merge is None:
-                link.wary -= 1
+            if link.backoff and link.merge is None:
+                link.backoff -= 1
             start = link.free
             if start < t:
                 start = t
@@ -1113,7 +1113,7 @@ cdef class Arbiter:
 
     A turn is a chunk of `chunk_bytes` of one message, at least one flit; what asks for the link at the instant at which a
     turn begins takes part in it. Nothing else uses the link. While the other queue is empty a message gets the link for
-    all of its flits, and gives back what lies behind the chunk under way when the other queue gets something.
+    all of its flits, and gives back what is behind the chunk under way when the other queue gets something.
     """
 
     def __init__(self, Core core, Link link, int64_t chunk_bytes):
@@ -1223,7 +1223,7 @@ cdef class Arbiter:
         return True
 
     cdef int cut(self) except -1:
-        """Take back what lies behind the chunk under way."""
+        """Take back what is behind the chunk under way."""
         cdef Waiting message = self.granted
         cdef int64_t d, started, keep, rest, passed
         if self.train is None or self.granted_count <= self.chunk:
@@ -1289,7 +1289,7 @@ cdef class HbmSlice:
 
     Parameters
     ----------
-    fabric
+    network
         The machine's links.
     link
         The only link into the memory.
@@ -1304,9 +1304,9 @@ cdef class HbmSlice:
     def __cinit__(self):
         self.what = []
 
-    def __init__(self, fabric, Link link, hbm, memory):
+    def __init__(self, network, Link link, hbm, memory):
         cdef int i
-        self.core, self.link, self.memory = fabric.core, link, memory
+        self.core, self.link, self.memory = network.core, link, memory
         self.n = hbm.channels
         self.line_bits = hbm.burst_bytes.bit_length() - 1
         self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
@@ -1519,15 +1519,15 @@ cdef class HbmSlice:
                 self.flits(<Transaction>self.what[self.first], &line, 1, 0, 1)
             else:
                 train = front_of(<Train>self.what[self.first])
-                first = train.told
+                first = train.delivered
                 lines = view(train, train.k + train.stops, &m)
                 place.t = latest_.t
                 now_too = not before(&latest_, place)
                 place.t = -1
-                train.told = come_before(lines, m, train.n, latest_.t + 1 if now_too else latest_.t)
-                if first < train.told:
-                    self.flits(<Transaction>train.arg, lines, m, first, train.told)
-                if train.told < train.n:
+                train.delivered = come_before(lines, m, train.n, latest_.t + 1 if now_too else latest_.t)
+                if first < train.delivered:
+                    self.flits(<Transaction>train.arg, lines, m, first, train.delivered)
+                if train.delivered < train.n:
                     return 0
             put_at(self.what, self.first, None)
             self.first = (self.first + 1) & (self.room - 1)

@@ -34,7 +34,7 @@ from kernbench.units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps
 if TYPE_CHECKING:
     from kernbench.config.schema import Hbm
     from kernbench.sim_engine.memory_store import MemoryStore
-    from kernbench.sim_engine.network import Fabric
+    from kernbench.sim_engine.network import Network
     from kernbench.sim_engine.transfer import Route, Transaction
     from kernbench.topology.graph import Edge
 
@@ -324,7 +324,7 @@ class HbmSlice:
 
     Parameters
     ----------
-    fabric
+    network
         Sends replies and acknowledgements.
     link
         The only link into the memory.
@@ -336,8 +336,8 @@ class HbmSlice:
 
     by_flit = True
 
-    def __init__(self, fabric: Fabric, link: Link, hbm: Hbm, memory: MemoryStore | None) -> None:
-        self.fabric, self.core, self.memory = fabric, fabric.core, memory
+    def __init__(self, network: Network, link: Link, hbm: Hbm, memory: MemoryStore | None) -> None:
+        self.network, self.core, self.memory = network, network.core, memory
         self.n = hbm.channels
         self.line_bits = hbm.burst_bytes.bit_length() - 1
         self.burst_ps = hbm.burst_ps
@@ -376,12 +376,12 @@ class HbmSlice:
         _, n = txn.pending.pop()
         size = min(txn.nbytes, FLIT_BYTES)
         if txn.pending:
-            self.fabric.train(txn.back, n, size, txn.key, None, None)
+            self.network.train(txn.back, n, size, txn.key, None, None)
             self.core.call_ordered(txn.pending[-1][0], txn.key, self._release, txn)
             return
         if self.memory is not None and txn.pieces:
             txn.data = self.memory.peek(txn.pieces)
-        self.fabric.train(txn.back, n, size, txn.key, txn.fn, txn)
+        self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
 
     def on_flit(self, txn: Transaction) -> None:
         """Serve the bursts of a write that its next flit, which has arrived now, completes."""
@@ -404,7 +404,7 @@ class HbmSlice:
         if txn.posted:
             txn.fn(txn)
         else:
-            self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
 
     def _lines(self, txn: Transaction) -> Sequence[int]:
         """Return the lines, of a burst each, that a transaction touches."""

@@ -1,4 +1,4 @@
-"""The engine: one clock, one fabric, the parts of one machine, and what the host asks of them."""
+"""The engine: the clock, the network and the components of one machine, and what the host asks of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,20 @@ from kernbench.interrupts import hold, release
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.host import Cpu, HostCopy, Launch, Pe, QueueInstall, QueueSpec, RangeMap, Spread, Target
+from kernbench.sim_engine.host import (
+    Cpu,
+    HostCopy,
+    Launch,
+    Pe,
+    QueueInstall,
+    QueueSpec,
+    RangeMap,
+    RunningProgram,
+    Spread,
+    Target,
+)
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.network import Clock, Fabric
+from kernbench.sim_engine.network import Clock, Network
 from kernbench.sim_engine.observer import Counters, Meter, Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine.races import DeviceRaces
@@ -73,7 +84,7 @@ class GraphEngine:
     log
         Level of the op log: "off", "operation" or "tile".
     trace
-        Keep every hop of every flit in `fabric.hops`.
+        Keep every hop of every flit in `network.hops`.
     observers
         Who hears of launches and progress.
     tie_seed
@@ -99,7 +110,7 @@ class GraphEngine:
         self.machine, self.data, self.live = topology, enable_data, live
         self.env = Clock()
         self.env.core.live = live
-        self.fabric = Fabric(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
+        self.network = Network(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
         self.memory = MemoryStore()
         self._races: dict[int, DeviceRaces] | None = {} if enable_data and races else None
@@ -107,7 +118,7 @@ class GraphEngine:
         self.allocators = Allocators(self.addresses)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
         self.observers = [*observers, *environment_observers()]
-        self.programs: dict[Any, None] = {}
+        self.programs: dict[RunningProgram, None] = {}
         self.launches: list[Launch] = []
         self.parts: dict[str, Any] = {}
         self.commands = self.ahead_ps = 0
@@ -177,9 +188,9 @@ class GraphEngine:
 
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int) -> None:
         """Send a control message of `command`; the component at `dst` gets `on_broadcast(arg)`."""
-        route = self.fabric.route(src, dst)
+        route = self.network.route(src, dst)
         heard = self.log.heard(self.env, route, nbytes, command, self._part(dst).on_broadcast)
-        self.fabric.send(route, nbytes, route.key(), heard, arg)
+        self.network.send(route, nbytes, route.key(), heard, arg)
 
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
         """Copy `data` (uint8, or None without data) from the host into `pieces`; return the event of its end."""
@@ -262,7 +273,7 @@ class GraphEngine:
         if key not in self._spreads:
             idle = GraphEngine(self.machine, log="off")
             dry = Spread(idle, 0, [(cube, pe) for cube, pes in cubes.items() for pe in pes], nbytes)
-            idle._part(naming.io_cpu(0)).hand_on(dry)
+            idle._part(naming.io_cpu(0)).forward(dry)
             idle.run()
             self._spreads[key] = dry.last_ps
         return self._spreads[key]
@@ -270,19 +281,19 @@ class GraphEngine:
     def wait(self, event: simpy.Event, what: object = "a transfer") -> Any:
         """Run until `event` has happened; return its value.
 
-        While `waiter` is set, it decides who runs the clock meanwhile, and what else goes on.
+        While `waiter` is set, it decides who runs the clock meanwhile, and what else runs.
 
         Parameters
         ----------
         event : simpy.Event
-            What the host cannot go on without.
+            What the host waits for.
         what : object
             Its str() says so in the message of a deadlock.
 
         Raises
         ------
         DeadlockError
-            If nothing can go on before; the message names who waits for what.
+            If the event can no longer happen; the message names who waits for what.
         """
         if self.waiter is not None:
             self.waiter(event, what)
@@ -308,7 +319,7 @@ class GraphEngine:
         self.guarded(self.env.step)
 
     def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
-        """Run (until `until`, or to the end), and yield where the run stands every `every_ms` of host time."""
+        """Run (until `until`, or to the end), and yield its progress every `every_ms` of host time."""
         due = time.perf_counter() + every_ms / 1000
         for _ in self._slices(until):
             if time.perf_counter() >= due:
@@ -330,7 +341,7 @@ class GraphEngine:
                     yield
 
     def ahead(self, commands: int, now_ps: int) -> None:
-        """Note that a program has issued so many commands, up to `now_ps` of its own clock; it may never wait."""
+        """Note that a program has issued so many commands, up to `now_ps` of its clock; it may never wait."""
         self.commands += commands
         self.ahead_ps = max(self.ahead_ps, now_ps)
         self.pulse()
@@ -367,7 +378,7 @@ class GraphEngine:
         raise error
 
     def stop(self) -> None:
-        """End all programs where they stand, and forget what is under way."""
+        """End all programs, and forget what is under way."""
         for program in list(self.programs):
             program.stop()
         self.programs.clear()

@@ -106,6 +106,18 @@ class RunningProgram(Protocol):
     def pe(self) -> Pe:
         """The PE that it runs on."""
 
+    def location(self) -> str:
+        """Return PE, kernel and line."""
+
+    def describe(self) -> str:
+        """Return what it waits for since when."""
+
+    def receives(self) -> bool:
+        """Return whether it waits for a message."""
+
+    def stop(self) -> None:
+        """End it."""
+
 
 class Broadcast(ABC):
     """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one."""
@@ -141,10 +153,10 @@ class Broadcast(ABC):
         self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube)
 
     def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
-        fabric = self.engine.fabric
-        route = fabric.back(fabric.route(asker, answerer))
+        network = self.engine.network
+        route = network.back(network.route(asker, answerer))
         heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn)
-        fabric.send(route, ACK_BYTES, route.key(), heard, arg)
+        network.send(route, ACK_BYTES, route.key(), heard, arg)
 
     def _pe_done(self, cube: int) -> None:
         self._left[cube] -= 1
@@ -371,12 +383,12 @@ class HostCopy:
         for i, (pa, nbytes) in enumerate(self.pieces):
             node_id, offset = engine.locate(pa)
             txn = Transaction(nbytes, offset, self._finished, i, None, [(pa, nbytes)])
-            route = engine.fabric.route(naming.HOST, node_id)
+            route = engine.network.route(naming.HOST, node_id)
             if write:
                 txn.data = None if data is None else data[at : at + nbytes]
-                txn.write(engine.fabric, route, engine.memory_at(node_id))
+                txn.write(engine.network, route, engine.memory_at(node_id))
             else:
-                txn.read(engine.fabric, route, engine.memory_at(node_id))
+                txn.read(engine.network, route, engine.memory_at(node_id))
             at += nbytes
 
     def _finished(self, txn: Transaction) -> None:

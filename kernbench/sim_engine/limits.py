@@ -108,7 +108,7 @@ _AROUND: ContextVar[Limits] = ContextVar("limits", default=NONE)
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Hold each session that this thread opens inside the with-block to `limits`, on top of its own."""
+    """Hold each session that this thread opens inside the with-block to `limits`, in addition to the session's."""
     token = _AROUND.set(limits.within(_AROUND.get()))
     try:
         yield
@@ -265,7 +265,7 @@ class Guard(Observer):
 
     def _running(self) -> list[str]:
         programs = list(self._engine.programs)
-        told = [program.stands() for program in programs[:_MOST_PROGRAMS]]
+        told = [program.location() for program in programs[:_MOST_PROGRAMS]]
         more = len(programs) - len(told)
         told += [f"{more:,} more programs"] * (more > 0) + list(self._ranks())
         return told or [place_in(sys._getframe())]

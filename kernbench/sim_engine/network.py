@@ -26,7 +26,7 @@ if TYPE_CHECKING or ENGINE != CORE:
 else:
     from kernbench.sim_engine.core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
 
-__all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "Fabric", "HbmSlice", "Hop", "Link", "QUEUE"]  # noqa: RUF022  as a test sorts
+__all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "HbmSlice", "Hop", "Link", "Network", "QUEUE"]  # noqa: RUF022  as a test sorts
 
 Callback = Callable[[Any], None]
 Hook = Callable[[int, int], int]
@@ -34,7 +34,7 @@ Hook = Callable[[int, int], int]
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
 
 
-class Fabric:
+class Network:
     """The links of one machine, made when first used.
 
     Parameters

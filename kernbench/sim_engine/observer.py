@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Where a run stands: simulated time, events processed, programs ended of those started.
+    """Progress of a run: simulated time, events processed, programs ended of those started.
 
     `busy_ns` is the busy time so far, by kind of component.
     """
@@ -152,7 +152,7 @@ class Meter:
     def read(self) -> Counters:
         """Return what has happened by now."""
         engine, core = self._engine, self._engine.env.core
-        links = list(engine.fabric.links.values())
+        links = list(engine.network.links.values())
         self._links += [link.name for link in links[len(self._links) :]]
         busy_ps, nbytes, queued = core.link_counters(links)
         now = core.now

@@ -10,9 +10,7 @@ import numpy as np
 
 from kernbench.analysis.records import (
     COLUMNS,
-    CREDIT,
     MESSAGE,
-    PART,
     TRANSFERS,
     CommandInfo,
     Dependencies,
@@ -135,19 +133,6 @@ class OpLog:
 
         return arrived
 
-    def part(self, slot: Any) -> None:
-        """Add a part of a message between PEs, which is in its slot now."""
-        self.move(
-            slot.sent_ps, slot.since_ps, slot.route, slot.nbytes, slot.message.id, slot.index, PART, slot.key,
-            slot.arrived_ps, -1, slot.credit, slot.since_ps,
-        )  # fmt: skip
-
-    def credit(self, route: Route, sent: int, now: int, nbytes: int, slot: Any, key: int) -> None:
-        """Add a credit for a slot, which has arrived."""
-        receive = slot.message.claimed
-        command = receive.id if receive is not None else -1
-        self.move(sent, now, route, nbytes, command, slot.index, CREDIT, key)
-
     def moves(self) -> dict[str, np.ndarray]:
         """Return all transactions and messages so far as columns."""
         return _columns(self._move_blocks, self._moves_free, TRANSFERS)
@@ -181,13 +166,13 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
 
 def link_table(engine: GraphEngine) -> LinkTable:
     """Return traffic and busy time of every link, from what was sent over each route."""
-    ordered = sorted(engine.fabric.links.values(), key=attrgetter("name"))
+    ordered = sorted(engine.network.links.values(), key=attrgetter("name"))
     number = {link: i for i, link in enumerate(ordered)}
     # For each link of each route: the link, the route's bytes, and by size of flit how many the route carried.
     at: list[int] = []
     nbytes: list[int] = []
     flits: dict[int, tuple[list[int], list[int]]] = {}
-    for route in engine.fabric.routes.values():
+    for route in engine.network.routes.values():
         if not route.flits and not route.small:
             continue
         mine = [number[link] for link in route.links]
@@ -231,7 +216,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
             for here, there in ((at, at + 1), (at + 1, at)):
                 src, dst = (link.src, link.dst) if here < there else (link.dst, link.src)
                 edge = graph.edge(src, dst)
-                latency = engine.fabric.link(src, dst).lat
+                latency = engine.network.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
                 links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
     return Dependencies(
@@ -246,7 +231,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
 
 
 def collect(engine: GraphEngine) -> Records:
-    """Return the records of a run as it stands."""
+    """Return the records of a run so far."""
     log = engine.log
     columns = log.columns()
     counted = busy_by_component(engine)

@@ -74,7 +74,7 @@ class Actor(Protocol):
     def is_ordered(self) -> bool:
         """Whether messages order it with the others of its task."""
 
-    def says(self) -> str:
+    def description(self) -> str:
         """Return who it is, for messages."""
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
@@ -92,7 +92,7 @@ class HostActor:
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def says(self) -> str:
+    def description(self) -> str:
         """Return who it is, for messages."""
         return "the host"
 
@@ -147,7 +147,7 @@ class DeviceRaces:
         self._ticks = 0
         self._live: dict[object, int] = {}
         self._streams: set[object] = set()  # those whose accesses are kept
-        self._foreign = 0  # when a task last ended beside another stream's
+        self._foreign = 0  # when a task last ended while another stream's was under way
         self.copies: dict[int, list[Copies]] = {}
         self.task: Task | None = None
 
@@ -286,7 +286,7 @@ class DeviceRaces:
         tensor = mine.actor.owner(shared[0]) or other.actor.owner(shared[0])
         what = f"{shared[1]} B of tensor {tensor!r}" if tensor else f"{shared[1]} B at {shared[0]:#x}"
         remedy = (
-            "let each program write elements of its own, or order them by tl.send and tl.recv"
+            "let the programs write different elements, or order them by tl.send and tl.recv"
             if mine.actor.task is other.actor.task
             else "wait for the first before the second: Work.wait(), or torch.ahbm.synchronize()"
         )
@@ -383,4 +383,4 @@ def _told(access: _Access) -> str:
     verb = "writes" if access.writes else "reads"
     asked = access.actor.task.line
     origin = f" (asked for at {line_text(asked)})" if asked is not None and asked != access.line else ""
-    return f"{access.actor.says()} {verb} them at {line_text(access.line)}{origin}"
+    return f"{access.actor.description()} {verb} them at {line_text(access.line)}{origin}"

@@ -10,7 +10,7 @@ import numpy as np
 from kernbench.units import FLIT_BYTES, flits
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.network import Fabric, Link
+    from kernbench.sim_engine.network import Link, Network
 
 
 class Callee:
@@ -104,26 +104,9 @@ class Transaction:
     """
 
     __slots__ = (
-        "arg",
-        "arrived",
-        "arrived_ps",
-        "asked_ps",
-        "back",
-        "data",
-        "end",
-        "fn",
-        "key",
-        "lines",
-        "nbytes",
-        "offset",
-        "opener",
-        "pending",
-        "pieces",
-        "posted",
-        "served_ps",
-        "since_ps",
-        "tile",
-    )
+        "arg", "arrived", "arrived_ps", "asked_ps", "back", "data", "end", "fn", "key", "lines", "nbytes", "offset",
+        "opener", "pending", "pieces", "posted", "served_ps", "since_ps", "tile",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -146,19 +129,19 @@ class Transaction:
         self.asked_ps = self.tile = -1
         self.arrived_ps = self.since_ps = self.opener = self.served_ps = -1
 
-    def read(self, fabric: Fabric, route: Route, memory: Memory) -> None:
+    def read(self, network: Network, route: Route, memory: Memory) -> None:
         """Start as a read over `route`."""
-        self.back = fabric.back(route)
+        self.back = network.back(route)
         self.key = route.key()
-        fabric.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
+        network.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
 
-    def begin_write(self, fabric: Fabric, route: Route) -> None:
+    def begin_write(self, network: Network, route: Route) -> None:
         """Become a write over `route`, which has yet to be sent."""
         self.arrived = self.end = 0
-        self.back = fabric.back(route)
+        self.back = network.back(route)
         self.key = route.key()
 
-    def write(self, fabric: Fabric, route: Route, memory: Memory) -> None:
+    def write(self, network: Network, route: Route, memory: Memory) -> None:
         """Start as a write over `route`."""
-        self.begin_write(fabric, route)
-        fabric.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)
+        self.begin_write(network, route)
+        network.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)

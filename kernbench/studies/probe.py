@@ -203,8 +203,8 @@ def run(machine: Machine, case: Case, nbytes: int) -> Probe:
     parts, alone, ways = [], [], []
     capacity: dict[Hashable, float] = {}
     for (src, memory), offset, end in zip(case.ends, _offsets(case, nbytes), ends, strict=True):
-        there = engine.fabric.route(src, memory)
-        back = engine.fabric.back(there)
+        there = engine.network.route(src, memory)
+        back = engine.network.back(there)
         closed = transfer.read if case.kind == "read" else transfer.write
         alone.append(closed(_legs(machine, there), _legs(machine, back), nbytes, channels, offset))
         parts.append(alone[-1].measured(end))
@@ -220,8 +220,8 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     engine = GraphEngine(machine, log="off", trace=True)
     start(engine, case, nbytes)
     engine.run()
-    assert engine.fabric.hops is not None
-    crossed = sorted(engine.fabric.hops, key=lambda hop: hop.link)
+    assert engine.network.hops is not None
+    crossed = sorted(engine.network.hops, key=lambda hop: hop.link)
     rows: list[Row] = []
     for link, group in groupby(crossed, key=lambda hop: hop.link):
         train: list[Hop] = sorted(group, key=lambda hop: hop.start_ps)
@@ -240,8 +240,8 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     # Links without latency are crossed at one instant; among those, the order is that of the route.
     place: dict[str, int] = {}
     for src, memory in case.ends:
-        there = engine.fabric.route(src, memory)
-        for link in (*there.links, *engine.fabric.back(there).links):
+        there = engine.network.route(src, memory)
+        for link in (*there.links, *engine.network.back(there).links):
             place.setdefault(link.name, len(place))
     return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], place[row["link"]]))
 
@@ -298,7 +298,7 @@ def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
     for i, ((src, memory), offset) in enumerate(zip(case.ends, _offsets(case, nbytes), strict=True)):
         txn = Transaction(nbytes, offset, ended, i)
         start = txn.read if case.kind == "read" else txn.write
-        start(engine.fabric, engine.fabric.route(src, memory), engine.memory_at(memory))
+        start(engine.network, engine.network.route(src, memory), engine.memory_at(memory))
     return ends
 
 

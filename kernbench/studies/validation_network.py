@@ -67,22 +67,22 @@ class Engine:
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         """Send a message now."""
-        fabric = self.engine.fabric
-        route = fabric.route(src, dst)
-        fabric.send(route, nbytes, route.key(), lambda _: done(), None)
+        network = self.engine.network
+        route = network.route(src, dst)
+        network.send(route, nbytes, route.key(), lambda _: done(), None)
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now."""
-        fabric = self.engine.fabric
+        network = self.engine.network
         Transaction(nbytes, offset, lambda _: done()).read(
-            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+            network, network.route(src, memory), self.engine.memory_at(memory)
         )
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Write now."""
-        fabric = self.engine.fabric
+        network = self.engine.network
         Transaction(nbytes, offset, lambda _: done()).write(
-            fabric, fabric.route(src, memory), self.engine.memory_at(memory)
+            network, network.route(src, memory), self.engine.memory_at(memory)
         )
 
 
@@ -268,7 +268,7 @@ def _steady(machine: Machine, ends: list[tuple[str, str]]) -> tuple[list[float],
     capacity: dict[Hashable, float] = {dst: hbm.slice_gbs for _, dst in ends}
     flows: list[list[Hashable]] = []
     for src, dst in ends:
-        links = engine.fabric.back(engine.fabric.route(src, dst)).links
+        links = engine.network.back(engine.network.route(src, dst)).links
         capacity.update((link.name, link.bw_gbs) for link in links)
         flows.append([dst, *(link.name for link in links)])
     span_ns = (window[1] - window[0]) / 1000
@@ -335,7 +335,7 @@ def bytes_conserved(machine: Machine, repeats: int) -> list[Sample]:
         play(Engine(engine), asks, closed=True)
         into: dict[str, int] = {}
         out: dict[str, int] = {}
-        for hop in engine.fabric.hops or ():
+        for hop in engine.network.hops or ():
             src, _, dst = hop.link.partition("->")
             out[src] = out.get(src, 0) + hop.nbytes
             into[dst] = into.get(dst, 0) + hop.nbytes
@@ -364,7 +364,7 @@ def busy_within_elapsed(machine: Machine, repeats: int) -> list[Sample]:
         play(Engine(engine), random_traffic(where, f"busy {name}", 6, closed=True, hot=True), closed=True)
         records = engine.records()
         served: dict[str, int] = {}
-        for hop in engine.fabric.hops or ():
+        for hop in engine.network.hops or ():
             served[hop.link] = served.get(hop.link, 0) + hop.end_ps - hop.start_ps
         busy = dict(zip(records.links.names, records.links.busy_ps.tolist(), strict=True))
         samples += [Sample(f"{link} against its flits, {name}", served.get(link, 0), ps) for link, ps in busy.items()]

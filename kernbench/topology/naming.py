@@ -36,7 +36,7 @@ def io_cpu(sip: int) -> str:
 
 
 def io_noc(sip: int) -> str:
-    """Return the id of the switching fabric of a SIP's IO chiplet."""
+    """Return the id of the switching network of a SIP's IO chiplet."""
     return f"sip{sip}.io.noc"
 
 

@@ -109,7 +109,7 @@ def pe_view(graph: Graph) -> View:
     size = f"{gemm.tile.m} x {gemm.tile.k} x {gemm.tile.n}"
     slice_gib = cube.hbm.slice_bytes(len(layout.pes)) / GIB
     channels = f"{cube.hbm.channels} x {rate(cube.hbm.channel_bw_gbs)}"
-    # (column, row) of a grid: control on top, data from the fabric on the left to the engines on the right.
+    # (column, row) of a grid: control on top, data from the network on the left to the engines on the right.
     parts: dict[str, tuple[int, int, tuple[str, ...]]] = {
         "hbm_ctrl": (0, 2, ("HBM slice", f"{slice_gib:g} GiB", channels)),
         "router": (0, 1, ("router " + naming.router(0, 0, *layout.pes[0]).rsplit(".", 1)[1], "to the mesh")),
@@ -123,10 +123,10 @@ def pe_view(graph: Graph) -> View:
         "pe_gemm": (4, 0, ("PE_GEMM", f"{f16} MAC/cycle f16, {gemm.clock_ghz:g} GHz", f"tile {size}")),
         "pe_math": (4, 2, ("PE_MATH", f"{math.lanes_16bit} lanes of 16 bit", f"{math.clock_ghz:g} GHz")),
     }
-    fabric = {"hbm_ctrl": naming.hbm(0, 0, 0), "router": naming.router(0, 0, *layout.pes[0])}
+    network = {"hbm_ctrl": naming.hbm(0, 0, 0), "router": naming.router(0, 0, *layout.pes[0])}
     boxes = {}
     for part, (col, row, (label, *detail)) in parts.items():
-        node_id = fabric.get(part, naming.pe_part(0, 0, 0, part))
+        node_id = network.get(part, naming.pe_part(0, 0, 0, part))
         boxes[part] = Box(
             node_id, part, 0.6 + col * _PITCH_X, 0.6 + row * _PITCH_Y, _PART_W, _PART_H, label, tuple(detail)
         )

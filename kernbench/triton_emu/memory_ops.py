@@ -231,7 +231,7 @@ def as_pointer(tl: Program, name: str, pointer: Any, dtype: DTypeLike | None) ->
         return pointer if dtype is None else Pointer(pointer.va, as_dtype(dtype))
     if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
         if dtype is None:
-            raise KernelError(f"{name}: {int(pointer):#x} is a plain byte address; say what lies there with dtype=")
+            raise KernelError(f"{name}: {int(pointer):#x} is a plain byte address; give the element type with dtype=")
         return Pointer(int(pointer), as_dtype(dtype))
     if isinstance(pointer, PointerTile):
         raise KernelError(f"{name} takes a scalar pointer, got {pointer!r}")

@@ -86,7 +86,7 @@ def recv(
     """Receive the next message from `dir`; block until it is there.
 
     A message of one slot stays in its slot while its tile is held: drop the tile early (`del`), so that the
-    sender can go on. `came_from` of the tile says where it came from.
+    sender can continue. `came_from` of the tile says where it came from.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def recv(
     KernelError
         If the message has another size.
     IpcqDeadlock
-        If nobody sends and nothing else can go on.
+        If no program sends and nothing else can run.
     """
     handle = recv_async(tl, dir, shape=shape, dtype=dtype, dst=dst)
     tl._backend.block(handle.command)
@@ -126,7 +126,7 @@ def recv_async(
     dtype: DTypeLike | None = None,
     dst: Any = None,
 ) -> Arrival:
-    """Post a receive and go on; `tl.wait` on the handle gives what `recv` would. Parameters as there.
+    """Post a receive without waiting; `tl.wait` on the handle gives what `recv` would. Parameters as there.
 
     Receives of one direction complete in the order in which they are posted.
     """
@@ -170,7 +170,7 @@ def wait(tl: Program, *handles: Pending | Tile) -> Any:
 
 
 def copy(tl: Program, x: Tile) -> Tile:
-    """Return a copy of `x` with a place of its own: one simple operation.
+    """Return a copy of `x` in its own place: one simple operation.
 
     What came in one slot and is passed on round a ring has to be copied first: the slot is then free before
     the copy has left, and a full ring of slots that all wait to be passed on cannot come about.

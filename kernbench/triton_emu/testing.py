@@ -20,7 +20,7 @@ _MESSAGES = (Send, Recv)
 
 
 class Memory:
-    """Arrays by virtual address. Each starts on a page of its own, with at least an unmapped one behind it."""
+    """Arrays by virtual address. Each starts on a new page and is followed by at least one unmapped page."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -53,11 +53,11 @@ class Memory:
         if at >= 0 and va - start + nbytes <= self._held[at][2].size:
             return self._held[at][2][va - start : va - start + nbytes]
         if at < 0:
-            raise OutOfBoundsError(f"bytes {va:#x} to {va + nbytes:#x} lie in no tensor; check the pointer")
+            raise OutOfBoundsError(f"bytes {va:#x} to {va + nbytes:#x} are in no tensor; check the pointer")
         name, array, raw = self._held[at]
         raise OutOfBoundsError(
             f"bytes {va - start} to {va - start + nbytes} of tensor argument {name!r}, which has {raw.size} "
-            f"({array.shape} {as_dtype(array.dtype)}); check offsets and shape, or mask what lies outside"
+            f"({array.shape} {as_dtype(array.dtype)}); check offsets and shape, or mask what is outside"
         )
 
     def write_back(self) -> None:

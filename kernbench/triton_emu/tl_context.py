@@ -1,4 +1,4 @@
-"""`tl`: what a kernel gets beside its arguments. Triton's names mean what Triton means; a few are our own."""
+"""`tl`: what a kernel gets in addition to its arguments. Triton's names have Triton's meaning; a few are new."""
 
 from __future__ import annotations
 

@@ -161,7 +161,8 @@ def test_a_limit_that_steps_waited_for_is_named():
     starts = {reason: (n, fields) for reason, n, fields in result.why().starts()}
     assert starts[limit][0] > 10
     assert "cube.pe.pe_dma.outstanding_reads" in starts[limit][1]
-    assert limit in repr(result.why())
+    waited = f"{starts[limit][0]} steps waited for one of the outstanding requests to complete: "
+    assert waited in repr(result.why())
     assert product(MACHINE, "ref_ref").latency_ns < result.latency_ns
 
 

@@ -66,6 +66,6 @@ def test_hops_follow_the_route_when_times_tie(case):
     (chosen,) = select(machine, [case])
     rows = hops(machine, chosen, 4096)
     engine = GraphEngine(machine)
-    there = engine.fabric.route(*chosen.ends[0])
-    route = [link.name for link in (*there.links, *engine.fabric.back(there).links)]
+    there = engine.network.route(*chosen.ends[0])
+    route = [link.name for link in (*there.links, *engine.network.back(there).links)]
     assert [row["link"] for row in rows] == route

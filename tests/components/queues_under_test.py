@@ -91,7 +91,7 @@ def launch(engine: GraphEngine, programs: Mapping[Place, Callable[[Any], None]],
 def legs(engine: GraphEngine, src: str, dst: str) -> list[Leg]:
     """Return the links from a node to another."""
     graph, found = engine.machine.graph, []
-    for link in engine.fabric.route(src, dst).links:
+    for link in engine.network.route(src, dst).links:
         edge, node = graph.edge(link.src, link.dst), graph.node(link.dst).overhead_ps
         found.append(Leg(edge.bw_gbs, edge.latency_ps - node, node))
     return found

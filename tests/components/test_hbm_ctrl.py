@@ -146,7 +146,7 @@ def test_lines_given_are_what_is_served():
         engine = GraphEngine(machine())
         done: list[float] = []
         txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
-        txn.read(engine.fabric, engine.fabric.route(PE, SLICE), engine.memory_at(SLICE))
+        txn.read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
         engine.run()
         return done[0]
 
@@ -158,7 +158,7 @@ def test_lines_given_are_what_is_served():
 
 def test_busy_time_is_the_channels_mean():
     engine = GraphEngine(machine())
-    Transaction(512, 0, lambda _: None).read(engine.fabric, engine.fabric.route(PE, SLICE), engine.memory_at(SLICE))
+    Transaction(512, 0, lambda _: None).read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
     engine.run()
     assert engine.memory_at(SLICE).busy_ps == 2 * 8000 // 8
 
@@ -171,11 +171,11 @@ def test_bytes_arrive_when_the_transfer_does():
 
     def write(_: object) -> None:
         txn = Transaction(256, 0, lambda _: None, pieces=piece, data=new)
-        txn.write(engine.fabric, engine.fabric.route(PE, SLICE), engine.memory_at(SLICE))
+        txn.write(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     def read(name: str) -> None:
         txn = Transaction(256, 0, lambda t: seen.__setitem__(name, int(t.data[0])), pieces=piece)
-        txn.read(engine.fabric, engine.fabric.route(PE, SLICE), engine.memory_at(SLICE))
+        txn.read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     # The write's flit reaches the memory at 103; a read whose flit leaves before has the old bytes.
     engine.env.call_at(100_000, write)
@@ -207,7 +207,7 @@ def test_each_flit_of_a_read_waits_for_its_share_of_the_bursts():
         sim = Engine(machine(channels=1), trace=True)
         sim.read(PE, SLICE, offset, 512, lambda: None)
         sim.run()
-        return sorted(hop.arrival_ps / 1000 for hop in sim.fabric.hops if hop.link.startswith(SLICE))
+        return sorted(hop.arrival_ps / 1000 for hop in sim.network.hops if hop.link.startswith(SLICE))
 
     assert arrivals(0) == [9, 17]
     assert arrivals(1) == [17, 25]
@@ -266,11 +266,11 @@ def test_a_read_has_the_bytes_of_the_moment_its_part_leaves(at, value):
 
     def write(_: object) -> None:
         txn = Transaction(256, 0, lambda _: None, pieces=piece, data=np.full(256, 7, np.uint8))
-        txn.write(engine.fabric, engine.fabric.route(PE, SLICE), engine.memory_at(SLICE))
+        txn.write(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     def read(_: object) -> None:
         txn = Transaction(256, 0, lambda t: seen.append(int(t.data[0])), pieces=piece)
-        txn.read(engine.fabric, engine.fabric.route(PE, SLICE), engine.memory_at(SLICE))
+        txn.read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     engine.env.call_at(100_000, write)
     engine.env.call_at(at, read)

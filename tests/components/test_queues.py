@@ -293,7 +293,7 @@ def test_what_is_refused():
     (one,) = wiring[A]
     install(engine, {A: [replace(one, peer_pa=one.peer_pa + (1 << 20))], B: wiring[B]})
     launch(engine, {A: send(4), B: recv(4)})
-    with pytest.raises(KernbenchError, match="lies in none of its rings"):
+    with pytest.raises(KernbenchError, match="is in none of its rings"):
         engine.run()
 
 
@@ -530,7 +530,7 @@ def test_a_credit_takes_the_reverse_links_of_its_part():
 
     engine = run({A: send(4), far: receiver}, [((A, "E"), (far, "W"))])
     there, own = (
-        [link.src for link in engine.fabric.route(naming.pe_dma(*a), naming.pe_dma(*b)).links] + [naming.pe_dma(*b)]
+        [link.src for link in engine.network.route(naming.pe_dma(*a), naming.pe_dma(*b)).links] + [naming.pe_dma(*b)]
         for a, b in ((A, far), (far, A))
     )
     (credit,) = credits_of(engine)

@@ -48,10 +48,10 @@ class Engine(validation_network.Engine):
         self._take_turns(1, src, dst, nbytes, done)
 
     def _take_turns(self, line: int, src: str, dst: str, nbytes: int, done: Done) -> None:
-        fabric = self.engine.fabric
-        route = fabric.route(src, dst)
+        network = self.engine.network
+        route = network.route(src, dst)
         if src not in self._arbiters:
-            self._arbiters[src] = Arbiter(fabric.core, route.links[0], self._turn_bytes)
+            self._arbiters[src] = Arbiter(network.core, route.links[0], self._turn_bytes)
         self._arbiters[src].send(line, route, nbytes, route.key(), lambda _: done(), None)
 
 

@@ -103,7 +103,7 @@ def test_one_slice_that_everyone_wants(seed):
 def test_every_flit_is_reserved_on_every_link(seed):
     # `exact` skips no work: as many reservations as the reference has flits served by links.
     reference, engine = both(random_machine(f"count {seed}"), seed, MIXES["all"], 6)
-    assert engine.fabric.core.reservations == len(reference.network.hops)
+    assert engine.network.core.reservations == len(reference.network.hops)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -113,7 +113,7 @@ def test_every_hop_of_every_flit(seed):
     for sim in (reference, engine):
         run_traffic(sim, agents(machine, seed, MIXES["all"], 6))
     # The key of a hop holds the source's number and the source's count.
-    traced = sorted((divmod(h.key, 1 << COUNT_BITS), *h[1:]) for h in engine.fabric.hops)
+    traced = sorted((divmod(h.key, 1 << COUNT_BITS), *h[1:]) for h in engine.network.hops)
     assert traced == sorted(tuple(hop) for hop in reference.network.hops)
 
 

@@ -48,8 +48,8 @@ def simulated(
     puts: list[Put], chunk: int, to: tuple[str, str] = (DST, DST), **options: Any
 ) -> tuple[list[int], GraphEngine]:
     engine = GraphEngine(MACHINE, log="off", **options)
-    routes = [engine.fabric.route(SRC, dst) for dst in to]
-    arbiter = Arbiter(engine.fabric.core, routes[0].links[0], chunk * 256)
+    routes = [engine.network.route(SRC, dst) for dst in to]
+    arbiter = Arbiter(engine.network.core, routes[0].links[0], chunk * 256)
     ends = [0] * len(puts)
 
     def put(i: int) -> None:

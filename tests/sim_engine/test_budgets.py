@@ -40,7 +40,7 @@ def nothing(tl) -> None:
 )
 def test_every_flit_is_reserved_and_tiles_take_few_events(variant, flits, events_per_tile):
     engine = product(variant)
-    assert engine.fabric.core.reservations - run(nothing).fabric.core.reservations == flits
+    assert engine.network.core.reservations - run(nothing).network.core.reservations == flits
     assert engine.env.events <= events_per_tile[ENGINE] * TILES
 
 
@@ -50,7 +50,7 @@ def test_a_message_alone_takes_one_event_in_the_core(nbytes):
     engine, ends = Engine(resolve_topology("preset:default")), []
     engine.send("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe7", nbytes, lambda: ends.append(engine.now))
     engine.run()
-    assert engine.fabric.core.reservations == 12 * flits(nbytes)
+    assert engine.network.core.reservations == 12 * flits(nbytes)
     assert engine.engine.env.events == {"core": 1, "definition": 12 * flits(nbytes)}[ENGINE]
 
 
@@ -62,7 +62,7 @@ def test_streams_that_meet_on_their_last_links_take_no_event_a_flit_in_the_core(
         for cube in (1, 4):
             engine.send(pe_dma(0, cube, 0), pe_dma(0, 0, 0), nbytes, lambda: None)
         engine.run()
-        assert engine.fabric.core.reservations == 2 * 12 * flits(nbytes)
+        assert engine.network.core.reservations == 2 * 12 * flits(nbytes)
         events.append(engine.engine.env.events)
     if ENGINE == "core":
         assert events[0] == events[1] < 20
@@ -76,7 +76,7 @@ def test_most_flits_need_no_event_on_most_links_in_the_core(seed):
     engine = Engine(machine)
     run_traffic(engine, agents(machine, seed, ("send",), 10))
     share = {"core": 0.4, "definition": 1.01}[ENGINE]
-    assert engine.engine.env.events <= share * engine.fabric.core.reservations
+    assert engine.engine.env.events <= share * engine.network.core.reservations
 
 
 def test_a_log_of_tiles_has_a_row_a_stage():
@@ -96,4 +96,4 @@ def test_parts_are_made_when_they_are_used():
     small = {name.split(".")[1] for name in engine.parts if name.startswith("sip0.cube")}
     assert small == {"cube0"}
     # The host's way in and out, and the two links each way between PE 0 and its slice.
-    assert len(engine.fabric.links) < 40
+    assert len(engine.network.links) < 40

@@ -35,12 +35,12 @@ def test_a_message_that_ends_past_the_range_is_an_error():
 
 def test_the_past_and_no_flits_are_refused():
     engine = Engine(MACHINE)
-    core = engine.fabric.core
+    core = engine.network.core
     core.call_at(5, lambda _: None)
     core.drain(10)
     with pytest.raises(ValueError, match="4 ps has passed"):
         core.call_at(4, print)
-    links = engine.fabric.route(SRC, DST).links
+    links = engine.network.route(SRC, DST).links
     with pytest.raises(ValueError, match="0 flits"):
         core.put(links, 0, 256, 0, None, None)
 
@@ -51,8 +51,8 @@ def test_an_abandoned_run_is_collected():
         for i in range(20):
             engine.read(SRC, DST, 4096 * i, 4096, lambda engine=engine: None)
             engine.write(SRC, DST, 4096 * i, 4096, lambda engine=engine: None)
-        engine.fabric.core.drain(7)
-        assert len(engine.fabric.core)
+        engine.network.core.drain(7)
+        assert len(engine.network.core)
         return weakref.ref(engine.engine)
 
     left = run()

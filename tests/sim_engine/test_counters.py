@@ -120,7 +120,7 @@ def test_engines_have_done_what_the_log_says_they_had_done_by_then(name):
 def test_links_have_done_what_their_hops_say_they_had_done_by_then(name):
     preset, program = PROGRAMS[name]
     engine, seen = run(program, preset, slices=16, trace=True)
-    hops = engine.fabric.hops
+    hops = engine.network.hops
     numbers = {link: i for i, link in enumerate(seen[-1].links)}
     link = np.array([numbers[hop.link] for hop in hops])
     arrival, start, end, nbytes = (

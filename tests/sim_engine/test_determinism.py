@@ -36,7 +36,7 @@ def test_the_order_in_which_parts_are_made_changes_nothing():
         for a, b in pairwise(shuffled):
             fresh.graph.node(a)
             if "pe_dma" in a and "hbm_ctrl" in b:
-                engine.fabric.route(a, b)
+                engine.network.route(a, b)
             place = parse(a)
             if place.kind == "pe_cpu":
                 engine.engine.pe(place.sip, place.cube, place.pe)

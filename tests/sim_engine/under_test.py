@@ -16,7 +16,7 @@ class Engine:
 
     def __init__(self, machine: Machine, **options) -> None:
         self.engine = GraphEngine(machine, log="off", **options)
-        self.fabric = self.engine.fabric
+        self.network = self.engine.network
 
     @property
     def now(self) -> int:
@@ -26,16 +26,16 @@ class Engine:
         self.engine.env.call_at(t, lambda _: fn())
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
-        route = self.fabric.route(src, dst)
-        self.fabric.send(route, nbytes, route.key(), lambda _: done(), None)
+        route = self.network.route(src, dst)
+        self.network.send(route, nbytes, route.key(), lambda _: done(), None)
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.read(self.fabric, self.fabric.route(src, memory), self.engine.memory_at(memory))
+        transaction.read(self.network, self.network.route(src, memory), self.engine.memory_at(memory))
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.write(self.fabric, self.fabric.route(src, memory), self.engine.memory_at(memory))
+        transaction.write(self.network, self.network.route(src, memory), self.engine.memory_at(memory))
 
     def run(self) -> None:
         self.engine.run()

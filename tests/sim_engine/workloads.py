@@ -37,7 +37,7 @@ def told(engine: GraphEngine) -> dict[str, Any]:
     busy = records.busy_by_component()
     return {
         "digest": records.digest(),
-        "reservations": engine.fabric.core.reservations,
+        "reservations": engine.network.core.reservations,
         "links": [records.links.busy_ps.tolist(), records.links.nbytes.tolist()],
         "busy": {name: int(ps) for name, ps in sorted(busy.items())},
         "end": engine.env.now,
@@ -49,12 +49,12 @@ def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
     machine = random_machine(f"engines {seed}")
     engine = Engine(machine, trace=trace)
     ends = run_traffic(engine, agents(machine, seed, ("send", "read", "write"), 8))
-    links = [engine.fabric.links[pair] for pair in sorted(engine.fabric.links)]
-    counters = engine.fabric.core.link_counters(links)
+    links = [engine.network.links[pair] for pair in sorted(engine.network.links)]
+    counters = engine.network.core.link_counters(links)
     return {
         "ends": [list(end) for end in ends],
-        "hops": [list(hop) for hop in sorted(engine.fabric.hops)] if engine.fabric.hops is not None else None,
-        "reservations": engine.fabric.core.reservations,
+        "hops": [list(hop) for hop in sorted(engine.network.hops)] if engine.network.hops is not None else None,
+        "reservations": engine.network.core.reservations,
         "counters": [column.tolist() for column in counters],
     }
 
@@ -66,9 +66,9 @@ def meanwhile(seed: int) -> list[Any]:
     sent = agents(machine, seed, ("send", "read", "write"), 8)
 
     def look(_: object = None) -> None:
-        links = [engine.fabric.links[pair] for pair in sorted(engine.fabric.links)]
+        links = [engine.network.links[pair] for pair in sorted(engine.network.links)]
         names = [link.name for link in links]
-        now = [column.tolist() for column in engine.fabric.core.link_counters(links)]
+        now = [column.tolist() for column in engine.network.core.link_counters(links)]
         seen.append((engine.now, {n: values for n, *values in zip(names, *now, strict=True) if any(values)}))
 
     for t in range(500, 400_000, 7_919):

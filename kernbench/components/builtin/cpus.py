@@ -21,9 +21,9 @@ class _Relay:
     def on_broadcast(self, message: Any) -> None:
         """Take a message; hand it on when it is served."""
         self.free = max(self.engine.env._now, self.free) + self.service_ps
-        self.engine.env.call_at(self.free, self.hand_on, message)
+        self.engine.env.call_at(self.free, self.forward, message)
 
-    def hand_on(self, message: Any) -> None:
+    def forward(self, message: Any) -> None:
         """Send a copy to each target."""
         raise TypeError(f"{type(self).__name__} does not say where it sends copies")
 
@@ -34,7 +34,7 @@ class IoCpu(_Relay):
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         super().__init__(engine, node_id, engine.machine.config.sip.io.io_cpu.service_ns)
 
-    def hand_on(self, message: Broadcast) -> None:
+    def forward(self, message: Broadcast) -> None:
         """Send a copy to each cube."""
         message.stamp(self.engine.env._now)
         for cube in message.cubes:
@@ -48,7 +48,7 @@ class MCpu(_Relay):
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         super().__init__(engine, node_id, engine.machine.config.cube.m_cpu.service_ns)
 
-    def hand_on(self, message: tuple[Broadcast, int]) -> None:
+    def forward(self, message: tuple[Broadcast, int]) -> None:
         """Send a copy to each PE of the cube."""
         broadcast, cube = message
         for pe in broadcast.cubes[cube]:

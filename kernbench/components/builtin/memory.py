@@ -13,7 +13,7 @@ class HbmCtrl(HbmSlice):
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         self.name = node_id
         memory = engine.memory if engine.data else None
-        super().__init__(engine.fabric, engine.fabric.into(node_id), engine.machine.config.cube.hbm, memory)
+        super().__init__(engine.network, engine.network.into(node_id), engine.machine.config.cube.hbm, memory)
 
 
 class Sram:
@@ -22,14 +22,14 @@ class Sram:
     by_flit = False
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
-        self.engine, self.fabric, self.name = engine, engine.fabric, node_id
+        self.engine, self.network, self.name = engine, engine.network, node_id
         self.busy_ps = 0
 
     def on_read(self, txn: Transaction) -> None:
         """Answer a read."""
         if self.engine.data:
             txn.data = self.engine.memory.peek(txn.pieces)
-        self.fabric.send(txn.back, txn.nbytes, txn.key, txn.fn, txn)
+        self.network.send(txn.back, txn.nbytes, txn.key, txn.fn, txn)
 
     def on_write(self, txn: Transaction) -> None:
         """Take a write and acknowledge it."""
@@ -38,4 +38,4 @@ class Sram:
         if txn.posted:
             txn.fn(txn)
         else:
-            self.fabric.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)

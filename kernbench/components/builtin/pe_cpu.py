@@ -49,7 +49,7 @@ class PeCpu:
         return pipeline.fetch, pipeline.gemm, pipeline.math, pipeline.store
 
     def on_broadcast(self, message: Broadcast) -> None:
-        """Take a copy of a launch or of a map; go on when the CPU has decoded it."""
+        """Take a copy of a launch or of a map; continue when the CPU has decoded it."""
         now = self.engine.env._now
         self.free = max(now, self.free) + self.command_ps
         self.engine.env.call_at(self.free, self._decoded, message)

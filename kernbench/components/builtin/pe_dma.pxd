@@ -31,16 +31,16 @@ cdef class Channel(Callee):
     cdef public int limit, outstanding
     cdef public object queue
     cdef public int64_t _wake
-    cdef public bint _pumping
+    cdef public bint _progressing
     @cython.locals(source=Source, t=int64_t)
-    cpdef pump(self)
+    cpdef progress(self)
     @cython.locals(txn=Transaction, source=Source)
     cpdef landed(self, arg)
 
 
 cdef class Port:
     cdef public PeDma dma
-    cdef public object fabric, memory, _on_read
+    cdef public object network, memory, _on_read
     cdef public Core core
     cdef public Route route, back
     @cython.locals(route=Route, key=int64_t, arbiter=CArbiter)

@@ -48,13 +48,13 @@ class Channel(Callee):
         self.limit, self.outstanding = limit, 0
         self.queue: deque[Source] = deque()
         self._wake = -1
-        self._pumping = False
+        self._progressing = False
 
-    def pump(self) -> None:
+    def progress(self) -> None:
         """Issue what can be issued now. A call from within one is left to that one."""
-        if self._pumping or not self.queue:
+        if self._progressing or not self.queue:
             return
-        self._pumping = True
+        self._progressing = True
         while self.queue and self.outstanding < self.limit:
             source = self.queue[0]
             t = source.next_ps()
@@ -68,13 +68,13 @@ class Channel(Callee):
             self.outstanding += 1
             if source.issue():
                 self.queue.popleft()
-        self._pumping = False
+        self._progressing = False
 
     def woken(self, what: int, t: int) -> None:
         """Issue what may be issued from now on."""
         if self._wake == t:
             self._wake = -1
-        self.pump()
+        self.progress()
 
     def landed(self, arg: Any) -> None:
         """Count a request as complete."""
@@ -83,18 +83,18 @@ class Channel(Callee):
         source.landed(txn)
         self.outstanding -= 1
         if self.queue:
-            self.pump()
+            self.progress()
 
 
 class Port:
     """The way from a PE's DMA to one memory and back."""
 
-    __slots__ = ("_on_read", "back", "core", "dma", "fabric", "memory", "route")
+    __slots__ = ("_on_read", "back", "core", "dma", "memory", "network", "route")
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
-        self.dma, self.fabric, self.core = dma, engine.fabric, engine.env.core
-        self.route: Route = engine.fabric.route(dma.node_id, memory)
-        self.back: Route = engine.fabric.back(self.route)
+        self.dma, self.network, self.core = dma, engine.network, engine.env.core
+        self.route: Route = engine.network.route(dma.node_id, memory)
+        self.back: Route = engine.network.back(self.route)
         self.memory = engine.memory_at(memory)
         self._on_read = self.memory.on_read
 
@@ -116,9 +116,9 @@ class Port:
         """Start a write, for bulk or queue traffic."""
         arbiter = self.dma.arbiter
         if arbiter is None:
-            txn.write(self.fabric, self.route, self.memory)
+            txn.write(self.network, self.route, self.memory)
         else:
-            txn.begin_write(self.fabric, self.route)
+            txn.begin_write(self.network, self.route)
             arbiter.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
 
 
@@ -192,7 +192,7 @@ class AccessJob(Job):
     def enter(self) -> None:
         """Queue for the channel."""
         self.access.channel.queue.append(self.access)
-        self.pe.pump()
+        self.pe.progress()
 
     def result(self) -> np.ndarray | None:
         """Return what the command makes of its bytes."""
@@ -283,7 +283,7 @@ Piece = tuple["Port", int, int, list[int] | None]
 class Stream:
     """A matrix in memory, by tiles. A piece of one is (port, offset, bytes, lines): what one request asks for.
 
-    `home` is the memory that it lies in, from `at` on, if that is one and it lies there tile by tile.
+    `home` is the memory that contains it, from `at` on, if that is one and it is stored there tile by tile.
     """
 
     def __init__(self, pe: Pe, ref: Ref, grid: Grid) -> None:
@@ -356,7 +356,7 @@ class TileReads(Source):
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
         self.complete: dict[int, int] = {}
-        pe: Any = job.pe
+        pe = job.pe
         self._core, self._log = pe.core, pe.log
         self._reader, self._pipeline = pe.dma.reader, pe.pipeline
         self._component: int = pe.dma.component
@@ -391,7 +391,7 @@ class TileReads(Source):
             self._tiles[-1][:0] = [(buffers * kt, piece) for piece in reversed(once)]
 
     def _prepare(self) -> None:
-        """Go on to the next tile that reads something."""
+        """Continue with the next tile that reads something."""
         job = self.job
         while not self._pending and self._tile + 1 < job.n:
             self._tile = i = self._tile + 1
@@ -414,7 +414,7 @@ class TileReads(Source):
         del self._left[i]
         self._free.append(t)
         if not self._arriving:
-            self._reader.pump()
+            self._reader.progress()
 
     def next_ps(self) -> int:
         """Return when the next request may be issued: planned, and a buffer free."""
@@ -469,7 +469,7 @@ class TileWrites(Source):
 
     def __init__(self, job: TileJob, stream: Stream) -> None:
         self.job, self.stream = job, stream
-        pe: Any = job.pe
+        pe = job.pe
         self._core, self._log, self._writer, self._pipeline = pe.core, pe.log, pe.dma.writer, pe.pipeline
         self._component: int = pe.dma.component
         self._out = 0

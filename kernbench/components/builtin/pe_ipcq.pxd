@@ -12,9 +12,10 @@ from kernbench.components.builtin.pe_units cimport PeFetchStore
 from kernbench.components.command cimport Recv, Send
 from kernbench.components.pe cimport Job, Pe, Program
 from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine.op_log cimport OpLog
 from kernbench.sim_engine.transfer cimport Callee, Route
 
-cdef int _PUMP, _IN_SLOT, _RELEASE
+cdef int _PROGRESS, _IN_SLOT, _RELEASE
 
 
 @cython.freelist(64)
@@ -56,7 +57,8 @@ cdef class RecvJob(Job):
 cdef class Receiver(Callee):
     cdef public PeIpcq ipcq
     cdef public Pe pe
-    cdef public object engine, log
+    cdef public object engine
+    cdef public OpLog log
     cdef public list waiting
     cdef public Core core
     cdef public dict setup_ps
@@ -80,7 +82,8 @@ cdef class Receiver(Callee):
 
 cdef class PeIpcq(Callee):
     cdef public Pe pe
-    cdef public object engine, name, fabric, log, component, observers
+    cdef public object engine, name, network, component, observers
+    cdef public OpLog log
     cdef public PeFetchStore _ports
     cdef public Core core
     cdef public dict sets, _by_ring
@@ -91,7 +94,7 @@ cdef class PeIpcq(Callee):
     @cython.locals(first=Queue)
     cpdef RecvJob receive(self, Recv command, Program program)
     @cython.locals(now=int64_t, message=Message)
-    cpdef pump(self, Queue queue)
+    cpdef progress(self, Queue queue)
     @cython.locals(i=int64_t, at=int64_t, slot=Slot, command=Send)
     cpdef _give_slot(self, Queue queue, Message message)
     @cython.locals(slot=Slot, arbiter=CArbiter, route=Route)

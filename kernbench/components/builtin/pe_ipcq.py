@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kernbench.analysis.records import FETCH
+from kernbench.analysis.records import CREDIT, FETCH, PART
 from kernbench.components.command import Recv, Run, Send
 from kernbench.components.pe import Job
 from kernbench.config.schema import PeIpcqConfig
@@ -60,45 +60,24 @@ class Queue:
     """One direction of a PE: the ring that its peer fills, and the peer's ring, which it fills while it has credits.
 
     `credits` are the free slots of the peer's ring. Heads and tails count slots since the installation: `sent` and
-    `acknowledged` of the peer's ring, `arrived` and `released` of its own; `taken` counts those of messages that
+    `acknowledged` of the peer's ring, `arrived` and `released` of this PE's; `taken` counts those of messages that
     receives have claimed, arrived or not. Parts go
     `way` where rings lie in TCM, credits for its own ring go `way_back`.
     """
 
     __slots__ = (
-        "arrived",
-        "credit_bytes",
-        "credit_key",
-        "credits",
-        "held",
-        "in_tcm",
-        "inbox",
-        "leaving",
-        "n_slots",
-        "name",
-        "outbox",
-        "owner",
-        "peer",
-        "peer_pa",
-        "released",
-        "ring_pa",
-        "sent",
-        "slot_bytes",
-        "spec",
-        "taken",
-        "wake_ps",
-        "way",
-        "way_back",
-        "written",
+        "arrived", "credit_bytes", "credit_key", "credits", "held", "in_tcm", "inbox", "leaving", "n_slots", "name",
+        "outbox", "owner", "peer", "peer_pa", "released", "ring_pa", "sent", "slot_bytes", "spec", "taken",
+        "wake_ps", "way", "way_back", "written",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
         self.owner, self.spec, self.name = owner, spec, spec.direction
-        mine, theirs, fabric = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.fabric
+        mine, theirs, network = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.network
         self.n_slots, self.slot_bytes, self.in_tcm = spec.n_slots, spec.slot_bytes, spec.kind == "tcm"
         self.peer_pa, self.ring_pa, self.credit_bytes = spec.peer_pa, spec.ring_pa, spec.credit_bytes
         self.peer = cast("PeIpcq", owner.engine.pe(*spec.peer).ipcq)
-        self.way, self.way_back = fabric.route(mine, theirs), fabric.back(fabric.route(theirs, mine))
+        self.way, self.way_back = network.route(mine, theirs), network.back(network.route(theirs, mine))
         self.credits = spec.n_slots
         self.sent = self.arrived = self.released = self.taken = 0
         self.outbox: list[Message] = []
@@ -154,7 +133,7 @@ class Message(Job):
 
     def go(self) -> None:
         """Leave, if it is the first that way."""
-        self.queue.owner.pump(self.queue)
+        self.queue.owner.progress(self.queue)
 
     def begin(self, t: int) -> None:
         """Take the value that is sent, at `t`."""
@@ -191,7 +170,7 @@ class RecvJob(Job):
         self.asked = self.left = 0
         self.loaded = True
         first = queues[0]
-        # A message of one slot in TCM is a tile where it lies.
+        # A message of one slot in TCM is used in place.
         self.stays = command.consume and first.in_tcm and command.nbytes <= first.slot_bytes
 
     def enter(self) -> None:
@@ -303,7 +282,7 @@ class Receiver(Callee):
         """Give a receive the first message of a queue."""
         command, message = job.command, queue.inbox[0]
         if message.nbytes != command.nbytes:
-            who = self.pe.name if job.program is None else job.program.stands()
+            who = self.pe.name if job.program is None else job.program.location()
             raise KernelError(
                 f"{who}: recv of {command.nbytes} B from {queue.name!r}, where a message of {message.nbytes} B is "
                 "next; receive with the shape and dtype (f16 unless stated) that were sent"
@@ -349,7 +328,7 @@ class Receiver(Callee):
         self.pe.dma.port(node_id).read(Transaction(slot.nbytes, offset, lambda _: self._copied(what), None), QUEUE)
 
     def _copied(self, what: tuple[RecvJob, Slot]) -> None:
-        """Go on with a part that is out of its slot: done, or on to its place in memory."""
+        """Continue with a part that is out of its slot: done, or written to its place in memory."""
         job, slot = what
         command = job.command
         if not command.runs:
@@ -419,7 +398,7 @@ class Receiver(Callee):
 _SEND, _RECV = KIND["send"], KIND["recv"]
 
 
-_PUMP, _IN_SLOT, _RELEASE = range(3)
+_PROGRESS, _IN_SLOT, _RELEASE = range(3)
 
 
 class PeIpcq(Callee):
@@ -430,7 +409,7 @@ class PeIpcq(Callee):
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe, self.engine, self.name = pe, pe.engine, node_id
-        self.core, self.fabric, self.log = pe.engine.env.core, pe.engine.fabric, pe.engine.log
+        self.core, self.network, self.log = pe.engine.env.core, pe.engine.network, pe.engine.log
         self.observers = pe.engine.observers
         self.component = self.log.component(node_id)
         self.sets: dict[str, dict[str, Queue]] = {}
@@ -447,7 +426,7 @@ class PeIpcq(Callee):
         Raises
         ------
         AllocationError
-            If the key is known already, a direction stands twice, or rings overlap.
+            If the key is known already, a direction is duplicate, or rings overlap.
         """
         if key in self.sets:
             raise AllocationError(f"{self.name}: queues {key!r} are installed already; use them, or another key")
@@ -472,8 +451,8 @@ class PeIpcq(Callee):
         """Share the PE's link between queue and other traffic, by turns of one size."""
         arbiter = self.pe.dma.arbiter
         if arbiter is None:
-            first = self.fabric.route(self.pe.dma.node_id, naming.pe_dma(*spec.peer)).links[0]
-            self.pe.dma.arbiter = Arbiter(self.fabric.core, first, chunk_bytes)
+            first = self.network.route(self.pe.dma.node_id, naming.pe_dma(*spec.peer)).links[0]
+            self.pe.dma.arbiter = Arbiter(self.network.core, first, chunk_bytes)
         elif arbiter.nbytes != chunk_bytes:
             raise AllocationError(
                 f"{self.name}: {key!r} asks for turns of {chunk_bytes} B (vc_chunk_size), but this PE's link takes "
@@ -501,7 +480,7 @@ class PeIpcq(Callee):
         if not command.consume and command.nbytes > spec.n_slots * spec.slot_bytes:
             raise KernelError(
                 f"{self.name}: recv_no_consume of {command.nbytes} B, where a ring holds {spec.n_slots} x "
-                f"{spec.slot_bytes} B; a message that never lies there whole cannot be looked at"
+                f"{spec.slot_bytes} B; a message that never fits there as a whole cannot be looked at"
             )
         return RecvJob(self.pe, command, program, among)
 
@@ -511,8 +490,8 @@ class PeIpcq(Callee):
 
     # -- sending
 
-    def pump(self, queue: Queue) -> None:
-        """Let leave what can leave."""
+    def progress(self, queue: Queue) -> None:
+        """Send what can be sent."""
         now, outbox = self.core.now, queue.outbox
         while outbox:
             message = outbox[0]
@@ -521,7 +500,7 @@ class PeIpcq(Callee):
             if message.ready > now:
                 if queue.wake_ps != message.ready:
                     queue.wake_ps = message.ready
-                    self.core.wake_at(message.ready, self, _PUMP, queue)
+                    self.core.wake_at(message.ready, self, _PROGRESS, queue)
                 return
             if message.start_ps < 0:
                 message.begin(now)
@@ -606,11 +585,11 @@ class PeIpcq(Callee):
             self.reached(slot)
 
     def woken(self, what: int, which: Any) -> None:
-        """Go on at a time that has come."""
+        """Continue at the time asked for."""
         if what == _IN_SLOT:
             self._in_slot(which)
-        elif what == _PUMP:
-            self.pump(which)
+        elif what == _PROGRESS:
+            self.progress(which)
         else:
             self._release(which)
 
@@ -631,7 +610,7 @@ class PeIpcq(Callee):
         ring_pa = slot.message.queue.peer_pa
         queue = self._by_ring.get(ring_pa)
         if queue is None:
-            raise KernbenchError(f"{self.name}: a part arrived for {ring_pa:#x}, which lies in none of its rings")
+            raise KernbenchError(f"{self.name}: a part arrived for {ring_pa:#x}, which is in none of its rings")
         slot.queue = queue
         written = queue.written
         if slot.number == queue.arrived:
@@ -655,7 +634,10 @@ class PeIpcq(Callee):
         if self.observers:
             self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
-            self.log.part(slot)
+            self.log.move(
+                slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key,
+                slot.arrived_ps, -1, slot.credit, now,
+            )  # fmt: skip
         message.arrived += 1
         if message.claimed is not None:
             self.receiver.take(message.claimed)
@@ -701,9 +683,14 @@ class PeIpcq(Callee):
             queue.credit_key = key
         queue.credits += 1
         if self.log.operation:
-            self.log.credit(first.back, first.credit_ps, self.core.now, queue.spec.credit_bytes, slot, key)
+            assert slot is not None
+            receive = slot.message.claimed
+            command = receive.id if receive is not None else -1
+            self.log.move(
+                first.credit_ps, self.core.now, first.back, queue.credit_bytes, command, slot.index, CREDIT, key
+            )
         if queue.outbox:
-            self.pump(queue)
+            self.progress(queue)
 
     # -- what is seen from outside
 

@@ -158,7 +158,7 @@ class Stage:
     that may be ahead, in a live run.
 
     `leaving` is the ring that the tile goes to which has been served by `end`, None if there is none. Until that ring
-    has room the stage stands still, but the buffer that the tile came from is free since it was taken.
+    has room the stage is blocked, but the buffer that the tile came from is free since it was taken.
     """
 
     __slots__ = ("busy_ps", "component", "end", "free", "held", "leaving", "name", "planned", "queue")
@@ -188,7 +188,7 @@ class Stage:
         return before + max(0, now - start)
 
     def leave(self) -> bool:
-        """Let the served tile go on; return False while it is not known when it can."""
+        """Pass the served tile on; return False while it is not known when that is possible."""
         ring = self.leaving
         assert ring is not None
         room = ring.room()
@@ -414,7 +414,7 @@ class VectorJob(Job):
     def enter(self) -> None:
         """Queue for the vector engine."""
         self.pe.pipeline.math.queue.append(self)
-        self.pe.pump()
+        self.pe.progress()
 
 
 class TileJob(Job):
@@ -429,11 +429,10 @@ class TileJob(Job):
         "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
     )  # fmt: skip
 
-    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Any) -> None:
+    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Plan) -> None:
         self.begins(pe, command, program)
         self.plan = plan
-        self.n: int = plan.n
-        self.kt: int = plan.kt
+        self.n, self.kt = plan.n, plan.kt
         self.outputs = self.n // self.kt
         self.fetched = self.multiplied = self.vectored = self.stored = 0
         self.matrix: bool = plan.matrix
@@ -459,7 +458,7 @@ class TileJob(Job):
             pe.dma.reader.queue.append(self.reads)
         if self.writes is not None:
             pe.dma.writer.queue.append(self.writes)
-        pe.pump()
+        pe.progress()
 
     def planned(self, i: int) -> int:
         """Return when PE_SCHEDULER has planned tile `i`, or -1 while it cannot begin with the command."""
@@ -485,7 +484,7 @@ class TileJob(Job):
     def store_left(self, t: int) -> None:
         """Note that an output tile has left the store stage: to the DMA, or for good."""
         if self.writes is not None:
-            self.pe.dma.writer.pump()
+            self.pe.dma.writer.progress()
         elif self.stored == self.outputs:
             self.window(t)
             self.finish(t)
@@ -561,7 +560,7 @@ class Plan:
         if found is None:
             found = [self._fetched(m, n, 0)]
             if self.kt > 1:
-                # The k tiles between the first and the last are alike.
+                # The k tiles between the first and the last are equal.
                 found += [self._fetched(m, n, 1)] * (self.kt - 2) + [self._fetched(m, n, self.kt - 1)]
             self._fetch[kind] = found
         return found

@@ -1,6 +1,6 @@
-"""Parts that messages pass through: they cost a latency, delay every flit alike and occupy nothing.
+"""Parts that messages pass through: they cost a latency, delay every flit by the same time and occupy nothing.
 
-A part of your own is a class with the same constructor and `latency_ps`; one that also defines
+A user-defined part is a class with the same constructor and `latency_ps`; one that also defines
 `on_head(nbytes, t_ps) -> extra_ps` is asked for every flit that reaches it.
 """
 

@@ -176,8 +176,8 @@ class PeMMU:
         if not table.starts:
             return f"{access}; no tensor is mapped on this PE; launch the kernel with the tensor as an argument"
         i = bisect_right(table.starts, at)
-        beside = [j for j in (i - 1, i) if 0 <= j < len(table.starts)]
-        near = min(beside, key=lambda j: max(table.starts[j] - at, at - table.ends[j] + 1))
+        adjacent = [j for j in (i - 1, i) if 0 <= j < len(table.starts)]
+        near = min(adjacent, key=lambda j: max(table.starts[j] - at, at - table.ends[j] + 1))
         gap = at - table.ends[near]
         where = f"{gap + 1} B past the last byte of" if gap >= 0 else f"{table.starts[near] - at} B before"
         return f"{access}; it is {where} {table.range(near)}; check the offsets against the tensor's size"

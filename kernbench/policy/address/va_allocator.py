@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernbench.policy.address.allocator import FirstFit
 from kernbench.policy.address.phyaddr import ADDRESS_BITS
 
-# Above every physical address: neither kind is ever taken for the other, and 0 is nobody's.
+# Above every physical address: the two kinds are never confused, and 0 is never allocated.
 VA_START = 1 << ADDRESS_BITS
 VA_BYTES = 1 << ADDRESS_BITS
 PAGE = 4096
@@ -14,7 +14,7 @@ PAGE = 4096
 class VirtualAllocator:
     """Hands out the VA ranges of tensors.
 
-    A range begins at a multiple of 4 KiB and is followed by at least 4 KiB that nobody gets, so that running over
+    A range begins at a multiple of 4 KiB and is followed by at least 4 KiB that are never allocated: an access beyond
     the end of a tensor is an error and never another tensor.
     """
 

@@ -1,4 +1,4 @@
-"""Placement of a tensor inside one SIP: which PE holds which part of it, and where it lies in the VA range.
+"""Placement of a tensor inside one SIP: which PE holds which part of it, and where it is in the VA range.
 
 The cube policy cuts the tensor, the PE policy cuts each cube's part. Sizes that do not divide follow
 torch.chunk: parts of ceil(size / parts), the last one smaller, further ones empty (no shard).

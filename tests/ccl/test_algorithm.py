@@ -78,7 +78,7 @@ def test_an_algorithm_runs_on_the_first_devices_that_make_up_its_world(six_sips)
 
 def test_places_that_the_machine_does_not_have_are_refused(two_sips):
     assert "has no PE 8 of cube 0" in refusal(two_sips, [0, 1], [(0, 8)])
-    assert "devices [0, 0] are no group" in refusal(two_sips, [0, 0], [(0, 0)])
+    assert "devices [0, 0] are not a group" in refusal(two_sips, [0, 0], [(0, 0)])
 
 
 def test_single_shard_per_rank(two_sips):
