@@ -66,11 +66,11 @@ class CclDefaults(_Sizes):
     """What an algorithm uses unless it says otherwise."""
 
     algorithm: str = described("The algorithm to take: a name, or auto")
-    buffer_kind: BufferKind = described("Where a receiver's ring lies")
+    buffer_kind: BufferKind = described("Memory of a receiver's ring")
     backpressure: Backpressure = described("How a sender knows that a slot is free")
     vc_chunk_size: Bytes = described("Between turns of bulk and queue traffic at a PE's source link")
     n_elem: Count = described("Elements of each participant, for benches")
-    root_cube: Root = described("The cube that stands for its SIP: corner, centre, or its number")
+    root_cube: Root = described("The cube that represents its SIP: corner, centre, or its number")
 
 
 class CclEntry(_Sizes):
@@ -82,11 +82,11 @@ class CclEntry(_Sizes):
     topology: Annotated[str, After(_named(TOPOLOGIES))] = described("Who talks to whom")
     mapper: Annotated[str, After(_named(MAPPERS))] = described("Who takes part")
     validator: Annotated[str, After(_named(VALIDATORS))] = described("What it asks of the shards")
-    buffer_kind: BufferKind | None = described("Where a receiver's ring lies", default=None)
+    buffer_kind: BufferKind | None = described("Memory of a receiver's ring", default=None)
     backpressure: Backpressure | None = described("How a sender knows that a slot is free", default=None)
     vc_chunk_size: Bytes | None = described("Between turns of bulk and queue traffic", default=None)
     n_elem: Count | None = described("Elements of each participant, for benches", default=None)
-    root_cube: Root | None = described("The cube that stands for its SIP", default=None)
+    root_cube: Root | None = described("The cube that represents its SIP", default=None)
     options: dict[str, Any] = described("Passed to the module's kernel_args", default_factory=dict)
 
 

@@ -1,4 +1,4 @@
-"""Rules that join keys of ccl.yaml, what its names stand for in Python, and the machine that it is used on."""
+"""Rules that join keys of ccl.yaml, what its names mean in Python, and the machine that it is used on."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _missing(path: Path, value: str, name: str, functions: Sequence[str]) -> Ite
     try:
         missing = [f for f in functions if not Outline(name).has(f)]
     except MissingModuleError as error:
-        yield _fault(path, f"= {quote(value)} cannot be imported: {error}; mend it, or put it on the Python path")
+        yield _fault(path, f"= {quote(value)} cannot be imported: {error}; correct it, or put it on the Python path")
         return
     if missing:
         what = _HOLDS if "kernel_args" in functions else f"a function {functions[0]}"
@@ -206,11 +206,11 @@ def _options(path: Path, entry: CclEntry, kernel_args: Takes) -> Iterator[Fault]
     for name, value in entry.options.items():
         said = None
         if name in ("n_elem", "world_size", "root_cube"):
-            said = "is a key of the entry; write it beside options, not in it"
+            said = "is a key of the entry; write it next to options, not in it"
         elif name in FACTS and name not in GRID:
             said = "is the machine's to say; leave it out"
         elif name not in known and (name in GRID or not takes_all):
-            said = f"is no option of {entry.module}; {hint(name, known or ['none'])}"
+            said = f"is not an option of {entry.module}; {hint(name, known or ['none'])}"
         if said:
             yield _fault((*path, name), f"= {quote(value)} {said}")
 

@@ -25,7 +25,7 @@ def json_schema() -> dict[str, Any]:
     top = partial.pop("Machine" + _PARTIAL)
     top["properties"][BASE] = {
         "enum": presets(),
-        "description": "Preset that stands for every key that is left out",
+        "description": "Preset that supplies every key that is left out",
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

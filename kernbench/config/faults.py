@@ -45,7 +45,7 @@ def dotted(path: Path) -> str:
 
 
 def model_at(model: type[Model], path: Path) -> type[Model] | None:
-    """Return the group of keys that stands at `path` below `model`, or None if there is none."""
+    """Return the group of keys at `path` below `model`, or None if there is none."""
     here: Any = model
     for part in path:
         is_mapping = get_origin(here) is dict

@@ -59,7 +59,7 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Return the next node, unless there are too many; an alias is as large as what it stands for."""
+        """Return the next node, unless there are too many; an alias is as large as its target."""
         self.values += 1
         if self.values > MOST_VALUES:
             raise TooLargeError(None, None, f"more than {MOST_VALUES:,} values", self.get_mark())
@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; one that is no date, say, though it looks like one, is a fault with a place."""
+        """Return the value of a node; an invalid one, such as a date 2024-13-45, is a fault with a place."""
         try:
             return super().construct_object(node, deep)
         except ValueError as error:
@@ -83,7 +83,7 @@ for _kind, _form in _NUMBERS.items():
 
 
 def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
-    """Return the content of `text`, and a fault for each key that stands twice."""
+    """Return the content of `text`, and a fault for each duplicate key."""
     content, doubles = _parsed(text)
     return deepcopy(content), list(doubles)
 
@@ -108,9 +108,9 @@ def _parsed(text: str) -> tuple[Any, list[Fault]]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many values a node holds, each alias counted as what it stands for."""
+    """Return how many values a node holds, each alias counted as its target."""
     if id(node) not in sizes:
-        sizes[id(node)] = 1  # of an alias of itself, which is told elsewhere
+        sizes[id(node)] = 1  # of an alias of itself, which is reported elsewhere
         if isinstance(node, yaml.SequenceNode):
             sizes[id(node)] += sum(_size(item, sizes) for item in node.value)
         elif isinstance(node, yaml.MappingNode):
@@ -123,7 +123,7 @@ def problem(error: yaml.YAMLError, remedy: str) -> str:
     what = " ".join(str(getattr(error, "problem", None) or error).split())
     if isinstance(error, TooLargeError):
         return f"holds {what}; leave some out"
-    return f"is no YAML: {cut(what, 200)}; {remedy}"
+    return f"is not valid YAML: {cut(what, 200)}; {remedy}"
 
 
 def _doubles(node: yaml.Node, path: tuple[Any, ...], visited: set[int], above: tuple[int, ...]) -> Iterator[Fault]:
@@ -144,7 +144,7 @@ def _doubles(node: yaml.Node, path: tuple[Any, ...], visited: set[int], above: t
                 here = (*path, key)
                 if key in lines:
                     at = f"lines {lines[key]} and {line}" if line != lines[key] else f"line {line}"
-                    yield Fault(f"{dotted(here)} stands twice, in {at}; keep one", (here,))
+                    yield Fault(f"{dotted(here)} is a duplicate key, in {at}; keep one", (here,))
                 lines.setdefault(key, line)
                 yield from _doubles(value_node, here, visited, above)
 
@@ -271,13 +271,13 @@ _PRESETS = Path(str(files("kernbench") / "presets"))
 
 
 def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
-    """Return the content of a YAML file, and a fault for each key that stands twice."""
+    """Return the content of a YAML file, and a fault for each duplicate key."""
     try:
         return parse_yaml(read_text(path, MOST_YAML, "give the path of a YAML file"))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1} " if mark else ""
-        raise ConfigError(f"{path}: {place}{problem(error, 'mend the syntax there')}") from error
+        raise ConfigError(f"{path}: {place}{problem(error, 'correct the syntax there')}") from error
 
 
 def load_yaml(path: Path) -> Any:

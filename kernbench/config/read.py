@@ -97,7 +97,7 @@ class Draft:
             return
         base = self.content.pop(BASE)
         if base not in presets():
-            self.faults.append(Fault(f"{BASE} = {quote(base)} is no preset; {hint(base, presets())}", ((BASE,),)))
+            self.faults.append(Fault(f"{BASE} = {quote(base)} is not a preset; {hint(base, presets())}", ((BASE,),)))
             # The other faults are shown too: those of the keys that are there.
             base = "default"
         below = Draft.of(preset_path(base), base)
@@ -115,7 +115,9 @@ class Draft:
         values: dict[tuple[str, ...], object] = {}
         for name, value in pairs:
             if not isinstance(name, str) or not all(name.split(".")):
-                self.complaints.append(f"override: {quote(name)} is no path; join names by dots, as in sip.cube_mesh.w")
+                self.complaints.append(
+                    f"override: {quote(name)} is not a path; join names by dots, as in sip.cube_mesh.w"
+                )
             elif repr(values.setdefault(key(name), value)) != repr(value):  # nan is not equal to itself
                 self.complaints.append(
                     f"override: {name} is set to {quote(values[key(name)])} and to {quote(value)}; keep one"
@@ -142,7 +144,7 @@ class Draft:
                 content, doubles = parse_yaml(value)
             except yaml.YAMLError as error:
                 self.complaints.append(
-                    f"override: {quote(text)} has a value that {problem(error, 'mend it, or put it in quotes')}"
+                    f"override: {quote(text)} has a value that {problem(error, 'correct it, or put it in quotes')}"
                 )
                 continue
             self.complaints += [f"override: {quote(text)}: {fault.text}" for fault in doubles]

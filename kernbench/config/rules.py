@@ -74,8 +74,8 @@ def _sips(config: MachineConfig) -> Iterator[Fault]:
     elif sips.w is None and sips.h is None:
         if math.isqrt(sips.count) ** 2 != sips.count:
             yield _fault(
-                f"system.sips.count = {sips.count} is no square: topology {sips.topology} then needs system.sips.w "
-                "and h, whose product is the count",
+                f"system.sips.count = {sips.count} is not a square number: topology {sips.topology} then needs "
+                "system.sips.w and h, whose product is the count",
                 "system.sips.count",
                 *keys,
             )
@@ -138,7 +138,7 @@ def _pes(config: MachineConfig, grid: str, removed: set[tuple[int, int]]) -> Ite
         if not (0 <= place[0] < noc.rows and 0 <= place[1] < noc.cols):
             wrong = f"is outside {grid}"
         elif place in removed:
-            wrong, keys = "stands on a removed router", (*_LAYOUT, "cube.noc.removed")
+            wrong, keys = "is on a removed router", (*_LAYOUT, "cube.noc.removed")
         elif place in taken:
             wrong = f"collides with PE {taken[place]}"
         else:

@@ -102,7 +102,7 @@ class Cpu(Part):
 
 
 class PeLayout(Model):
-    """Where the PEs of a cube stand."""
+    """Positions of the PEs of a cube."""
 
     pe_per_corner: Side = described("PEs in each corner")
     corners: Annotated[tuple[Literal["NW", "NE", "SW", "SE"], ...], NOT_EMPTY] = described(
@@ -151,7 +151,7 @@ class Hbm(Part):
     access_ns: Ns = described("From the service of a burst to its data")
     efficiency: Share = described("Share of the channels' bandwidth that is reached")
     gather: Literal["packed", "strided"] = described(
-        "How a tile lies in memory: contiguously, or in the lines of the row-major matrix"
+        "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
     )
     bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
 
@@ -244,7 +244,7 @@ class PeTcmConfig(Part):
     size_mb: Mib = described("Tile buffers, kernel scratch, and the rest for operands, handles and rings")
     tile_buffer_mb: Mib = described("Buffers of streamed tiles")
     kernel_scratch_mb: Mib = described("Scratch of kernels")
-    scratch_result_kib: Kib = described("Results up to this size lie in scratch")
+    scratch_result_kib: Kib = described("Results up to this size are stored in scratch")
     read_bw_gbs: Gbs = described("The read port")
     write_bw_gbs: Gbs = described("The write port")
     buffers_per_operand: Count = described("Tiles of each streamed operand that are fetched ahead")
@@ -301,12 +301,12 @@ class Sips(Model):
     topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = described(
         "Links between SIPs; mesh_2d is another name of torus_2d"
     )
-    w: Count | None = described("Columns of a two-dimensional topology whose count is no square", default=None)
-    h: Count | None = described("Rows of a two-dimensional topology whose count is no square", default=None)
+    w: Count | None = described("Columns of a 2-D topology whose count is not a square number", default=None)
+    h: Count | None = described("Rows of a 2-D topology whose count is not a square number", default=None)
 
 
 class Wire(Model):
-    """A link without a component of its own."""
+    """A link without a component."""
 
     bw_gbs: Gbs = described("Each way")
     latency_ns: Ns = described("Each way")
@@ -320,7 +320,7 @@ class HostLink(Model):
 
 
 class System(Model):
-    """What lies outside the SIPs."""
+    """The parts outside the SIPs."""
 
     sips: Sips
     sip_link: Wire

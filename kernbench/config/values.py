@@ -16,7 +16,7 @@ from kernbench.registry import COMPONENTS
 if TYPE_CHECKING:
     from pydantic_core import PydanticCustomError
 
-# The type of errors whose message follows "key = value" as it stands.
+# The type of errors whose message follows "key = value" unchanged.
 EXPECTED = "expected"
 
 # More routers on an edge than any die has room for: a slip of the keyboard must not take minutes to be refused.
@@ -28,7 +28,7 @@ _FLOATS_HOLD = 10**300
 
 
 def expected(message: str) -> PydanticCustomError:
-    """Return the error of a value; `message` follows "key = value" as it stands."""
+    """Return the error of a value; `message` follows "key = value" unchanged."""
     from pydantic_core import PydanticCustomError
 
     return PydanticCustomError(EXPECTED, "{message}", {"message": message})
@@ -117,7 +117,7 @@ class Unit:
         return {**handler(core_schema), "unit": self.name}
 
 
-# Bounds stand before the check of the type, or they would not reach the JSON schema.
+# Bounds come before the check of the type; otherwise they would not reach the JSON schema.
 _FINITE = Bound(allow_inf_nan=False)
 _MOST = Bound(le=LARGEST)
 _NUMBER = Before(_number)

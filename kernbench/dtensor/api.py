@@ -194,7 +194,7 @@ def distribute_tensor(
         0: the values are those of the first rank along each axis: a scatter for a Shard, a broadcast for a Replicate.
         None: each rank takes its part of what it has.
     dp : DPPolicy
-        Where a tensor from the host lies on its device.
+        Placement of a tensor from the host.
     """
     found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, tensor.dim())
     if src_data_rank not in (0, None):

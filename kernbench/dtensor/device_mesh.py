@@ -83,7 +83,7 @@ class DeviceMesh:
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_coordinate(self) -> list[int] | None:
-        """Return where the calling rank stands; None if it is not in the mesh."""
+        """Return the coordinates of the calling rank; None if it is not in the mesh."""
         found = np.argwhere(self.mesh == self.torch.distributed.get_rank())
         return found[0].tolist() if len(found) else None
 

@@ -46,7 +46,7 @@ def multiply(ndim: int) -> tuple[Rule, ...]:
 
 
 def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> float:
-    """Return the bytes that a rank sends to change one operand of `nbytes` in all; infinite where there is no way.
+    """Return the bytes that a rank sends to change one operand of `nbytes` in all; infinite where it is impossible.
 
     A local step is free; a ring's share is counted for the rest.
     """

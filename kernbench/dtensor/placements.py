@@ -1,4 +1,4 @@
-"""How a tensor lies along each axis of a device mesh, and what it takes to change that: torch's words and rules."""
+"""Placements of a tensor along each axis of a device mesh, and the moves between them: torch's words and rules."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def plan(source: Sequence[Placement], target: Sequence[Placement]) -> list[Move]
     """
     for wanted, present in zip(target, source, strict=True):
         if isinstance(wanted, Partial) and isinstance(present, Shard):
-            raise PlacementError(f"redistribute: {present} cannot become {wanted}: a part is no summand")
+            raise PlacementError(f"redistribute: {present} cannot become {wanted}: a part is not a summand")
     now, moves = list(source), []
 
     def move(axis: int, to: Placement) -> None:

@@ -102,7 +102,7 @@ def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
 
 
 def policy_of(tensor: DeviceTensor) -> DPPolicy:
-    """Return the policy that a tensor was placed by; of a part of one, a policy that places its shape as it lies."""
+    """Return the policy that a tensor was placed by; of a part of one, a policy that gives its layout."""
     if tensor.layout.dp is not None:
         return tensor.layout.dp
     config = tensor._host.config
@@ -122,7 +122,7 @@ def policy_of(tensor: DeviceTensor) -> DPPolicy:
 
 
 def places_of(tensor: Tensor) -> At:
-    """Return where the elements of a tensor lie, seen as a matrix of all dims but the last by the last."""
+    """Return the places of the elements of a tensor as a matrix: all dims but the last by the last."""
     whole = on_device(tensor)
     columns = whole.shape[-1]
     if whole.layout.is_row_major:

@@ -159,7 +159,7 @@ def attention(
     Parameters
     ----------
     q_ptr, k_ptr, v_ptr, out_ptr : Pointer
-        To the first element of each; 16-bit floats or f32, all alike.
+        To the first element of each; 16-bit floats or f32, all of one type.
     kv_heads, group : int
         Key/value heads, and query heads of each.
     q_len, kv_len : int
@@ -191,7 +191,7 @@ def attention(
 def over_memory(
     q: Tile, block: Span, k_ptr: Pointer, v_ptr: Pointer, kv: Span, group: int, causal: bool, tl: TLContext
 ) -> Running | None:
-    """Return what the rows `q` of `block` know after all of `kv`, which lies in memory; None if they see nothing."""
+    """Return what the rows `q` of `block` know after all of `kv`, which is in memory; None if they see nothing."""
     flash = Flash([q], tl)
     for part in (seen_by(block, kv) if causal else kv).cut(tiles(group, block.size)[1]):
         k, v = load_kv(k_ptr, v_ptr, part, q.shape[1], tl)

@@ -52,7 +52,7 @@ def column_gemm(
     """Write a[M, K] @ b[K, N] to out[M, N], each program its columns.
 
     b and out are placed column-wise over cubes and PEs, a is replicated: every program reads and writes its own
-    shards, which lie one after the other, each row by row.
+    shards, which follow each other, each row by row.
     """
     start, size = share(N, tl)
     if size:

@@ -15,7 +15,7 @@ def rmsnorm_columns(
 ) -> None:
     """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32; programs share the rows.
 
-    `at` says where the elements of x and of out lie: a program reads its rows from all PEs that hold columns of them.
+    `at` gives the places of the elements of x and out: a program reads its rows from all PEs that hold columns of them.
     """
     for start, size in blocks(rows, 8, tl):
         place = at(start + tl.arange(0, size)[:, None], tl.arange(0, columns)[None, :], tl)

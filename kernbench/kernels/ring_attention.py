@@ -34,7 +34,7 @@ HELD_BYTES = 256 * 1024  # of running states in TCM at a time: a quarter of the 
 
 
 def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
-    """Return the part that stands for both `x` and `y`: the operator of a reduction.
+    """Return the part that combines `x` and `y`: the operator of a reduction.
 
     m = max(mx, my); the rest is x e^(mx - m) + y e^(my - m), the same bits whichever comes first.
     """
@@ -297,7 +297,7 @@ def ring_attention(
         rank, W to the one before.
     slot_bytes : int
         Size of a slot of the queues. A tile that came in one slot is copied out of it: it is held while it is passed
-        on, and a ring of slots that all wait for each other would stand still.
+        on, and a ring of slots that all wait for each other would deadlock.
     tl : TLContext
         The language.
 

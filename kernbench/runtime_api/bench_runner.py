@@ -97,7 +97,7 @@ PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchResult:
-    """What came of a bench."""
+    """The outcome of a bench."""
 
     name: str
     completion: str
@@ -131,7 +131,7 @@ def run_bench(
     log: str = "operation",
     limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
-    """Run `bench_fn(torch)` and say what came of it.
+    """Run `bench_fn(torch)` and return the outcome.
 
     Parameters
     ----------

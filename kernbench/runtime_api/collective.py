@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kernbench.triton_emu.handles import Pointer
 
 
-class Ends:
+class DrainCheck:
     """What the programs of one collective have sent and received, noted as each device ends.
 
     Devices that are ahead may be in the next collective by then: what they send there is not this one's, so the
@@ -130,7 +130,7 @@ class Collectives:
         return tuner.plan(decision, sips, places)
 
     def install(self, plan: Plan, key: str) -> Queues:
-        """Return the queues of a plan, for whoever goes by `key`; at first use they are sent to the PEs."""
+        """Return the queues of a plan for the user `key`; at first use they are sent to the PEs."""
         found = self._installed.get(self._identity(plan, key))
         if found is None:
             found = self._installed[self._identity(plan, key)] = self._send(plan, key)
@@ -149,11 +149,17 @@ class Collectives:
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
-        ends = Ends(self._engine, plan, queues.key, name) if queues.key is not None else None
-        return {sip: self._start(plan, sip, args, name, queues, ends) for sip in plan.sips}
+        drain = DrainCheck(self._engine, plan, queues.key, name) if queues.key is not None else None
+        return {sip: self._start(plan, sip, args, name, queues, drain) for sip in plan.sips}
 
     def _start(
-        self, plan: Plan, sip: int, args: Mapping[Place, tuple[Any, ...]], name: str, queues: Queues, ends: Ends | None
+        self,
+        plan: Plan,
+        sip: int,
+        args: Mapping[Place, tuple[Any, ...]],
+        name: str,
+        queues: Queues,
+        drain: DrainCheck | None,
     ) -> Start:
         engine, roles = self._engine, plan.on(sip)
         own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
@@ -162,8 +168,8 @@ class Collectives:
         def launch() -> simpy.Event:
             kernel = plan.algorithm.kernel
             done = engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
-            if ends is not None:
-                done.callbacks.append(lambda _: ends.note([(sip, *target) for target in own]))
+            if drain is not None:
+                done.callbacks.append(lambda _: drain.note([(sip, *target) for target in own]))
             return done
 
         def start() -> simpy.Event:
@@ -276,7 +282,7 @@ def title(algorithm: Algorithm) -> str:
 
 
 @dataclass(frozen=True)
-class Ran:
+class CollectiveRun:
     """What one collective came to."""
 
     latency_ns: float
@@ -300,7 +306,7 @@ def run(
     dtype: object = "f16",
     data: bool = False,
     **call: Any,
-) -> Ran:
+) -> CollectiveRun:
     """Run a collective once, alone on an idle machine.
 
     Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
@@ -331,7 +337,7 @@ def run(
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
     # One participant alone has nothing to do.
     shares = {link: ps / (end - start) for link, ps in busy.items() if ps and end > start}
-    return Ran((end - start) / 1000, result, shares)
+    return CollectiveRun((end - start) / 1000, result, shares)
 
 
 def simulator(machine: Machine) -> Simulate:
@@ -432,14 +438,14 @@ def collective(
     ConfigError
         If the algorithm does not run there.
     CollectiveMismatchError
-        If the devices' tensors are not alike.
+        If the devices' tensors differ.
     TypeError, ValueError
         If there are none, they are empty, or not on a device.
     """
     given = _given(tensors)
     firsts = [own[0] for own in given]
     sips = [tensor.sip for tensor in firsts]
-    _check_alike(firsts)
+    _check_equal(firsts)
     places = {tensor.sip: tensor.pes for tensor in firsts}
     planned = _planned(host, firsts, algorithm, config, n_slots, sips, places)
     buffers: dict[Place, list[Pointer]] = {}
@@ -459,7 +465,7 @@ def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
     """Return the tensors of each device, checked one by one."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
-            f"collective: {quote(tensors, 160)} is no sequence; give a list with one tensor for each device: [x, y]"
+            f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"
         )
     if not tensors:
         raise ValueError("collective: no tensors; give a list with one for each device")
@@ -480,7 +486,7 @@ def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
     return tuple(found)
 
 
-def _check_alike(tensors: Sequence[DeviceTensor]) -> None:
+def _check_equal(tensors: Sequence[DeviceTensor]) -> None:
     kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
     if len(kinds) != 1 or len({tensor.sip for tensor in tensors}) != len(tensors):
         said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)

@@ -210,7 +210,7 @@ class RuntimeContext(TypeNames):
     distributed : Distributed
         Collectives between them.
     checks : int
-        How many results the program has compared with a reference; whoever compares one adds it.
+        How many results the program has compared with a reference; a comparison adds one.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class RuntimeContext(TypeNames):
         return self._drawn(as_shape(size), np.random.Generator.standard_normal, **options)
 
     def manual_seed(self, seed: int) -> None:
-        """Start the random numbers of every device anew; a session begins with seed 0, unlike torch."""
+        """Restart the random numbers of every device; a session begins with seed 0, unlike torch."""
         self._seed = seed
         self._random.clear()
 
@@ -484,7 +484,7 @@ class RuntimeContext(TypeNames):
 
     @property
     def result(self) -> Result:
-        """What the run came to; survives the with-block."""
+        """The result of the run; stays valid after the with-block."""
         return self._final or self._summary()
 
     def _summary(self) -> Result:
@@ -558,7 +558,7 @@ def session(
         Whether values are moved and computed. Times are the same; without, values read from a device are NaN (or
         0 where the type has none).
     log : str
-        What the result can tell: "off", "operation" or "tile".
+        Detail of the result: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
     limits : Limits or mapping, optional

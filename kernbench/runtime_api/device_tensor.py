@@ -83,9 +83,9 @@ def fill(dst: Any, value: float, parts: Parts, *, tl: TLContext) -> None:
 class DeviceTensor(Tensor):
     """Part or all of the memory behind a handle.
 
-    A part must be one run of bytes, so that a kernel can reach it from one pointer and tell its PEs apart: whole
+    A part must be one run of bytes, so that a kernel can reach it from one pointer and distinguish its PEs: whole
     shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
-    reads the elements, not where they lie; a kernel gets the same pointer, as in torch.
+    reads the elements, not their places; a kernel gets the same pointer, as in torch.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class DeviceTensor(Tensor):
 
     @property
     def layout(self) -> Layout:
-        """Where its parts lie, in the shape in which it was placed."""
+        """The places of its elements, in the shape in which it was placed."""
         return self._layout
 
     @property
@@ -158,8 +158,8 @@ class DeviceTensor(Tensor):
     def copy_(self, src: Tensor) -> Tensor:
         """Take over the values of `src`, broadcast to this shape and rounded to this type.
 
-        The values are those that `src` has now; the host goes on, the copy takes its turn on the device. Between
-        tensors that lie alike on one device the PEs copy their parts; any other way goes through the host.
+        The values are those that `src` has now; the host continues, the copy is queued on the device. Between
+        tensors of one layout on one device, the PEs copy their parts; other copies go through the host.
         """
         if isinstance(src, DeviceTensor) and self._lies_like(src):
             self._run("copy_", copy, self, src, src._parts())
@@ -173,7 +173,7 @@ class DeviceTensor(Tensor):
         return self
 
     def clone(self) -> Tensor:
-        """Return a copy that lies on the same PEs; they make it."""
+        """Return a copy on the same PEs, which make it."""
         return self._like(self.dtype).copy_(self)
 
     def contiguous(self) -> Tensor:

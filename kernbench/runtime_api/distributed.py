@@ -145,11 +145,11 @@ class Distributed(DistributedNames):
         return BACKEND
 
     def get_rank(self, group: ProcessGroup | int | None = None) -> int:
-        """Return the calling rank's number in a group (the world); -1 if it is no member."""
+        """Return the calling rank's number in a group (the world); -1 if it is not a member."""
         return -1 if group == NON_GROUP_MEMBER else self._groups.find(group).rank()
 
     def get_world_size(self, group: ProcessGroup | int | None = None) -> int:
-        """Return the number of ranks of a group (the world); -1 if the caller is no member."""
+        """Return the number of ranks of a group (the world); -1 if the caller is not a member."""
         return -1 if self.get_rank(group) < 0 else self._groups.find(group).size()
 
     def new_group(
@@ -163,7 +163,7 @@ class Distributed(DistributedNames):
         device_id: object = None,
         sort_ranks: bool = True,
     ) -> ProcessGroup | int:
-        """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for who is none of them.
+        """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for the other ranks.
 
         Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
         waits for all. Before `spawn` the program calls it once for all ranks, and gets the group in any case.
@@ -337,12 +337,12 @@ class Distributed(DistributedNames):
             target, _splits(found, "output", target, output_split_sizes),
         )  # fmt: skip
         more = {"dtype": str(source.dtype), "row": tuple(source.shape[1:])}
-        return self._done(found.call(Call("all_to_all", more=more, own=own, ways=_split_rows)), async_op)
+        return self._done(found.call(Call("all_to_all", more=more, own=own, routes=_split_rows)), async_op)
 
     def barrier(
         self, group: GroupLike = None, async_op: bool = False, device_ids: object = None, timeout: object = None
     ) -> Work | None:
-        """Let every rank wait for all: one PE of each device tells the others. The last two are torch's, not used."""
+        """Let every rank wait for all: one PE of each device notifies the others. The last two are not used."""
         found = self._enter(group, "barrier")
         return None if found is None else self._done(found.call(Call("barrier")), async_op)
 
@@ -387,7 +387,7 @@ class Distributed(DistributedNames):
         own = self._checked(found, "gather", tensor)
         root = self._root(found, "dst", dst, group_dst)
         parts = self._rooted(found, "gather", "gather_list", gather_list, own, root)
-        return self._done(found.call(Call("gather", {"tensor": own}, root=root, own=parts, ways=_rooted)), async_op)
+        return self._done(found.call(Call("gather", {"tensor": own}, root=root, own=parts, routes=_rooted)), async_op)
 
     def scatter(
         self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
@@ -399,7 +399,7 @@ class Distributed(DistributedNames):
         own = self._checked(found, "scatter", tensor)
         root = self._root(found, "src", src, group_src)
         parts = self._rooted(found, "scatter", "scatter_list", scatter_list, own, root)
-        return self._done(found.call(Call("scatter", {"tensor": own}, root=root, own=parts, ways=_rooted)), async_op)
+        return self._done(found.call(Call("scatter", {"tensor": own}, root=root, own=parts, routes=_rooted)), async_op)
 
     def all_to_all(
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
@@ -410,7 +410,7 @@ class Distributed(DistributedNames):
             return None
         sent = self._list(found, "all_to_all", "input_tensor_list", input_tensor_list, None)
         received = self._list(found, "all_to_all", "output_tensor_list", output_tensor_list, None)
-        return self._done(found.call(Call("all_to_all", own=(sent, received), ways=_all_to_all)), async_op)
+        return self._done(found.call(Call("all_to_all", own=(sent, received), routes=_all_to_all)), async_op)
 
     # -- messages: matched by source, target, tag and order
 
@@ -438,7 +438,7 @@ class Distributed(DistributedNames):
         self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
         group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
-        """Send a tensor to a rank, and go on; the tensor may be written again when the handle is complete."""
+        """Start sending a tensor to a rank; the tensor may be written again when the handle is complete."""
         if (found := self._enter(group, "isend")) is None:
             return None
         target = self._peer_of(found, "dst", dst, group_dst)
@@ -448,7 +448,7 @@ class Distributed(DistributedNames):
         self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
         group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
-        """Receive a tensor, from any rank unless one is named, and go on."""
+        """Start receiving a tensor, from any rank unless one is named."""
         if (found := self._enter(group, "irecv")) is None:
             return None
         return self._received(found, "irecv", tensor, src, tag, group_src)[0].detach()
@@ -521,7 +521,7 @@ class Distributed(DistributedNames):
             scatter_object_output_list[0] = objects[root][found.rank()]
 
     def _objects(self, group: GroupLike, name: str, obj: Any, root: int | None = None) -> list[Any] | None:
-        """Return copies of what every member gives; None for who is no member."""
+        """Return copies of what every member gives; None if the caller is not a member."""
         meeting = self._meet(group, Call(name, root=root, own=(pickle.dumps(obj),), runs=False))
         if meeting is None:
             return None
@@ -529,7 +529,7 @@ class Distributed(DistributedNames):
         return [pickle.loads(data) for data in given]  # noqa: S301  pickled above, in this process
 
     def _meet(self, group: GroupLike, call: Call) -> Meeting | None:
-        """Wait for the call of every member on the host; None for who is no member."""
+        """Wait for the call of every member on the host; None if the caller is not a member."""
         if (found := self._enter(group, call.name)) is None:
             return None
         meeting, work = found.meet(call)
@@ -544,7 +544,7 @@ class Distributed(DistributedNames):
         Each of them runs until it waits for the clock, or yields itself. Without other ranks it does nothing.
         """
         if self._host.ranks is not None:
-            self._host.ranks.give_way()
+            self._host.ranks.yield_turn()
 
     @contextmanager
     def _coalescing_manager(
@@ -601,10 +601,10 @@ class Distributed(DistributedNames):
     def _message(self, group: ProcessGroup, name: str, tensor: Tensor) -> Call:
         own = self._checked(group, name, tensor)
         more = {"shape": tuple(own.shape), "dtype": str(own.dtype)}
-        return Call("message", more=more, own=(own,), ways=_message, end=name.removeprefix("i"))
+        return Call("message", more=more, own=(own,), routes=_message, end=name.removeprefix("i"))
 
     def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
-        """Return the group of a call; None, with a warning, for who is no member, as in torch."""
+        """Return the group of a call; None, with a warning, if the caller is not a member, as in torch."""
         found = None if group == NON_GROUP_MEMBER else self._groups.find(group)
         if self._groups.speaks_for_all and found is not None and found.size() > 1:
             raise StateError(

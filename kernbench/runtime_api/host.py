@@ -43,7 +43,7 @@ class Rank:
     def __init__(self, index: int, program: Callable[[], object]) -> None:
         self.index = index
         self.error: BaseException | None = None
-        self.doom: Exception | None = None
+        self.fatal: Exception | None = None
         self.is_stopped = False
         self.what: object = None
         self.since_ps = 0
@@ -60,7 +60,7 @@ class Rank:
         except GreenletExit as exit_:
             if not self.is_stopped:
                 self.error = exit_
-        except Exception as error:  # noqa: BLE001  every error of a rank is told by whoever joins it
+        except Exception as error:  # noqa: BLE001  `join` raises the errors of all ranks
             self.error = error
 
     @property
@@ -69,26 +69,26 @@ class Rank:
         return bool(self.greenlet.dead)
 
     def block(self, what: object, now_ps: int) -> None:
-        """Give way until somebody switches back."""
+        """Yield until it is resumed."""
         if self.is_stopped:
             raise GreenletExit
         self.what, self.since_ps = what, now_ps
         self.greenlet.parent.switch()
         self.what = None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Run until it blocks or ends."""
         self.greenlet.parent = getcurrent()
         self.greenlet.switch()
 
     def stop(self) -> None:
-        """End it where it stands: by `doom`, by the error of what it waits in, or silently."""
+        """End it where it waits: by `fatal`, by the error of what it waits for, or silently."""
         self.is_stopped = True
         if not self.has_ended:
-            told: Exception | None = self.doom or getattr(self.what, "error", None)
+            error: Exception | None = self.fatal or getattr(self.what, "error", None)
             self.greenlet.parent = getcurrent()
-            self.greenlet.throw(told or GreenletExit())
-            self.error = self.error or told
+            self.greenlet.throw(error or GreenletExit())
+            self.error = self.error or error
 
     @property
     def place(self) -> str:
@@ -126,7 +126,7 @@ class Ranks:
         return self._by_greenlet.get(getcurrent())
 
     def wait(self, event: simpy.Event, what: object) -> None:
-        """Let others go on until `event` has happened."""
+        """Run other ranks until `event` has happened."""
         if event.processed:
             return
         rank = self.current
@@ -136,8 +136,8 @@ class Ranks:
         self._when(event, rank)
         rank.block(what, self._engine.env._now)
 
-    def give_way(self) -> None:
-        """Let the other ranks that can continue do so before the calling one, at the same simulated time."""
+    def yield_turn(self) -> None:
+        """Resume the other ready ranks before the calling one, at the same simulated time."""
         rank = self.current
         if rank is not None:
             self._yielded.append(rank)
@@ -152,7 +152,7 @@ class Ranks:
         return [i for i in indices if self.ranks[i].has_ended]
 
     def stop(self, first: int = 0) -> None:
-        """End every rank where it stands, beginning with `first`."""
+        """End every rank where it waits, beginning with `first`."""
         interrupt: KeyboardInterrupt | None = None
         for rank in self.ranks[first:] + self.ranks[:first]:
             try:
@@ -187,30 +187,30 @@ class Ranks:
             raise
 
     def _turn(self) -> None:
-        """Let the first rank of those that can go on do so; a failure ends all."""
+        """Resume the first of the ready ranks; a failure ends all."""
         rank = min(self._ready, key=lambda rank: rank.index)
         self._ready.remove(rank)
-        rank.go_on()
+        rank.resume()
         if rank.error is not None:
             self.errors[rank.index] = rank.error
         if rank.error is not None or all(other.has_ended for other in self.ranks):
             self.stop()
 
     def _advance(self, event: simpy.Event | None, what: object) -> None:
-        """Run the clock until some rank can go on; an error of the simulated machine is one of every rank."""
+        """Run the clock until some rank is ready; an error of the simulated machine is raised in every rank."""
         self._wake = simpy.Event(self._engine.env)
         try:
             if not self._engine.advance(self._wake):
-                self._nothing_left(what)
+                self._deadlock(what)
         except KernbenchError as error:
             for rank in self.ranks:
-                rank.doom = _twin(error)
+                rank.fatal = _same_error(error)
             # A rank drives the SIP of its number, and what fails on a PE says first on which.
             self.stop(first=next((i for i in range(len(self.ranks)) if str(error).startswith(f"sip{i}.")), 0))
             if event is not None:
                 raise
 
-    def _nothing_left(self, what: object) -> None:
+    def _deadlock(self, what: object) -> None:
         waiting = [rank.describe() for rank in self.ranks if not rank.has_ended]
         if what is not None:
             waiting.append(f"the host, for {what}")
@@ -220,7 +220,7 @@ class Ranks:
         raise DeadlockError(f"deadlock at {self._engine.now_ns:,.2f} ns; waiting:{lines}")
 
     def _when(self, event: simpy.Event, rank: Rank | None) -> None:
-        """Let `rank`, or whoever runs the ranks, go on when `event` has happened."""
+        """Make `rank` ready when `event` has happened; None: the main program."""
         assert event.callbacks is not None
 
         def happened(_: Any) -> None:
@@ -232,7 +232,7 @@ class Ranks:
         event.callbacks.append(happened)
 
 
-def _twin(error: Exception) -> Exception:
+def _same_error(error: Exception) -> Exception:
     """Return the same error for one more rank to raise, caused by the first."""
     twin = copy(error)
     twin.__cause__ = error
@@ -372,7 +372,7 @@ class Event:
     current_stream : callable
         Returns the stream that `record` uses when it is given none.
     enable_timing : bool
-        Whether the event tells the time.
+        Whether the event records the time.
     """
 
     def __init__(self, current_stream: Callable[[], Stream], enable_timing: bool = False) -> None:
@@ -402,10 +402,10 @@ class Event:
         Raises
         ------
         RuntimeError
-            If one of them does not tell the time, or has not been reached.
+            If one of them does not record the time, or has not been reached.
         """
         if not (self._timing and end_event._timing):
-            raise RuntimeError("both events need enable_timing=True before elapsed_time can tell anything")
+            raise RuntimeError("both events need enable_timing=True before calculating elapsed time")
         if self._done is None or end_event._done is None:
             raise RuntimeError("both events must be recorded before calculating elapsed time")
         if not (self.query() and end_event.query()):
@@ -503,14 +503,14 @@ class Host:
         return Device("ahbm", index)
 
     def place(self, device: DeviceLike) -> Device:
-        """Return `device` as `device` does, for a new tensor; with KERNBENCH_DEBUG=1 warn if nobody chose it."""
+        """Return `device` as `device` does, for a new tensor; with KERNBENCH_DEBUG=1 warn if the program chose none."""
         rank = self._rank()
         found = Device(device)
         unchosen = found.type != "cpu" and found.index is None and not rank.chosen and self.n_devices > 1
         if unchosen and os.environ.get("KERNBENCH_DEBUG") == "1":
             rank.chosen = True  # said once
             warnings.warn(
-                f"a tensor goes to ahbm:{rank.device} because nobody chose a device; call torch.ahbm.set_device(...) "
+                f"a tensor goes to ahbm:{rank.device} because no device was chosen; call torch.ahbm.set_device(...) "
                 'first, or name one: device="ahbm:0"',
                 stacklevel=5,
             )
@@ -526,7 +526,7 @@ class Host:
         return index
 
     def stream(self, sip: int, name: str = "") -> Stream:
-        """Return the stream of a device; by `name`, one that runs beside it."""
+        """Return the stream of a device; by `name`, another one that runs concurrently."""
         found = self._streams.get((sip, name))
         if found is None:
             found = self._streams[sip, name] = Stream(self.engine, Device("ahbm", sip))
@@ -555,16 +555,16 @@ class Host:
 
     def start_ranks(self, programs: Sequence[Callable[[], object]]) -> Ranks:
         """Return ranks that run `programs` whenever the host waits."""
-        for tell in self.at_ranks_start:
-            tell(len(programs))
+        for notify in self.at_ranks_start:
+            notify(len(programs))
         self.ranks = Ranks(self.engine, programs, self._ranks_ended)
         return self.ranks
 
     def _ranks_ended(self) -> None:
         if self.ranks is not None and self.ranks.errors:
             self.unwaited.clear()  # who would have waited has been ended
-        for tell in self.at_ranks_end:
-            tell()
+        for notify in self.at_ranks_end:
+            notify()
 
     def _rank(self) -> _Rank:
         me = getcurrent()
@@ -673,7 +673,7 @@ class Host:
             handle.release()
 
     def check_open(self) -> None:
-        """Refuse to go on after the end of the session."""
+        """Raise after the end of the session."""
         if not self.is_open:
             raise RuntimeError("the session is closed: its with-block has ended; open a new one with kb.session()")
 

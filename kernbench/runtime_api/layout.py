@@ -205,7 +205,7 @@ def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of a region that lies in one shard."""
+    """The part of a region in one shard."""
 
     box: Box
     first: int
@@ -237,7 +237,7 @@ def whole(layout: Layout) -> Region:
 
 
 def elements(layout: Layout, start: int, stop: int) -> Region | None:
-    """Return elements in row-major order; None if its parts do not lie in that order."""
+    """Return elements in row-major order; None if its parts are not in that order."""
     flat = layout.flat()
     return None if flat is None else _region(flat, (slice(start, stop),))
 
@@ -259,7 +259,7 @@ def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
 
 
 def stacked(layout: Layout, n: int) -> Layout:
-    """Return where `n` arrays lie one behind the other in every shard of a layout."""
+    """Return the layout of `n` arrays that follow each other in every shard."""
     parts = (replace(s, offset=s.offset * n, nbytes=s.nbytes * n, index=(slice(0, n), *s.index)) for s in layout.shards)
     return Layout((n, *layout.shape), layout.dtype, parts)
 

@@ -137,7 +137,7 @@ class DeviceMemory:
         return self._hold(name, sip, shape, dtype, specs, dp)
 
     def place_like(self, name: str, sip: int, layout: Layout) -> TensorHandle:
-        """Return memory of its own for a tensor whose parts lie on the same PEs as those of `layout`."""
+        """Return new memory for a tensor with the layout `layout`."""
         return self._hold(name, sip, layout.shape, layout.dtype, layout.shards, layout.dp)
 
     def _hold(

@@ -87,7 +87,7 @@ class Multiprocessing:
         """Run `fn(rank, *args)` on `nprocs` ranks; the current device of rank i is SIP i.
 
         A rank gives way only where it waits: in a host read, `synchronize`, `Work.wait`, a collective that is not
-        asynchronous. The clock runs when none can go on.
+        asynchronous. The clock runs when all ranks wait.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class Multiprocessing:
         return None
 
     def finish(self) -> None:
-        """Join ranks that nobody has joined, as the end of a program does."""
+        """Join ranks that the program has not joined."""
         if self._last is not None and not self._last.is_joined:
             self._last.join()
 
@@ -145,7 +145,7 @@ class Multiprocessing:
 
 
 def _failure(errors: Mapping[int, BaseException]) -> ProcessException:
-    """Return what tells of `errors`, the first failure first."""
+    """Return the exception that holds `errors`, the first failure first."""
     index, cause = next(iter(errors.items()))
     pid = os.getpid()
     failure: ProcessException
@@ -159,6 +159,6 @@ def _failure(errors: Mapping[int, BaseException]) -> ProcessException:
             f"\n\n-- Process {index} terminated with the following error:\n{text}", index, pid
         )
     failure.errors = dict(errors)
-    # A deadlock is no rank's own error: a cause would only print the list of waiters once more.
+    # A deadlock is not an error of one rank: a cause would only print the list of waiters once more.
     failure.__cause__ = None if isinstance(cause, DeadlockError) else cause
     return failure

@@ -1,7 +1,7 @@
 """Operators on device tensors: each is a launch of a shipped kernel, so that it costs simulated time.
 
-The result of an element-wise operator lies as the first operand of its shape does; every other result is cut by rows
-over as many PEs as the operands are on. Its PEs read the operands from wherever these are on the same SIP.
+The result of an element-wise operator has the layout of the first operand of its shape; every other result is cut by
+rows over as many PEs as the operands are on. Its PEs read the operands from wherever these are on the same SIP.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class GroupMember:
 class ProcessGroup:
     """Ranks that do collectives together; all of them hold the same object.
 
-    Collectives of a group run in order on a stream of their own, beside whatever else a device does.
+    Collectives of a group run in order on a separate stream, concurrently with the other work of a device.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class ProcessGroup:
     algorithms : mapping
         Collective to the algorithm that this group uses for it; others are chosen.
     transport : Transport
-        What its calls come to on the machine.
+        Runs its calls on the machine.
 
     Attributes
     ----------
@@ -78,11 +78,11 @@ class ProcessGroup:
         return len(self.ranks)
 
     def rank(self) -> int:
-        """Return the calling rank's number in the group; -1 if it is no member."""
+        """Return the calling rank's number in the group; -1 if it is not a member."""
         return self.index(self._host.rank_index)
 
     def index(self, rank: int) -> int:
-        """Return a global rank's number in the group; -1 if it is no member."""
+        """Return a global rank's number in the group; -1 if it is not a member."""
         return self.ranks.index(rank) if rank in self.ranks else -1
 
     @property
@@ -130,7 +130,7 @@ class ProcessGroup:
         self._packers.clear()
 
     def restart(self) -> None:
-        """Forget whatever ranks have done in it: those of the next spawn begin anew."""
+        """Forget whatever ranks have done in it: those of the next spawn start afresh."""
         self.cancel()
         self.left.clear()
         self._packers = [Packer() for _ in self.ranks]
@@ -148,7 +148,7 @@ class _Scope:
     """The groups of one spawn, or of the program outside of any."""
 
     def __init__(self) -> None:
-        self.entering: ProcessGroup | None = None  # the world that not all have come to
+        self.entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
         self.world: dict[int, ProcessGroup] = {}  # the one that each is in
         self.made: list[ProcessGroup] = []
         self.is_inherited = False  # by the ranks of every spawn
@@ -166,7 +166,7 @@ class Groups:
 
     @property
     def speaks_for_all(self) -> bool:
-        """Whether the caller is no rank itself, and sets up the world that ranks will inherit."""
+        """Whether the caller is the main program, which sets up the world that ranks will inherit."""
         return self._host.rank is None and self._outside.is_inherited
 
     @property
@@ -183,7 +183,7 @@ class Groups:
             )
         found = scope.world[me] if group is None else group
         if not isinstance(found, ProcessGroup):
-            raise TypeError(f"group = {quote(group)} is no process group that rank {me} is in")
+            raise TypeError(f"group = {quote(group)} is not a process group of rank {me}")
         if me in found.left or (found is not scope.world[me] and found not in scope.world[me].children):
             raise ValueError(f"{found!r} has been destroyed")
         return found

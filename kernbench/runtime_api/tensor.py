@@ -126,7 +126,7 @@ class Tensor(ABC):
 
     @property
     def data(self) -> Tensor:
-        """The same elements as a tensor of its own."""
+        """The same elements as another tensor."""
         return self._restrided(self.shape, self._stride)
 
     def view(self, *shape: int | Sequence[int]) -> Tensor:
@@ -259,7 +259,7 @@ class Tensor(ABC):
 
     @abstractmethod
     def clone(self) -> Tensor:
-        """Return a copy that lies in the same way on the same device."""
+        """Return a copy with the same layout on the same device."""
 
     @abstractmethod
     def copy_(self, src: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class Pairs:
 
 
 def no_args(*, n_elem: int, world_size: int) -> tuple[()]:
-    """Return nothing: all that the kernel gets stands in its buffers."""
+    """Return nothing: all arguments of the kernel are in its buffers."""
     return ()
 
 
@@ -105,7 +105,7 @@ def checked_runs(part: Region, other: Region) -> list[Run]:
     found = runs(part, other)
     if len(found) > MOST_RUNS:
         raise PlacementError(
-            f"a part of shape {part.shape} of one tensor lies in {len(found):,} runs of bytes of another, more than "
+            f"a part of shape {part.shape} of one tensor takes {len(found):,} runs of bytes of another, more than "
             f"{MOST_RUNS}; give both the same DPPolicy, or cut them along dim 0 (row_wise)"
         )
     return found
@@ -148,7 +148,7 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
     """Return the error of two tensors whose elements cannot be matched."""
     return PlacementError(
         f"{of.name} {tuple(of.shape)} and {to.name} {tuple(to.shape)}: their shapes differ, and the parts of one do "
-        "not lie in row-major order; use the shapes in which they were placed, or the DPPolicy row_wise"
+        "not follow in row-major order; use the shapes in which they were placed, or the DPPolicy row_wise"
     )
 
 
@@ -168,7 +168,7 @@ Shard = tuple[tuple[Pointer, ...], int]
 
 
 class Transport:
-    """What a group's collectives come to on the machine."""
+    """Maps a group's collectives to launches on the machine."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -178,7 +178,7 @@ class Transport:
         found, config = {}, self._config
         for collective, name in algorithms.items():
             if collective not in COLLECTIVES:
-                raise ConfigError(f"pg_options: {collective!r} is no collective; {hint(collective, COLLECTIVES)}")
+                raise ConfigError(f"pg_options: {collective!r} is not a collective; {hint(collective, COLLECTIVES)}")
             if collective == "all_to_all":
                 raise ConfigError("pg_options: all_to_all goes straight from rank to rank here; leave it out")
             found[collective] = own = resolve_algorithm_config(name, config)
@@ -191,7 +191,7 @@ class Transport:
         call = calls[0]
         if not call.runs:
             return []
-        if call.ways is not None:
+        if call.routes is not None:
             return self.exchange(group, range(group.size()), calls, group.name)
         tensors = [t for each in calls for t in each.tensors.values()]
         if tensors and not any(t.shards for t in tensors):
@@ -208,15 +208,15 @@ class Transport:
             options["op"] = call.op.value
         if call.root is not None:
             options["root"] = call.root
-        return self._lanes(group, self._plan(group, call, shards), shards, options)
+        return self._on_shards(group, self._plan(group, call, shards), shards, options)
 
     def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call], key: str) -> list[Start]:
         """Return what starts messages between members of a group, as their calls say, on each device.
 
         `key` names the queues: of two exchanges with one key, a device does one after the other.
         """
-        assert calls[0].ways is not None, "an exchange says what moves"
-        routes = calls[0].ways(calls)
+        assert calls[0].routes is not None, "an exchange says what moves"
+        routes = calls[0].routes(calls)
         pairs = frozenset((r.source, r.target) for r in routes if r.source != r.target)
         todo = tasks(routes, len(members))
         if not todo[0]:
@@ -246,7 +246,7 @@ class Transport:
     def _config(self) -> CclConfig:
         return load_ccl_config(machine=self._host.config)
 
-    def _lanes(
+    def _on_shards(
         self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
         options: Mapping[str, Any],
     ) -> list[Start]:  # fmt: skip
@@ -300,7 +300,7 @@ def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What moves between a packed tensor and the parts, for tensors that lie in one way."""
+    """The runs between a packed tensor and the parts, for tensors of one layout."""
 
     layout: Layout
     runs: tuple[list[Run], ...]

@@ -67,7 +67,7 @@ class Device:
 def _parsed(text: str, index: int | None) -> tuple[str, int | None]:
     match = re.fullmatch(rf"({'|'.join(TYPES)})(?::(\d+))?", text)
     if match is None or (match[2] and index is not None):
-        raise RuntimeError(f"device = {quote(text)} is no device; expected one of: ahbm, ahbm:<index>, cpu")
+        raise RuntimeError(f"device = {quote(text)} is not a device; expected one of: ahbm, ahbm:<index>, cpu")
     return match[1], int(match[2]) if match[2] else index
 
 

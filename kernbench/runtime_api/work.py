@@ -55,7 +55,7 @@ class ReduceOp(Enum):
             return cls(str(op).lower())
         except ValueError:
             known = [each.value for each in cls]
-            raise ValueError(f"op = {quote(op)} is no reduction; {hint(str(op).lower(), known)}") from None
+            raise ValueError(f"op = {quote(op)} is not a reduction; {hint(str(op).lower(), known)}") from None
 
 
 Start = Callable[[], simpy.Event]
@@ -73,7 +73,7 @@ class Call:
     own: tuple[Any, ...] = ()
     before: Sequence[Start] = ()
     after: Sequence[Start] = ()
-    ways: Callable[[list[Call]], list[Route]] | None = None
+    routes: Callable[[list[Call]], list[Route]] | None = None
     runs: bool = True
     end: str = ""
 
@@ -84,8 +84,8 @@ class Call:
         return self.name, self.op, self.root, tensors, list(self.more.items())
 
     @property
-    def said(self) -> str:
-        """What the rank said that it wants."""
+    def label(self) -> str:
+        """The name of the call in messages."""
         return self.end or self.name
 
     @property
@@ -93,13 +93,13 @@ class Call:
         """Which PEs hold the tensors, whatever the device."""
         return [t.layout.placement for t in self.tensors.values()]
 
-    def told(self, ranks: Sequence[int]) -> str:
-        """Return the call in words, in a group of these global ranks."""
+    def description(self, ranks: Sequence[int]) -> str:
+        """Return the call as text, in a group of these global ranks."""
         given = [f"{name} {tuple(t.shape)} {t.dtype} on {len(t.pes)} PEs" for name, t in self.tensors.items()]
         given += [f"op={self.op}"] if self.op else []
         given += [f"root={ranks[self.root]}"] if self.root is not None else []
         given += [f"{name}={value}" for name, value in self.more.items()]
-        return f"{self.said}({', '.join(given)})"
+        return f"{self.label}({', '.join(given)})"
 
 
 class Work:
@@ -139,7 +139,7 @@ class Work:
         return self.error
 
     def fail(self, error: Exception) -> None:
-        """Let whoever waits be told of `error`."""
+        """Make `wait` raise `error`."""
         self.error = copy(error)
         self.error.__cause__ = error
 
@@ -222,7 +222,7 @@ class Meeting:
         return work
 
     def cancel(self) -> None:
-        """Let the streams go on without a collective that not all have called."""
+        """Release the streams from a collective that some members have not called."""
         self._is_cancelled = True
         waiting = [work.event for m, work in self._works.items() if not self.calls[m].runs]
         for event in (*self._ready.values(), *waiting):
@@ -259,28 +259,30 @@ class Meeting:
 
     def _check(self, member: int) -> None:
         first, call = next(iter(self.calls.values())), self.calls[member]
-        alike = call.signature == first.signature
-        if alike and call.places == first.places:
+        agrees = call.signature == first.signature
+        if agrees and call.places == first.places:
             return
-        lines = [f"\n  rank {self.members[m]}: {call.told(self.members)}" for m, call in sorted(self.calls.items())]
+        lines = [
+            f"\n  rank {self.members[m]}: {call.description(self.members)}" for m, call in sorted(self.calls.items())
+        ]
         late = [str(rank) for m, rank in enumerate(self.members) if m not in self.calls]
         lines += [f"\n  not called yet by rank {', '.join(late)}"] if late else []
         lines += (
-            ["\n  the tensors are cut in other ways: place them with the same DPPolicy on every rank"] if alike else []
+            ["\n  the tensors are cut in other ways: place them with the same DPPolicy on every rank"] if agrees else []
         )
         error = CollectiveMismatchError(f"ranks disagree about {self.title}:{''.join(lines)}")
         self._fail(member, error)
         raise error
 
     def _fail(self, member: int, error: Exception) -> None:
-        """Let the other members that have come be told of what the last one is told."""
+        """Fail the calls of the other members with the error of the last one."""
         for other, work in self._works.items():
             if other != member:
                 work.fail(error)
         self.cancel()
 
     def _describe(self, member: int) -> str:
-        text = f"{self.calls[member].said}, {self.title}"
+        text = f"{self.calls[member].label}, {self.title}"
         late = [rank for m, rank in enumerate(self.members) if m not in self.calls]
         if late and self._host.ranks is not None:
             over = self._host.ranks.over(late)
@@ -325,7 +327,7 @@ class P2POp:
 class _Post:
     """One side of a message that waits for the other.
 
-    `source` is None for a receive from anybody. What has no meeting yet gets one when the source is known.
+    `source` is None for a receive from any rank. What has no meeting yet gets one when the source is known.
     """
 
     is_send: bool
@@ -338,7 +340,7 @@ class _Post:
 
 
 class Received(Work):
-    """A receive from anybody: `source` is known once a send has been found for it."""
+    """A receive from any rank: `source` is known once a send has been found for it."""
 
     def __init__(self, host: Host, what: str) -> None:
         super().__init__(host, lambda: what)
@@ -358,7 +360,7 @@ class Received(Work):
 class Mailbox:
     """Sends and receives of a group: they belong together by source, target and tag, first to first.
 
-    Each source, target and tag has a stream of its own on both devices, so that no message waits for another that it
+    Each source, target and tag has a separate stream on both devices, so that no message waits for another that it
     does not follow. Streams take queues that no other has messages in.
     """
 
@@ -395,7 +397,7 @@ class Mailbox:
             meeting = self._meeting(source, me, tag)
             self._open.append(_Post(False, source, me, tag, call, None, meeting))
             return meeting.join(1, call), lambda: known
-        work = Received(self._host, f"recv from any rank of {self._group.title}, tag {tag}: nobody has sent")
+        work = Received(self._host, f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent")
         self._open.append(_Post(False, None, me, tag, call, work, None))
         return work, lambda: -1 if work.source is None else work.source
 

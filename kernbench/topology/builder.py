@@ -30,7 +30,7 @@ _PEER = ""
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
-    """A link before it has its rank: `side` is where `src` lies as seen from `dst`, "" for a local one."""
+    """A link before it has its rank: `side` is the direction of `src` as seen from `dst`, "" for a local one."""
 
     src: str
     dst: str
@@ -134,7 +134,7 @@ class Blocks:
         return None if edge is None else edge._replace(src=src, dst=dst)
 
     def _cube(self, cube: int) -> tuple[dict[str, int], _Links]:
-        """Return the cubes beside a cube, by side, and the links inside of it, by the node that they leave."""
+        """Return the neighbours of a cube, by side, and the links inside of it, by the node that they leave."""
         row, col = divmod(cube, self.w)
         beside = {
             side: (row + step_r) * self.w + col + step_c
@@ -201,7 +201,7 @@ class Blocks:
             wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
             if side in linked:
                 wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs, side))
-        # What hangs on a router has no wire of its own length: pos_mm chooses the router, and is for drawings.
+        # The link of a part to its router has no length: pos_mm chooses the router, and is for drawings.
         wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
         wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
         for number, at in enumerate(layout.pes):

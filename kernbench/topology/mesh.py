@@ -1,6 +1,6 @@
 """The layout of one cube: its router mesh, what hangs on which router, and the walks between routers.
 
-All cubes of a machine share one layout. Row 0 is north, column 0 west; router (r, c) stands at
+All cubes of a machine share one layout. Row 0 is north, column 0 west; router (r, c) is at
 ((c + 0.5), (r + 0.5)) x pitch.
 """
 

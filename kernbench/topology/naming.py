@@ -150,7 +150,7 @@ def parse(node_id: str) -> Place:
     found = _PATTERN.fullmatch(node_id)
     if found is None:
         raise ArgumentError(
-            f"{node_id!r} is no node id; ids read like {HOST}, {io_noc(0)}, {router(0, 5, 1, 4)}, "
+            f"{node_id!r} is not a node id; ids read like {HOST}, {io_noc(0)}, {router(0, 5, 1, 4)}, "
             f"{hbm(0, 5, 3)}, {pe_dma(0, 5, 3)}"
         )
     part = found.groupdict()

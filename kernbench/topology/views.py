@@ -100,7 +100,7 @@ _PITCH_X, _PITCH_Y = 5.8, 3.0
 
 
 def pe_view(graph: Graph) -> View:
-    """Return the PE view. All PEs are alike: it shows PE 0 of cube 0 of SIP 0."""
+    """Return the PE view. It shows PE 0 of cube 0 of SIP 0."""
     config, layout = graph.blocks.config, graph.layout
     cube, pe = config.cube, config.cube.pe
     gemm, math, tcm, ipcq, dma = pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_ipcq, pe.pe_dma
@@ -153,13 +153,13 @@ def pe_view(graph: Graph) -> View:
     return View("pe", "PE", width, height, "", tuple(boxes.values()), lines, (note,))
 
 
-# In pitches: sizes of what stands on the die, and how far the ports stand outside the outer routers.
+# In pitches: sizes of parts of the die, and the distance of the ports from the outer routers.
 _ROUTER, _PE_W, _PE_H, _SMALL, _PORT = 0.2, 0.6, 0.26, 0.36, 0.2
 _MARGIN = 0.5
 
 
 def cube_view(graph: Graph) -> View:
-    """Return the cube view. All cubes are alike: it shows cube 0 of SIP 0."""
+    """Return the cube view. It shows cube 0 of SIP 0."""
     config, layout = graph.blocks.config, graph.layout
     cube, pitch = config.cube, graph.layout.pitch_mm
     margin = _MARGIN * pitch
@@ -251,7 +251,7 @@ _IO_W = 3.2
 
 
 def sip_view(graph: Graph) -> View:
-    """Return the SIP view. All SIPs are alike: it shows SIP 0."""
+    """Return the SIP view. It shows SIP 0."""
     config, layout = graph.blocks.config, graph.layout
     w, h = graph.blocks.w, graph.blocks.h
     io, ucie = config.sip.io, config.cube.ucie
@@ -379,7 +379,7 @@ def _beside(a: Box, b: Box) -> bool:
 
 
 def _around(a: Box, b: Box) -> tuple[Point, ...]:
-    """Return a line from `a` to a later SIP `b`, clear of those between them: under its row or beside its column."""
+    """Return a line from `a` to a later SIP `b`, clear of those between them: under its row or next to its column."""
     (ax, ay), (bx, by) = a.centre, b.centre
     under, beside = b.y + b.h + _GAP / 4, a.x + a.w + _GAP / 4
     # Off the middle of a side, where the link to the next SIP ends.

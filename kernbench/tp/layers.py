@@ -29,7 +29,7 @@ Output = tuple["Tensor", "Tensor | None"]
 
 @dataclass(frozen=True, slots=True)
 class ModelParallelConfig:
-    """What layers are told alike.
+    """Settings that layers share.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class ColumnParallelLinear(_ParallelLinear):
     torch : RuntimeContext, optional
         The machine; by default that of `parallel_state`.
     dp : DPPolicy
-        Where the weight (inputs x outputs in memory) lies: column_wise over all PEs, or on one PE.
+        Placement of the weight (inputs x outputs in memory): column_wise over all PEs, or on one PE.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class RowParallelLinear(_ParallelLinear):
     torch : RuntimeContext, optional
         The machine.
     dp : DPPolicy
-        Where the weight lies.
+        Placement of the weight.
 
     Attributes
     ----------

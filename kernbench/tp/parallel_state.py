@@ -67,7 +67,7 @@ def check_order(order: str, sizes: Mapping[str, int]) -> list[str]:
         if name not in AXES:
             raise ArgumentError(f"order = {order!r}: {name!r} is unknown; known: {', '.join(AXES)}")
         if names.count(name) > 1:
-            raise ArgumentError(f"order = {order!r}: {name!r} stands there twice")
+            raise ArgumentError(f"order = {order!r}: {name!r} is a duplicate")
     for name, size in sizes.items():
         if size > 1 and name not in names:
             raise ArgumentError(f"order = {order!r}: {name!r} has size {size}, but is not in the order; add it")

@@ -80,7 +80,10 @@ def test_a_module_of_ones_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "my_star", mine)
     content = copy.deepcopy(CONTENT)
     content["algorithms"]["star"] = content["algorithms"]["tree_allreduce"] | {"module": "my_star"}
-    assert install.resolve_algorithm_config("star", content).kernel is my_kernel
+    mine.cost = "an attribute with another meaning"
+    star = install.resolve_algorithm_config("star", content)
+    assert star.kernel is my_kernel
+    assert star.cost is None
     assert install.resolve_algorithm_config(mine).name == "my_star"
     del mine.kernel_args
     with pytest.raises(ConfigError, match=r"algorithms.star.module = 'my_star': the module has no kernel_args"):
@@ -119,7 +122,7 @@ def test_an_all_reduce_of_a_few_lines(tmp_path, monkeypatch):
     assert all((v == 15).all() for v in x)
     assert install.load_ccl_config(content).algorithms["mine"] == ccl.algorithms["mine"]  # imported by now
     content["algorithms"]["mine"]["options"] = {"both_way": True}
-    with pytest.raises(ConfigError, match=r"is no option of my_stages.one_ring; did you mean both_ways"):
+    with pytest.raises(ConfigError, match=r"is not an option of my_stages.one_ring; did you mean both_ways"):
         install.load_ccl_config(content)
     content["algorithms"]["mine"] = ring | {"module": "my_stages.two_rings"}
     with pytest.raises(ConfigError, match=r"module = 'my_stages.two_rings' cannot be imported: .*two_rings"):

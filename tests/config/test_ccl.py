@@ -126,7 +126,7 @@ def test_what_is_named_in_python_has_to_be_there(tmp_path, monkeypatch):
     (tmp_path / "my_empty.py").write_text("def kernel(t_ptr, *, tl): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     holds = "it has to define kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
-    cannot = "mend it, or put it on the Python path"
+    cannot = "correct it, or put it on the Python path"
     for key, value, said in [
         ("module", "no_such.ring", f"cannot be imported: ModuleNotFoundError: No module named 'no_such'; {cannot}"),
         ("module", "my_broken", f"cannot be imported: SyntaxError: invalid syntax (<unknown>, line 1); {cannot}"),
@@ -155,7 +155,7 @@ def test_a_module_that_a_file_names_is_not_run(tmp_path, monkeypatch):
     config.read_ccl(with_entry(module="colleague.free", options={"anything": 2}))
     assert faults(with_entry(module="colleague.ring", mapper="colleague.ring:heads", options={"rows": 2})) == [
         "algorithms.mine.mapper = 'colleague.ring:heads': the module has no heads; it has to define a function heads",
-        "algorithms.mine.options.rows = 2 is no option of colleague.ring; did you mean row? known: row",
+        "algorithms.mine.options.rows = 2 is not an option of colleague.ring; did you mean row? known: row",
     ]
     assert not [name for name in sys.modules if name.startswith("colleague")]
     with pytest.raises(ConfigError, match=r"module 'colleague.ring' cannot be imported"):
@@ -172,11 +172,11 @@ def test_options_are_those_of_the_module():
     assert config.read_ccl(right).algorithms["mine"].options["grid_w"] == 3
     module, known = TORUS["module"], "op, row, chunk_bytes, both_ways, grid_w, grid_h"
     assert faults(with_entry(**TORUS, options={"both_way": True, "sip_w": 2, "root_cube": 1})) == [
-        f"algorithms.mine.options.both_way = True is no option of {module}; did you mean both_ways? known: {known}",
+        f"algorithms.mine.options.both_way = True is not an option of {module}; did you mean both_ways? known: {known}",
         "algorithms.mine.options.sip_w = 2 is the machine's to say; leave it out",
-        "algorithms.mine.options.root_cube = 1 is a key of the entry; write it beside options, not in it",
+        "algorithms.mine.options.root_cube = 1 is a key of the entry; write it next to options, not in it",
     ]
-    ring, known = "is no option of kernbench.ccl.algorithms.ring", "known: op, row, chunk_bytes, both_ways"
+    ring, known = "is not an option of kernbench.ccl.algorithms.ring", "known: op, row, chunk_bytes, both_ways"
     assert faults(with_entry(options={"grid_w": 3, "grid_h": 2})) == [
         f"algorithms.mine.options.grid_w = 3 {ring}; {known}",
         f"algorithms.mine.options.grid_h = 2 {ring}; {known}",

@@ -93,7 +93,7 @@ def test_what_is_no_mapping(write, text, said):
 )
 def test_what_is_no_yaml_is_located(write, text, place):
     (line,) = refused(write(text))
-    assert re.search(rf"topology\.yaml: {place}.* is no YAML: .*; mend the syntax there", line)
+    assert re.search(rf"topology\.yaml: {place}.* is not valid YAML: .*; correct the syntax there", line)
 
 
 def test_every_key_that_stands_twice_is_reported_with_the_other_faults(write):
@@ -104,10 +104,10 @@ def test_every_key_that_stands_twice_is_reported_with_the_other_faults(write):
     text += "sip: {}\n"
     lines = refused(write(text))
     at = [text.splitlines().index(line) + 1 for line in ("sip:", "    channels: 8", "sip: {}")]
-    assert lines[0] == f"topology.yaml: sip stands twice, in lines {at[0]} and {at[2]}; keep one"
+    assert lines[0] == f"topology.yaml: sip is a duplicate key, in lines {at[0]} and {at[2]}; keep one"
     assert lines[3:] == [
         "topology.yaml: cube.noc.pitch_mm = -3.0 must be > 0 [mm]",
-        f"topology.yaml: cube.hbm.channels stands twice, in lines {at[1]} and {at[1] + 1}; keep one",
+        f"topology.yaml: cube.hbm.channels is a duplicate key, in lines {at[1]} and {at[1] + 1}; keep one",
     ]
 
 
@@ -122,7 +122,7 @@ def test_numbers_with_an_exponent_are_numbers(write):
 
 
 def test_a_file_read_as_such_may_not_have_a_key_twice(write):
-    with pytest.raises(ConfigError, match=r"plan\.yaml: a\.b stands twice, in lines 2 and 3"):
+    with pytest.raises(ConfigError, match=r"plan\.yaml: a\.b is a duplicate key, in lines 2 and 3"):
         config.load_yaml(write("a:\n  b: 1\n  b: 2\n", "plan.yaml"))
     assert config.load_yaml(write("a: [1, 2.5, x]\n")) == {"a": [1, 2.5, "x"]}
 

@@ -53,22 +53,28 @@ def test_a_number_reads_back_as_it_is_written(number):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("base: default\ncube: &c {noc: *c}\n", "line 2, column 7 is no YAML: the group of this anchor holds an alias"),
-        ("base: &c [*c]\n", "line 1, column 7 is no YAML: the group of this anchor holds an alias of itself"),
-        ("base: 2024-13-45\n", "line 1, column 7 is no YAML: month must be in 1..12"),
-        ("base: !!int x\n", "line 1, column 7 is no YAML: invalid literal"),
-        (f"base: {'9' * 5000}\n", "line 1, column 7 is no YAML: Exceeds the limit"),
-        (f"base: {'[' * 3000}{']' * 3000}\n", "is no YAML: it is nested too deeply"),
-        ("base: \0\n", "is no YAML: unacceptable character #x0000"),
-        ("base: !!python/object:os.system x\n", "line 1, column 7 is no YAML: could not determine a constructor"),
-        ("? [a]\n: 1\n", "line 1, column 3 is no YAML: found unhashable key"),
+        (
+            "base: default\ncube: &c {noc: *c}\n",
+            "line 2, column 7 is not valid YAML: the group of this anchor holds an alias",
+        ),
+        ("base: &c [*c]\n", "line 1, column 7 is not valid YAML: the group of this anchor holds an alias of itself"),
+        ("base: 2024-13-45\n", "line 1, column 7 is not valid YAML: month must be in 1..12"),
+        ("base: !!int x\n", "line 1, column 7 is not valid YAML: invalid literal"),
+        (f"base: {'9' * 5000}\n", "line 1, column 7 is not valid YAML: Exceeds the limit"),
+        (f"base: {'[' * 3000}{']' * 3000}\n", "is not valid YAML: it is nested too deeply"),
+        ("base: \0\n", "is not valid YAML: unacceptable character #x0000"),
+        (
+            "base: !!python/object:os.system x\n",
+            "line 1, column 7 is not valid YAML: could not determine a constructor",
+        ),
+        ("? [a]\n: 1\n", "line 1, column 3 is not valid YAML: found unhashable key"),
     ],
     ids=range(9),
 )
 def test_text_that_holds_no_content(refused, text, said):
     (line,) = refused(text)
     assert f"topology.yaml: {said}" in line
-    assert line.endswith("; mend the syntax there")
+    assert line.endswith("; correct the syntax there")
 
 
 def test_a_merged_key_may_be_given_another_value(tmp_path):
@@ -82,7 +88,7 @@ def test_a_merged_key_may_be_given_another_value(tmp_path):
 
 def test_a_key_twice_in_one_line(refused):
     assert refused("base: small\nsip: {cube_mesh: {w: 1, w: 2}}\n") == [
-        "topology.yaml: sip.cube_mesh.w stands twice, in line 2; keep one"
+        "topology.yaml: sip.cube_mesh.w is a duplicate key, in line 2; keep one"
     ]
 
 
@@ -130,7 +136,7 @@ def said_of(overrides) -> list[str]:
 
 @pytest.mark.parametrize("path", ["cube..hbm", ".cube", "cube.", 3, ""])
 def test_what_is_no_path(path):
-    assert said_of({path: 1}) == [f"override: {path!r} is no path; join names by dots, as in sip.cube_mesh.w"]
+    assert said_of({path: 1}) == [f"override: {path!r} is not a path; join names by dots, as in sip.cube_mesh.w"]
 
 
 def test_one_path_has_one_value():
@@ -153,12 +159,12 @@ def test_what_is_no_text(text):
 
 def test_a_value_that_looks_like_a_date_and_is_none():
     (line,) = said_of(["cube.hbm.gather=2024-13-45"])
-    assert line.endswith("has a value that is no YAML: month must be in 1..12; mend it, or put it in quotes")
+    assert line.endswith("has a value that is not valid YAML: month must be in 1..12; correct it, or put it in quotes")
 
 
 def test_a_key_twice_in_the_value_of_an_override():
     assert said_of(["sip.cube_mesh={w: 1, w: 2, h: 1}"]) == [
-        "override: 'sip.cube_mesh={w: 1, w: 2, h: 1}': w stands twice, in line 1; keep one"
+        "override: 'sip.cube_mesh={w: 1, w: 2, h: 1}': w is a duplicate key, in line 1; keep one"
     ]
 
 

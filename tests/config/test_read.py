@@ -168,7 +168,7 @@ def test_an_unknown_base_lists_the_presets(base):
     hint = "did you mean small? " if base == "smal" else ""
     if base != ["small"]:
         assert line == (
-            f"base = {base!r} is no preset; {hint}known: default, hbm3_conservative, large, six_sip_torus, small"
+            f"base = {base!r} is not a preset; {hint}known: default, hbm3_conservative, large, six_sip_torus, small"
         )
 
 
@@ -207,7 +207,7 @@ def test_values_of_text_are_yaml():
         (["cube.hbm.bw_gbs.x=2"], "override: cube.hbm.bw_gbs.x is unknown; cube.hbm.bw_gbs is a value"),
         (["=2"], "override: '=2' must be path=value, as in sip.cube_mesh.w=2"),
         (["sip.cube_mesh.w"], "override: 'sip.cube_mesh.w' must be path=value, as in sip.cube_mesh.w=2"),
-        (["sip.cube_mesh.w=[1"], "override: 'sip.cube_mesh.w=[1' has a value that is no YAML"),
+        (["sip.cube_mesh.w=[1"], "override: 'sip.cube_mesh.w=[1' has a value that is not valid YAML"),
         (["cube.hbm.bw_gbs=-256"], "override: cube.hbm.bw_gbs = -256.0 must be > 0 [GB/s]"),
         (["cube.hbm.bw_gbs=128"], "override: cube.hbm.bw_gbs = 128 must be >= 256 [GB/s]"),
     ],

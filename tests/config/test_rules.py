@@ -50,7 +50,7 @@ BOUNDS = {
     "a square count": (
         {SIPS: {"count": 4, "topology": "torus_2d"}},
         {SIPS: {"count": 5, "topology": "torus_2d"}},
-        "system.sips.count = 5 is no square: topology torus_2d then needs system.sips.w and h",
+        "system.sips.count = 5 is not a square number: topology torus_2d then needs system.sips.w and h",
     ),
     "w x h": (
         {SIPS: {"count": 6, "topology": "mesh_2d_no_wrap", "w": 3, "h": 2}},
@@ -85,7 +85,7 @@ BOUNDS = {
     "PEs on routers": (
         {"cube.pe_layout.pe_routers": [[2, 1]]},
         {"cube.pe_layout.pe_routers": [[2, 2]]},
-        "cube.pe_layout: PE 0 at router [2, 2] stands on a removed router; give cube.pe_layout.pe_routers",
+        "cube.pe_layout: PE 0 at router [2, 2] is on a removed router; give cube.pe_layout.pe_routers",
     ),
     "removed places": (
         {"cube.noc.removed": [[0, 5]], "cube.pe_layout.pe_routers": [[0, 0]]},

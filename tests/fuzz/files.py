@@ -33,7 +33,8 @@ TOKENS = [
 ]  # fmt: skip
 # What a fault of the text has in place of a key; a key that is unknown may be any text.
 PLACE = re.compile(
-    r"line \d+, column \d+|is empty|holds a|is not UTF-8|is larger than|nested too deeply|is no YAML|is unknown; "
+    r"line \d+, column \d+|is empty|holds a|is not UTF-8|is larger than|nested too deeply|is not valid YAML|"
+    r"is unknown; "
 )
 
 

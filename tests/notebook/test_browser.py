@@ -81,7 +81,7 @@ def test_machine_is_changed_broken_and_mended(page):
     page.type(".kb-system-sips-count", "6")
     page.until(lambda: "6 SIPs" in page.text(".kb-machine") and "6 SIPs" in page.text(".kb-drawing"), "a new drawing")
     page.choose(".kb-system-sips-topology", "torus_2d")
-    page.until(lambda: "system.sips" in page.text(".kb-wrong"), "a message: 6 is no square")
+    page.until(lambda: "system.sips" in page.text(".kb-wrong"), "a message: 6 is not a square number")
     page.shot("3-broken")
     assert not page.one("button.kb-run").is_enabled()
     page.type(".kb-system-sips-w", "3")

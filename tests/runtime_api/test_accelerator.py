@@ -62,7 +62,7 @@ def warned(program, sips=2):
     with warnings.catch_warnings(record=True) as caught, session(small(sips)) as torch:
         warnings.simplefilter("always")
         program(torch)
-    return [w for w in caught if "nobody chose a device" in str(w.message)]
+    return [w for w in caught if "no device was chosen" in str(w.message)]
 
 
 def test_debug_warns_of_a_device_that_nobody_chose(monkeypatch):

@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked():
     ("make", "error", "said"),
     [
         (lambda x: [], ValueError, "no tensors; give a list with one for each device"),
-        (lambda x: None, TypeError, "None is no sequence; give a list with one tensor for each device"),
+        (lambda x: None, TypeError, "None is not a sequence; give a list with one tensor for each device"),
         (lambda x: x, TypeError, "shape=(8,), dtype=torch.float16, device='ahbm:0', 1 shard on 1 PE of 1 cube) is no"),
         (lambda x: [x, None], TypeError, "tensor 1 is None; expected one on a device"),
         (lambda x: [[]], TypeError, "tensor 0 is []; expected one on a device"),

@@ -364,7 +364,7 @@ def test_an_algorithm_of_a_group_sums_what_it_says_and_the_result_tells():
 def test_unknown_algorithms_are_refused_at_the_start(torch):
     refused = {
         "did you mean ring_allreduce_tcm": {"all_reduce": "ring_allreduce_tmc"},
-        "'allreduce' is no collective; did you mean all_reduce": {"allreduce": "ring_allreduce_tcm"},
+        "'allreduce' is not a collective; did you mean all_reduce": {"allreduce": "ring_allreduce_tcm"},
         "all_reduce: algorithm 'tree_broadcast' does broadcast": {"all_reduce": "tree_broadcast"},
     }
     for text, options in refused.items():

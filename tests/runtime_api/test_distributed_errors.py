@@ -213,7 +213,7 @@ def test_a_receive_from_nobody_is_named():
     def program(torch, rank):
         torch.distributed.recv(torch.zeros(4, device="ahbm"))
 
-    assert "recv from any rank of group (0, 1), tag 0: nobody has sent" in str(failure(program))
+    assert "recv from any rank of group (0, 1), tag 0: no rank has sent" in str(failure(program))
 
 
 def test_after_each_failure_the_next_ranks_begin_anew(torch):
@@ -256,7 +256,7 @@ def test_tensors_are_checked(torch):
             dist.all_reduce(torch.zeros(4, device=1 - rank))
         with pytest.raises(ValueError, match=r"not contiguous; copy it"):
             dist.all_reduce(x.t())
-        with pytest.raises(ValueError, match=r"'mean' is no reduction.*known: sum, avg"):
+        with pytest.raises(ValueError, match=r"'mean' is not a reduction.*known: sum, avg"):
             dist.all_reduce(x, op="mean")
         with pytest.raises(ValueError, match=r"\(4, 6\) has 24 elements; expected 2 x 24"):
             dist.all_gather_into_tensor(x, x)

@@ -20,7 +20,7 @@ def test_device_refuses_what_is_none(text):
 
 
 def test_device_refuses_two_indices_and_other_types():
-    with pytest.raises(RuntimeError, match="is no device"):
+    with pytest.raises(RuntimeError, match="is not a device"):
         Device("ahbm:1", 1)
     with pytest.raises(RuntimeError, match="must be >= 0"):
         Device(-1)

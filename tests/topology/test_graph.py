@@ -106,7 +106,7 @@ def test_a_node_of_a_cube_is_made_when_it_is_asked_for():
         ("sip0.cube3.r2c2", "no node sip0.cube3.r2c2"),
         ("sip0.cube3.pe8.pe_dma", "nearest: .*pe_dma"),
         ("sip0.cube3.pe0.pe_math", "no node"),
-        ("cube3", "is no node id"),
+        ("cube3", "is not a node id"),
     ],
 )
 def test_an_unknown_node_is_named_with_the_nearest(graph, wrong, message):

@@ -81,7 +81,7 @@ FOUR_CORNERS = {"pe_per_corner": 2, "corners": ["NW", "SW", "NE", "SE"]}
             r"PE 2 at router \[0, 0\] collides with PE 0; give cube.pe_layout.pe_routers",
         ),
         ({**SMALL, "cube__pe_layout__pe_routers": [[0, 3]]}, r"PE 0 at router \[0, 3\] is outside the 2 x 3 mesh"),
-        ({"cube__noc__removed": [[0, 1]]}, r"PE 1 at router \[0, 1\] stands on a removed router; give .*pe_routers"),
+        ({"cube__noc__removed": [[0, 1]]}, r"PE 1 at router \[0, 1\] is on a removed router; give .*pe_routers"),
         (
             {"cube__noc__removed": [[1, 2], [2, 1], [2, 3], [3, 2]], **ONE_PE},
             r"the routers left are cut into parts; keep one that joins them",

@@ -40,7 +40,7 @@ def test_parse_gives_back_what_an_id_was_made_of(sip, cube, pe, row, conn, side,
     "wrong", ["", "hosts", "sip0", "sip0.cube0", "sip00.io.noc", "sip0.cube0.pe0.pe_gpu", "sip0.cube0.ucie_x.conn0"]
 )
 def test_what_is_no_id_is_refused_with_examples(wrong):
-    with pytest.raises(KernbenchError, match=r"is no node id; ids read like .*sip0\.cube5\.r1c4"):
+    with pytest.raises(KernbenchError, match=r"is not a node id; ids read like .*sip0\.cube5\.r1c4"):
         naming.parse(wrong)
 
 

@@ -40,7 +40,11 @@ def test_groups_of_an_axis_cut_the_world(sizes, order):
 
 @pytest.mark.parametrize(
     ("order", "message"),
-    [("tp-xx-dp", "'xx' is unknown; known: tp, cp"), ("tp-tp-dp", "twice"), ("tp-pp", "'dp' has size 2, but is not")],
+    [
+        ("tp-xx-dp", "'xx' is unknown; known: tp, cp"),
+        ("tp-tp-dp", "is a duplicate"),
+        ("tp-pp", "'dp' has size 2, but is not"),
+    ],
 )
 def test_an_order_that_does_not_fit_is_refused(order, message):
     with pytest.raises(KernbenchError, match=message):
