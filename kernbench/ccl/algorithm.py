@@ -230,7 +230,7 @@ def algorithm(
     """
     if isinstance(kernel, Collective):
         settings = {"cost": kernel.cost, **settings}
-        kernel, kernel_args = kernel.kernel, kernel.kernel_args
+        kernel_args, kernel = kernel.kernel_args, kernel.kernel
     known = [each.name for each in fields(Algorithm)]
     for setting in settings:
         if setting not in known:
