@@ -68,7 +68,7 @@ class Algorithm:
     options : mapping
         Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
     cost : Cost or None
-        What its closed form needs; None if there is none.
+        What its closed form needs, from `cost` of the module; None if it has none.
     """
 
     name: str

@@ -90,8 +90,10 @@ class Bound:
 
     @property
     def _all(self) -> dict[str, float]:
-        names = ("latency", "cut", "traffic", "arithmetic", "memory")
-        return {name: getattr(self, f"{name}_ns") for name in names}
+        return {
+            "latency": self.latency_ns, "cut": self.cut_ns, "traffic": self.traffic_ns,
+            "arithmetic": self.arithmetic_ns, "memory": self.memory_ns,
+        }  # fmt: skip
 
 
 class Region(NamedTuple):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.algorithms import Collective
+from kernbench.ccl.cost import Cost
 from kernbench.config import AUTO, CclConfig, find, read_ccl
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
@@ -95,6 +96,7 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
         )
     entry = ccl.algorithms[name]
     holder = _located(name, entry.module)
+    cost = getattr(holder, "cost", None)
     return Algorithm(
         name=name,
         kernel=_held(name, holder, "kernel"),
@@ -106,7 +108,7 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
         contribution=entry.contribution,
         credit_bytes=ccl.setting(name, "ipcq_credit_size_bytes"),
         options=entry.options,
-        cost=getattr(holder, "cost", None),
+        cost=cost if isinstance(cost, Cost) else None,
         **{key: ccl.setting(name, key) for key in _SETTINGS},
     )
 

@@ -6,7 +6,6 @@ Times are those of the device: from the first program's start to the last one's 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -24,7 +23,7 @@ from kernbench.registry import hint
 from kernbench.runtime_api.collective import run, simulator
 from kernbench.studies.best_product import Cells, html_table, read_list, text_table
 from kernbench.studies.ccl import CclStudy
-from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study
+from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.sensitivity import ranked, sensitivity
 from kernbench.topology.builder import Machine, resolve_topology
@@ -402,14 +401,17 @@ class CollectivesStudy(Study):
         }  # fmt: skip
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        counted = ", ".join(f"{name} for {n}" for name, n in Counter(row["algorithm"] for row in rows).most_common())
-        found = [Finding(f"Of {len(rows)} collectives, fastest is {counted}.", weight=2)] if rows else []
+        found = (
+            [Finding(f"Of {len(rows)} collectives, {fastest(row['algorithm'] for row in rows)}.", weight=2)]
+            if rows
+            else []
+        )
         bounded = [row for row in rows if row["bound_ns"]]
         if bounded:
             far = max(bounded, key=lambda row: row["simulated_ns"] / row["bound_ns"])
             ratio = far["simulated_ns"] / far["bound_ns"]
             found.append(
-                Finding(f"Farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}.", weight=1)
+                Finding(f"The farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}.", weight=1)
             )
         return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -31,7 +31,7 @@ from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies.layers import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, obstacle, run, spans, work
-from kernbench.studies.study import LABELS, Finding, Parameter, Study
+from kernbench.studies.study import LABELS, Finding, Parameter, Study, fastest
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
@@ -470,11 +470,10 @@ class ProductsStudy(Study):
         timed = [row for row in rows if "simulated_ns" in row]
         if not timed:
             return []
-        counted = Counter(row["placement"] for row in timed).most_common()
-        said = ", ".join(f"{placement} for {n}" for placement, n in counted)
+        said = fastest(row["placement"] for row in timed)
         low, high = (edge(timed, key=lambda row: row["utilization"]) for edge in (min, max))
         return [
-            Finding(f"Of {len(timed)} products, fastest is {said}.", weight=2),
+            Finding(f"Of {len(timed)} products, {said}.", weight=2),
             Finding(
                 f"The matrix rate of the SIP is used between {low['utilization']:.2%} ({low['name']}, limited by "
                 f"{low['limited_by']}) and {high['utilization']:.2%} ({high['name']}).",

@@ -182,7 +182,7 @@ def algorithms(path: str | Path) -> list[Algorithm]:
     """Return the algorithms that a Python file defines, each in a variable or in a list."""
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"own = {str(path)!r} is no file; give the path of a Python file with algorithms")
+        raise ConfigError(f"own = {str(path)!r} is not a file; give the path of a Python file with algorithms")
     left = [value for name, value in runpy.run_path(str(file)).items() if not name.startswith("_")]
     each = [item for value in left for item in (value if isinstance(value, list | tuple) else [value])]
     found = {id(item): item for item in each if isinstance(item, Algorithm)}

@@ -9,7 +9,7 @@ from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding, size_name
+from kernbench.studies.study import Finding, fastest, groups, size_name
 from kernbench.sweeps.keys import Row
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
@@ -65,10 +65,10 @@ COLUMNS = {
     "cube_x": Column("column of the root cube in the mesh of cubes"),
     "cube_y": Column("row of the root cube"),
 }
-_BOUND = "1 (dashed) is the least that any algorithm between the same PEs can take."
+_BOUND = "Dashed: the lower bound for any algorithm between the same PEs."
 _FEW = (
-    f"{_BOUND} One PE of each SIP. Ring, user-defined algorithms, and of the others those that together come closest "
-    f"to the fastest, {MOST_LINES} in all."
+    f"{_BOUND} One PE of each SIP. Shown are ring, user-defined algorithms, and the combination of others that is "
+    f"closest to the fastest, {MOST_LINES} lines at most."
 )
 # The reference design's published times [us], by bytes of a PE and memory of the queues.
 _PUBLISHED = {
@@ -110,15 +110,6 @@ def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
         for row in rows
         if row.get("latency_ns") and (not slices or row["slice"] in slices)
     ]
-
-
-def groups(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
-    """Return the rows by the values of columns, in order of appearance; of one column, by its value."""
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        key = tuple(row[column] for column in columns)
-        found.setdefault(key if len(columns) > 1 else key[0], []).append(row)
-    return found
 
 
 def complete(rows: Sequence[Row], by: str, *columns: str) -> dict[Any, list[Row]]:
@@ -248,8 +239,8 @@ CHARTS = (
         kinds.heat("case", "resource", "slowdown", label=".2f"),
         "What limits an all-reduce: slowdown with one resource halved (latencies doubled)",
         LIMITS,
-        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each. Below 1: the "
-        "resource is not on the critical path, and parts that leave at other times wait less at links.",
+        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each. Below 1, the "
+        "resource is not critical and the changed timing causes less queueing at links.",
         _slowdowns,
     ),
     _chart(
@@ -334,13 +325,11 @@ def _bounds(ran: Sequence[Row]) -> list[Finding]:
     if wrong := broken(ran):
         which = f"{_what(wrong[0])}, {wrong[0]['system']}"
         return [Finding(f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}.", weight=100)]
-    text = f"None of {len(ran)} times is below its lower bound"
+    text = f"All {len(ran)} times are at or above their lower bound"
     ratios = sorted(row["over_form"] for row in ran if row["over_form"])
     if ratios:
         near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
-        text += (
-            f"; time over closed form is {median(ratios):.2f} in the median and 0.8 to 1.25 in {near:.0%} of the rows"
-        )
+        text += f"; the median ratio to the closed form is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25"
     return [Finding(f"{text}.", weight=5.2)]
 
 
@@ -362,7 +351,7 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
             at = " to ".join(dict.fromkeys(size_name(size) for size in (sizes[0], sizes[-1])))
             where = f"on {wins} of {len(best)} systems" if len(best) > 1 else f"on {best[0]['system']}"
             over = f"{_span([row['over_bound'] for row, _ in won])} the bound"
-            against = f"; a ring takes {_span(ring)} as long" if ring else ""
+            against = f"; ring takes {_span(ring)} that time" if ring else ""
             cause = f": {_CAUSE[winner]}" if winner in _CAUSE else ""
             text = f"At the {words} size ({at}) {winner} is fastest {where}, {over}{against}{cause}."
             found.append(Finding(text, "ccl_rank", weight))
@@ -387,7 +376,7 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
         return []
     least, few = min(map(_time, own)), own[0]
     enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
-    over = f"{few['n_slots']} take {_time(few) / least:.2f}x as long, because senders wait for credits"
+    over = f"{few['n_slots']} take {_time(few) / least:.2f}x the time because senders wait for credits"
     return [Finding(f"{_what(few)}: {enough} slots are within 5 % of the best; {over}.", "ccl_slots", 2)]
 
 
@@ -401,7 +390,7 @@ def _scaling(rows: Sequence[Row]) -> list[Finding]:
     last = ran[sizes[0], counts[-1]]
     best, worst = min(last, key=_time), max(last, key=_time)
     fast = f"{best['short']} is fastest ({_time(best):,.0f} ns, {best['over_bound']:.1f}x the bound)"
-    slow = f"{worst['short']} takes {_time(worst) / _time(best):.1f}x as long"
+    slow = f"{worst['short']} takes {_time(worst) / _time(best):.1f}x that time"
     return [Finding(f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}; {slow}.", "ccl_scaling", 6)]
 
 
@@ -426,16 +415,14 @@ def _root(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:
-    """Say which algorithm wins the lists, if all of them ran."""
+    """Say which algorithm is fastest for the lists, if all of them ran."""
     cases, names = groups(rows, "what"), {row["short"] for row in rows}
     if len(names) < 2 or any({row["short"] for row in own} != names for own in cases.values()):
         return []
     best = [min(own, key=_time) for own in cases.values()]
-    wins = ", ".join(f"{name} {n}" for name, n in Counter(row["short"] for row in best).most_common())
+    wins = fastest(row["short"] for row in best)
     over = _span([row["over_bound"] for row in best])
-    return [
-        Finding(f"Fastest of {len(best)} all-reduces of real programs: {wins}; {over} the bound.", "ccl_lists", 5.5)
-    ]
+    return [Finding(f"Of {len(best)} all-reduces of real programs, {wins}, at {over} the bound.", "ccl_lists", 5.5)]
 
 
 def _marks(ran: Sequence[Row]) -> list[Finding]:
@@ -447,9 +434,9 @@ def _marks(ran: Sequence[Row]) -> list[Finding]:
     small = next((row for row in changed if row["what"] == SMALL), changed[0])
     other = next(row for row in changed if row["what"] not in (SMALL, "slots"))
     text = (
-        f"The reference design publishes {said:g} us for {size_name(OTHER_KINDS)}, here it is {here:.1f} us: "
-        f"{small['what']} would account for {small['explained']:.0%} of the difference, {_change(other)} for "
-        f"{other['explained']:.0%}."
+        f"The published time of the reference design for {size_name(OTHER_KINDS)} is {said:g} us, the simulated "
+        f"time {here:.1f} us: {small['what']} would account for {small['explained']:.0%} of the difference, "
+        f"{_change(other)} for {other['explained']:.0%}."
     )
     return [Finding(text, weight=4.6)]
 

@@ -256,7 +256,7 @@ def _change(name: str, rows: Sequence[Row]) -> Said:
         f"{word[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
         for row in _records(gains.head(2))
     ]
-    return [(f"{NAMES[name]}, to change first: {'; then '.join(said)}{_hot(name, rows)}.", f"{name}_factors", 8)]
+    return [(f"{NAMES[name]}: the best change is {'; next, '.join(said)}{_hot(name, rows)}.", f"{name}_factors", 8)]
 
 
 def _hot(name: str, rows: Sequence[Row]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding
+from kernbench.studies.study import Finding, fastest, groups
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
@@ -46,30 +45,23 @@ COLUMNS = {
     "composite_issued": Column("issued share, padding included"),
     "pe_useful": Column("useful share, loads included"),
     "over_ideal": Column("composite window / ideal"),
+    "percent": Column("share of the matrix engine's rate", "%"),
+    "window": Column(""),
+    "engine": Column(""),
     "limiter": Column("busiest engine"),
     **{f"path_{stage}_ns": Column(name) for stage, (name, _) in PATH.items()},
 }
 
 
-def _melted(draw: kinds.Draw, names: Mapping[str, str], column: str) -> kinds.Draw:
-    """Return a kind of chart that takes several columns as one, `percent`; `column` has their names."""
-
-    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-        long = [{**row, column: title, "percent": 100 * row[name]} for row in rows for name, title in names.items()]
-        return draw(long, {**columns, "percent": _PERCENT, column: Column("")}, machine)
-
-    return drawn
+def _melted(names: Mapping[str, str], column: str) -> Callable[[Sequence[Mapping[str, Any]]], list[Row]]:
+    """Return what makes several columns of shares one, `percent`; `column` has their names."""
+    return lambda rows: [
+        {**row, column: title, "percent": 100 * row[name]} for row in rows for name, title in names.items()
+    ]
 
 
-def _over_ideal(draw: kinds.Draw) -> kinds.Draw:
-    """Return a kind of chart whose rows also have the composite's time over the ideal."""
-
-    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-        return draw(
-            [{**row, "over_ideal": row["composite_window_ns"] / row["ideal_ns"]} for row in rows], columns, machine
-        )
-
-    return drawn
+def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [{**row, "over_ideal": row["composite_window_ns"] / row["ideal_ns"]} for row in rows]
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -116,7 +108,6 @@ LANES = {
     "dma_in": "DMA read", "fetch": "fetch from TCM", "gemm": "matrix engine", "math": "vector engine",
     "store_tcm": "store to TCM", "dma_out": "DMA write",
 }  # fmt: skip
-_PERCENT = Column("share of the matrix engine's rate", "%")
 
 
 def _packed(row: Mapping[str, Any]) -> bool:
@@ -126,8 +117,12 @@ def _packed(row: Mapping[str, Any]) -> bool:
 CHARTS = (
     Chart(
         "gemm_utilization",
-        _melted(
-            kinds.bars("percent", "shape", by="window", panel="variant", label=".0f"),
+        kinds.bars("percent", "shape", by="window", panel="variant", label=".0f"),
+        "Useful share of the matrix engine's rate, by staging",
+        where=_packed,
+        caption="Percent. Ideal: every tile takes as long as its slowest stage, and reads and write-back share the HBM "
+        "slice.",
+        derive=_melted(
             {
                 "ideal_utilization": "ideal",
                 "composite_useful": "simulated, the composite alone",
@@ -135,10 +130,6 @@ CHARTS = (
             },
             "window",
         ),
-        "Useful share of the matrix engine's rate, by staging",
-        where=_packed,
-        caption="Percent. Ideal: every tile takes as long as its slowest stage, and reads and write-back share the HBM "
-        "slice.",
     ),
     Chart(
         "gemm_critical_path",
@@ -154,8 +145,12 @@ CHARTS = (
     ),
     Chart(
         "gemm_busy",
-        _melted(
-            kinds.heat("engine", "shape", "percent", panel="variant", label=".0f"),
+        kinds.heat("engine", "shape", "percent", panel="variant", label=".0f"),
+        "How busy each engine is while the composite runs",
+        where=_packed,
+        caption="Percent of the composite's window: the HBM slice, TCM's read port, the matrix engine and TCM's write "
+        "port. They work at the same time.",
+        derive=_melted(
             {
                 "occupancy_dma_in": "HBM",
                 "occupancy_fetch": "fetch",
@@ -164,17 +159,14 @@ CHARTS = (
             },
             "engine",
         ),
-        "How busy each engine is while the composite runs",
-        where=_packed,
-        caption="Percent of the composite's window: the HBM slice, TCM's read port, the matrix engine and TCM's write "
-        "port. They work at the same time.",
     ),
     Chart(
         "gemm_strided",
-        _over_ideal(kinds.heat("variant", "shape", "over_ideal", label=".2f")),
+        kinds.heat("variant", "shape", "over_ideal", label=".2f"),
         "Operands stored row after row: time over the ideal of packed ones",
         where=lambda row: not _packed(row),
         caption="A tile touches a 256 B line for each of its rows, and each line is served whole.",
+        derive=_over_ideal,
     ),
     Chart(
         "gemm_tile_timeline",
@@ -225,19 +217,17 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
     """Say where the staging matters most, loads included, and how often each is fastest."""
-    by_shape: dict[str, list[Row]] = {}
-    for row in rows:
-        by_shape.setdefault(row["shape"], []).append(row)
-    compared = [sorted(of, key=lambda row: row["pe_window_ns"]) for of in by_shape.values() if len(of) > 1]
+    by_shape = groups(rows, "shape").values()
+    compared = [sorted(of, key=lambda row: row["pe_window_ns"]) for of in by_shape if len(of) > 1]
     if not compared:
         return []
     fast, *_, slow = max(compared, key=lambda of: of[-1]["pe_window_ns"] / of[0]["pe_window_ns"])
     read = [row["load_bytes"] + row["dma_in_bytes"] for row in (slow, fast)]
-    wins = Counter(of[0]["variant"] for of in compared).most_common()
     text = (
         f"Staging matters most for {fast['shape']}: {slow['variant']} takes "
-        f"{slow['pe_window_ns'] / fast['pe_window_ns']:.2f}x as long as {fast['variant']}, loads included, and reads "
-        f"{read[0] / read[1]:.1f}x the bytes. Fastest most often: {', '.join(f'{name} ({n})' for name, n in wins)}."
+        f"{slow['pe_window_ns'] / fast['pe_window_ns']:.2f}x the time of {fast['variant']}, loads included, and reads "
+        f"{read[0] / read[1]:.1f}x the bytes. Of {len(compared)} shapes, "
+        f"{fastest(of[0]['variant'] for of in compared)}."
     )
     return [Finding(text, "gemm_utilization", 5)]
 
@@ -254,7 +244,7 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
         return []
     most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
     text = (
-        f"Operands stored row after row cost {ratios[most]:.1f}x the time of packed ones at {' '.join(most)}, "
+        f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {' '.join(most)}, "
         f"{ratios[least]:.2f}x at {' '.join(least)}: each 256 B line of a tile is served whole, and lines a row apart "
         "share few channels."
     )
@@ -278,7 +268,7 @@ def _ideal(rows: Sequence[Row]) -> list[Finding]:
 
     worst = max(rows, key=lambda row: abs(off(row)))
     text = (
-        f"The largest distance from the ideal is {off(worst):+.1%} ({worst['shape']} {worst['variant']}: "
+        f"The largest deviation from the ideal is {off(worst):+.1%} ({worst['shape']} {worst['variant']}: "
         f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
     )
     return [Finding(text, "gemm_utilization", 3)]

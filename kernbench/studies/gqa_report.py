@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.roofline import macs_per_ns
-from kernbench.studies.study import Finding
+from kernbench.studies.study import Finding, groups
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz import palette
@@ -30,7 +30,7 @@ METHOD = (
 
 RUN, TIME_US, PES, LINE = "run", "time_us", "all_pes", "line"
 WITH_LINEAR = "with_linear_tokens_per_s_per_sip"
-RING, MERGED = "K/V round a ring", "parts merged"
+RING, MERGED = "K/V around a ring", "parts merged"
 COLUMNS = {
     RUN: Column("run"),
     "context": Column("context", "tokens"),
@@ -51,7 +51,7 @@ COLUMNS = {
     "path_links_ns": Column("links and routers"),
     "path_tcm_ns": Column("TCM ports"),
     "path_control_ns": Column("control steps"),
-    "work_ns": Column("work, no message under way"),
+    "work_ns": Column("work, no message in flight"),
     "hidden_ns": Column("message hidden behind work"),
     "exposed_ns": Column("message exposed"),
     "idle_ns": Column("neither"),
@@ -78,7 +78,7 @@ _BUSY = {
 _OVERLAP = {
     "work_ns": palette.BLUE, "hidden_ns": palette.GREEN, "exposed_ns": palette.VERMILION, "idle_ns": palette.GREY,
 }  # fmt: skip
-CLOSE = 0.1  # slowdowns that are no further apart are told together
+CLOSE = 0.1  # slowdowns within this range count as equal
 
 
 def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
@@ -214,7 +214,7 @@ CHARTS = (
         kinds.bars("longer_pct", "part", panel=RUN, label=".0f"),
         "How much longer a run takes when one part of the machine is half as fast",
         where=_of("halving"),
-        caption="100 %: this part alone sets the time. 0: it does not matter.",
+        caption="100 %: the time is inversely proportional to this part's speed. 0: the part has no effect.",
         derive=lambda rows: _named(slowdowns(rows)),
     ),
     Chart(
@@ -222,8 +222,8 @@ CHARTS = (
         _stages,
         "Where the time goes",
         where=lambda row: row["series"] in ("decode context", "prefill") and row.get("path_matrix_ns") is not None,
-        caption="The critical path is the chain of causes from the last completion back to the launch: making anything "
-        "else faster does not help. Links include the host's message. Control: issue of commands, plans, look-ups.",
+        caption="The critical path is the chain of dependencies from the last completion back to the launch: making "
+        "anything else faster does not help. Links include the host's message; control is command issue and plans.",
     ),
     Chart(
         "gqa_overlap",
@@ -238,16 +238,16 @@ CHARTS = (
         _roofline,
         "Useful operations of a PE against its roofs",
         where=_of("decode context", "prefill", has="dma_bytes"),
-        caption="Lines: bandwidth of the PE's HBM slice, and peak of its matrix engine. Padding of tiles and the "
-        "softmax are no useful operations.",
+        caption="Lines: bandwidth of the PE's HBM slice, and peak of its matrix engine. Tile padding and "
+        "softmax do not count as useful operations.",
     ),
     Chart(
         "gqa_latency_by_context",
         kinds.lines("context", TIME_US, LINE, log_y=True),
         "Time by context",
         where=_of("decode context", "prefill"),
-        caption="Prefill: the whole context, zigzag order, round a ring. Bound: HBM, matrix or vector engine, "
-        "whichever needs longest.",
+        caption="Prefill: the whole context, zigzag order, around a ring. Bound: the longest of the HBM, "
+        "matrix engine and vector engine bounds.",
         derive=_by_context,
     ),
     Chart(
@@ -255,7 +255,7 @@ CHARTS = (
         kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0),
         "Linear layers of one decode step, over the time of their weights from HBM",
         where=_of("linear"),
-        caption="1: HBM alone sets the time. Placed by columns over all PEs of a SIP.",
+        caption="1: HBM bandwidth alone determines the time. Placed by columns over all PEs of a SIP.",
         derive=lambda rows: [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))],
     ),
     Chart(
@@ -263,7 +263,7 @@ CHARTS = (
         kinds.lines("queries", TIME_US, LINE),
         lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
         where=_of("chunk"),
-        caption="Round a ring each rank keeps its queries; merged, every rank has all queries of the chunk.",
+        caption="Around a ring each rank keeps its queries; merged, every rank has all queries of the chunk.",
         derive=lambda rows: [_timed(row, _way(row)) for row in rows],
     ),
     Chart(
@@ -354,7 +354,7 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
         binding = [own for own in rest if own["slowdown"] > worst["slowdown"] - CLOSE]
         others = [own for own in rest if own not in binding][:1]
         limits = " and ".join(
-            [f"{worst['part']} ({worst['slowdown']:.2f}x as long at half its speed)", *map(_slowdown, binding)]
+            [f"{worst['part']} ({worst['slowdown']:.2f}x slowdown at half speed)", *map(_slowdown, binding)]
         )
         after = "".join(f", then by {_slowdown(own)}" for own in others)
         text = f"{row['phase'].capitalize()} at {row['context']:,} tokens is limited by {limits}{after}{_most(row)}."
@@ -389,7 +389,7 @@ def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
     few = runs[0]
     many = [row for row in runs if row["context"] == few["context"]][-1]
     said = [
-        f"{row[WITH_LINEAR]:,.0f} tokens/s of {_sequences(row)} (linear layers take {row['linear_share']:.0%})"
+        f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)} (linear layers take {row['linear_share']:.0%})"
         for row in {few["batch"]: few, many["batch"]: many}.values()
     ]
     layers = [row for row in simulated(rows, "linear") if row["batch"] == few["batch"]]
@@ -404,11 +404,8 @@ def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
 
 def _orders(rows: Sequence[Row]) -> list[Finding]:
     """Compare the orders of tokens at the shortest prompt that was run in several, and the chain with the ring."""
-    runs = simulated(rows, "prefill")
-    by_context: dict[int, list[Row]] = {}
-    for row in runs:
-        by_context.setdefault(row["context"], []).append(row)
-    several = {context: _ascending(own) for context, own in sorted(by_context.items()) if len(own) > 1}
+    by_context = sorted(groups(simulated(rows, "prefill"), "context").items())
+    several = {context: _ascending(own) for context, own in by_context if len(own) > 1}
     if not several:
         return []
     context, (best, *others) = next(iter(several.items()))
@@ -422,18 +419,17 @@ def _kind(row: Row) -> str:
 
 
 def _chunks(rows: Sequence[Row]) -> list[Finding]:
-    by_queries: dict[int, dict[str, Row]] = {}
-    for row in simulated(rows, "chunk"):
-        by_queries.setdefault(int(row["queries"]), {})[_way(row)] = row
-    pairs = {n: (own[MERGED], own[RING]) for n, own in sorted(by_queries.items()) if len(own) == 2}
+    by_queries = sorted(groups(simulated(rows, "chunk"), "queries").items())
+    ways = {int(n): {_way(row): row for row in own} for n, own in by_queries}
+    pairs = {n: (own[MERGED], own[RING]) for n, own in ways.items() if len(own) == 2}
     if not pairs:
         return []
     n, (merged, ring) = next(iter(pairs.items()))
     wins = [n for n, (a, b) in pairs.items() if a["makespan_ns"] < b["makespan_ns"]]
     upto = f"up to {wins[-1]} query tokens" if wins else "at no size that was run"
     text = (
-        f"Merging parts beats sending K and V round a ring {upto} on {merged['context']:,} tokens: with {n} it takes "
-        f"{_us(merged)} against {_us(ring)} and sends {merged['sent_bytes'] / 1e6:,.1f} MB instead of "
+        f"Merging parts is faster than sending K and V around a ring {upto} on {merged['context']:,} tokens: "
+        f"with {n} it takes {_us(merged)} against {_us(ring)} and sends {merged['sent_bytes'] / 1e6:,.1f} MB, not "
         f"{ring['sent_bytes'] / 1e6:,.1f}, because parts grow with the chunk and K/V with the context."
     )
     return [Finding(text, "gqa_ring_against_merge", 7)]
@@ -461,8 +457,8 @@ def _copies(rows: Sequence[Row]) -> list[Finding]:
     few, whole = max(pairs, key=lambda pair: pair[0]["makespan_ns"] / pair[1]["makespan_ns"])
     copies, sips = few["group"] // few["query_heads"], few["sips"]
     text = (
-        f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V make a decode step "
-        f"{few['makespan_ns'] / whole['makespan_ns']:.2f}x as long as one copy over {whole['ranks']} "
+        f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V take "
+        f"{few['makespan_ns'] / whole['makespan_ns']:.2f}x the time of one copy over {whole['ranks']} "
         f"PEs{_cause(few, whole)}."
     )
     return [Finding(text, "gqa_query_heads", 4)]
@@ -477,14 +473,14 @@ def _more(rows: Sequence[Row]) -> list[Finding]:
     first, last = apart[0], apart[-1]
     more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
     text = (
-        f"{more:.0f} times the PEs make a decode step at {first['context']:,} tokens "
+        f"{more:.0f}x the PEs make a decode step at {first['context']:,} tokens "
         f"{first['makespan_ns'] / last['makespan_ns']:.1f}x faster ({_us(first)} to {_us(last)}){_most(last)}."
     )
     for span in (row for row in runs if row["span"]):
         twin = next((r for r in apart if (r["sips"], r["cubes"]) == (span["sips"], span["cubes"])), None)
         if twin:
             factor = span["makespan_ns"] / twin["makespan_ns"]
-            text += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x as long{_cause(span, twin)}."
+            text += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x the time{_cause(span, twin)}."
     return [Finding(text, "gqa_scaling", 5)]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import attribution
-from kernbench.studies.study import Finding
+from kernbench.studies.study import Finding, fastest, groups
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
@@ -47,16 +47,14 @@ COLUMNS = {
 PLACEMENT_COLOURS = {"rows": palette.ORANGE, "columns": palette.SKY, "2-D": palette.BLUE}
 
 
-def simulated(rows: Sequence[Row]) -> list[Row]:
+def simulated(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return the rows that were simulated."""
-    return [row for row in rows if not row["left_out"]]
+    return [dict(row) for row in rows if not row["left_out"]]
 
 
-def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
     """Return the simulated runs of each layer, the fastest placement first."""
-    by_layer: dict[str, list[Row]] = {}
-    for row in simulated(rows):
-        by_layer.setdefault(row["layer"], []).append(row)
+    by_layer = groups(simulated(rows), "layer")
     return {layer: sorted(runs, key=lambda row: row["makespan_ns"]) for layer, runs in by_layer.items()}
 
 
@@ -74,7 +72,7 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
             "makespan_ns": row["makespan_ns"],
             "over": row["makespan_ns"] / bound[row["layer"]],
         }
-        for runs in best([dict(row) for row in rows]).values()
+        for runs in best(rows).values()
         for row in runs
     ]
     data = pd.DataFrame(found)
@@ -117,7 +115,7 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
     alt = kinds.altair()
     roofs = _roofs(machine, rows[0]["dtype"])
     [(level, gbs)] = roofs.levels_gbs.items()
-    fastest = [runs[0] for runs in best([dict(row) for row in rows]).values()]
+    fastest = [runs[0] for runs in best(rows).values()]
     largest = {name: max((r for r in fastest if r["list"] == name), key=_work) for name in {r["list"] for r in fastest}}
     data = pd.DataFrame(
         [
@@ -176,7 +174,7 @@ def _fastest(draw: kinds.Draw) -> kinds.Draw:
                 "macs_per_pe": _work(runs[0]) / machine.config.pes_per_sip,
                 "percent": 100 * runs[0]["utilization"],
             }
-            for runs in best([dict(row) for row in rows]).values()
+            for runs in best(rows).values()
         ]
         return draw(fastest, {**columns, **more}, machine)
 
@@ -186,7 +184,7 @@ def _fastest(draw: kinds.Draw) -> kinds.Draw:
 def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how busy the busiest link of each kind is, for each layer in its fastest placement."""
     names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
-    fastest = [runs[0] for runs in best([dict(row) for row in rows]).values()]
+    fastest = [runs[0] for runs in best(rows).values()]
     cells = [
         {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
         for row in fastest
@@ -260,7 +258,7 @@ CHARTS = (
     Chart(
         "layers_over_bound",
         _over_bound,
-        lambda rows: f"Makespan over the lower bound: {_wins(best([dict(row) for row in rows]))}",
+        lambda rows: f"Makespan over the lower bound: {_wins(best(rows))}",
         where=lambda row: not row["left_out"],
         caption="One mark for each placement of C; the label has the makespan of the fastest. The lower bound is the "
         "smallest of the placements' bounds.",
@@ -320,8 +318,7 @@ def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
 
 
 def _wins(ranked: Mapping[str, Sequence[Row]]) -> str:
-    (first, most), *others = Counter(runs[0]["placement"] for runs in ranked.values()).most_common()
-    return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
+    return fastest(runs[0]["placement"] for runs in ranked.values())
 
 
 def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
@@ -336,7 +333,7 @@ def _example(runs: Sequence[Row]) -> Finding:
     first, second = runs[0], runs[1]
     text = (
         f"{first['layer']} ({first['shape']}) takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; "
-        f"{second['placement']} takes {second['makespan_ns'] / first['makespan_ns']:.2f}x as long: "
+        f"{second['placement']} takes {second['makespan_ns'] / first['makespan_ns']:.2f}x the time: "
         f"{_reasons(second, first)}."
     )
     return Finding(text, "layers_over_bound", 4)

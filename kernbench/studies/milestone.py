@@ -262,8 +262,7 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
             if isinstance(error, KeyboardInterrupt) or error.ename == "KeyboardInterrupt":
                 logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would print the cell's whole traceback
                 raise InterruptedRun(
-                    f"{notebook.stem}: interrupted; finished points are kept in {out}; "
-                    "the same command goes on from there"
+                    f"{notebook.stem}: interrupted; finished points are kept in {out}; run the same command to continue"
                 ) from error
             kept = f"; finished points are kept, the notebook up to there is {out / REPORT}" if _begun(out) else ""
             raise ConfigError(

@@ -410,7 +410,7 @@ class ProbeStudy(Study):
         ends = start(torch.engine, chosen, nbytes)
         torch.engine.run()
         rate = len(ends) * nbytes / max(ends) * 1000
-        return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in all"
+        return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in total"
 
     def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
         [chosen] = select(machine, [case])

@@ -42,7 +42,7 @@ COLUMNS = {
     "mean_ns": Column("mean time", "ns"),
     "alone_ns": Column("closed form, alone", "ns"),
     "queueing_ns": Column("queueing", "ns"),
-    "bandwidth_gbs": Column("bandwidth in all", "GB/s"),
+    "bandwidth_gbs": Column("total bandwidth", "GB/s"),
     "path_utilization": Column("share of its slowest link's bandwidth"),
     "fair_utilization": Column("share of fair streams' bandwidth"),
 } | {f"{part}_ns": Column(part) for part in PARTS if part != "queueing"}
@@ -86,7 +86,7 @@ CHARTS = (
     Chart(
         "probe_single_bandwidth",
         kinds.lines("nbytes", "path_utilization", "route", panel="kind", rule=1.0),
-        "Bandwidth of single transfers: latency hides only behind size",
+        "Bandwidth of single transfers: only large ones hide the latency",
         where=lambda row: _single(row) and not row["case"].startswith(("h2d", "d2h", "same")),
         caption="Bytes over time, as a share of the slowest link's bandwidth. One transfer on an idle machine.",
     ),
@@ -102,7 +102,7 @@ CHARTS = (
     Chart(
         "probe_pattern_bandwidth",
         kinds.lines("nbytes", "fair_utilization", "route", panel="kind", rule=1.0),
-        "Bandwidth where many transfers meet, as a share of fair streams",
+        "Bandwidth under contention, as a share of fair streams",
         where=_pattern,
         caption="1 is the time of the same bytes as streams that share every link fairly and have no latency.",
     ),
@@ -222,7 +222,7 @@ def _congestion(patterns: Sequence[Row]) -> list[Finding]:
             4,
         ),
         Finding(
-            f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its time alone; "
+            f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its uncontended time; "
             f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
             f"probe_links_{slow['case'].replace('-', '_')}",
             2,

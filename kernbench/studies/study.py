@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from importlib.metadata import version
 from math import isnan
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
+R = TypeVar("R", bound=Mapping[str, Any])  # a row
 MOST_FINDINGS = 7
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
@@ -584,6 +586,25 @@ def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[
     if nbytes <= slice_bytes:
         return []
     return [f"{name} = {value}: the tensors of one PE take {nbytes:,} B; its HBM slice has {slice_bytes:,} B"]
+
+
+def fastest(names: Iterable[str]) -> str:
+    """Return how often each of the winners occurs, in words.
+
+    >>> fastest(["ring", "torus", "torus"])
+    'torus is fastest for 2, ring for 1'
+    """
+    (first, most), *others = Counter(names).most_common()
+    return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
+
+
+def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:
+    """Return the rows by the values of columns, in order of appearance; of one column, by its value."""
+    found: dict[Any, list[R]] = {}
+    for row in rows:
+        key = tuple(row[column] for column in columns)
+        found.setdefault(key if len(columns) > 1 else key[0], []).append(row)
+    return found
 
 
 def size_name(nbytes: int) -> str:

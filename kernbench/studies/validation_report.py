@@ -80,9 +80,9 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     """Return how many rules hold, and how far the others are from what they are compared with."""
     exact = [row for row in rows if row["allowed"] == 0 and row["held"]]
     broken = [row for row in rows if row["held"] is False]
-    told = f"{len(broken)} do not hold" if broken else "no rule that states a number is broken"
+    verdict = f"{len(broken)} do not hold" if broken else "no rule is violated"
     points = sum(row["n"] for row in exact)
-    found = [Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {told}.", weight=1000)]
+    found = [Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}.", weight=1000)]
     found += [
         Finding(
             f"{row['rule']}, {row['what']}: DOES NOT HOLD, {_error(row, 'error_max')} at {row['worst']} "
@@ -93,8 +93,8 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     ]
     found += [
         Finding(
-            f"{row['rule']}, {row['what']}: within {_error(row, 'error_max')}, {row['allowed']:g} % are allowed "
-            f"({row['worst'] or 'no point differs'}).",
+            f"{row['rule']}, {row['what']}: within {_error(row, 'error_max')} (limit {row['allowed']:g} %; "
+            f"{row['worst'] or 'no point differs'}).",
             "validation_spread",
             200,
         )
@@ -103,7 +103,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     ]
     return found + [
         Finding(
-            f"{row['rule']}, {row['what']}: {_error(row, 'error_mean')} on the mean, {_error(row, 'error_max')} at most"
+            f"{row['rule']}, {row['what']}: mean {_error(row, 'error_mean')}, maximum {_error(row, 'error_max')}"
             f"{' (' + row['worst'] + ')' if row['worst'] else ''}; {row['note']}.",
             "validation_spread",
             row["percent_max"],

@@ -80,7 +80,10 @@ def test_a_module_of_ones_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "my_star", mine)
     content = copy.deepcopy(CONTENT)
     content["algorithms"]["star"] = content["algorithms"]["tree_allreduce"] | {"module": "my_star"}
-    assert install.resolve_algorithm_config("star", content).kernel is my_kernel
+    mine.cost = "an attribute with another meaning"
+    star = install.resolve_algorithm_config("star", content)
+    assert star.kernel is my_kernel
+    assert star.cost is None
     assert install.resolve_algorithm_config(mine).name == "my_star"
     del mine.kernel_args
     with pytest.raises(ConfigError, match=r"algorithms.star.module = 'my_star': the module has no kernel_args"):

@@ -215,7 +215,7 @@ def test_no_tokens_per_second_without_all_linear_layers(rows):
 
 def test_the_finding_about_linear_layers():
     [said] = GqaStudy().findings(linear_rows())
-    assert said.text.startswith("A SIP decodes 377 tokens/s of 4 sequences (linear layers take 92%) at 64 tokens.")
+    assert said.text.startswith("A SIP decodes 377 tokens/s with 4 sequences (linear layers take 92%) at 64 tokens.")
     assert "qkv takes 2.0x its weights over the bandwidth of HBM: a->b is busy 50%" in said.text
 
 

@@ -156,7 +156,7 @@ def test_the_page_says_what_was_refused(tmp_path):
 
 def test_the_example_of_the_guide_is_a_study_with_a_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "study.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {"__name__": "__main__"}
     exec(example, names)

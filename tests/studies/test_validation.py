@@ -156,7 +156,7 @@ def test_report(written):
     with (folder / "validation.csv").open(encoding="utf-8") as file:
         assert [row["name"] for row in csv.DictReader(file)] == ["check-values", "issue", "tie-spread"]
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert "**1. 2 of 3 rows hold exactly, at 16 points; no rule that states a number is broken.**" in text
+    assert "**1. 2 of 3 rows hold exactly, at 16 points; no rule is violated.**" in text
     assert "| M4.8 | the table of reads on an idle default machine | 12 | 0 | 0 | exact |" in text
     assert "](validation_spread.svg)" in text
 
