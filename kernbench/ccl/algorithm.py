@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
+from kernbench.ccl.algorithms import Collective
 from kernbench.ccl.group import Grid, Group, Place, Subgroup, Target
 from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
 from kernbench.errors import ConfigError, quote
@@ -197,7 +198,7 @@ class Algorithm:
 
 
 def algorithm(
-    kernel: Callable[..., object],
+    kernel: Callable[..., object] | Collective,
     kernel_args: Callable[..., tuple[Any, ...]] = element_count,
     *,
     name: str | None = None,
@@ -211,7 +212,7 @@ def algorithm(
     Parameters
     ----------
     kernel : callable
-        `kernel(t_ptr, *kernel_args(...), tl)`.
+        `kernel(t_ptr, *kernel_args(...), tl)`, or what `kernbench.ccl.algorithms.all_reduce` makes of a function.
     kernel_args : callable
         Its arguments after the pointer; by default (n_elem, world_size).
     name : str, optional
@@ -227,6 +228,9 @@ def algorithm(
     >>> algorithm(gather, topology="ring_1d", n_slots=8).n_slots
     8
     """
+    if isinstance(kernel, Collective):
+        settings = {"cost": kernel.cost, **settings}
+        kernel_args, kernel = kernel.kernel_args, kernel.kernel
     known = [each.name for each in fields(Algorithm)]
     for setting in settings:
         if setting not in known:

@@ -116,8 +116,6 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
 def _own(given: Algorithm | Collective | ModuleType | Callable[..., object]) -> Algorithm:
     if isinstance(given, Algorithm):
         return given
-    if isinstance(given, Collective):
-        return algorithm(given.kernel, given.kernel_args, cost=given.cost)
     if isinstance(given, ModuleType):
         name = given.__name__.rpartition(".")[2]
         return algorithm(_held(name, given, "kernel"), _held(name, given, "kernel_args"), name=name)
@@ -126,7 +124,7 @@ def _own(given: Algorithm | Collective | ModuleType | Callable[..., object]) -> 
             "a ccl configuration is not an algorithm; give a name of it first, resolve_algorithm_config(name, config), "
             f"or None for its default; known: {', '.join(given.algorithms)}"
         )
-    if not callable(given):
+    if not callable(given) and not isinstance(given, Collective):
         raise ConfigError(f"{quote(given)} is not an algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
     return algorithm(given)
 

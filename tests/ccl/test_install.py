@@ -12,8 +12,10 @@ import pytest
 from kernbench import config
 from kernbench.ccl import install
 from kernbench.ccl.algorithm import Algorithm, algorithm, plan
+from kernbench.ccl.algorithms import all_reduce
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
+from kernbench.ccl.stages import Ring
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import resolve_topology
@@ -24,6 +26,20 @@ CONTENT = config.load_yaml(config.default_ccl_path())
 
 def my_kernel(t_ptr, n_elem, world_size, *, tl):
     """Do nothing."""
+
+
+@all_reduce()
+def my_stages(rank, n):
+    return [[Ring(rank, n, "E", "W")]]
+
+
+def test_settings_of_an_all_reduce_made_of_stages():
+    mine = algorithm(my_stages, n_slots=8)
+    assert (mine.name, mine.n_slots) == ("my_stages", 8)
+    assert mine.cost is my_stages.cost
+    tensors = [np.full(6, rank, np.float16) for rank in range(3)]
+    run_kernel_in_mock(mine, tensors)
+    assert [tensor.tolist() for tensor in tensors] == [[3.0] * 6] * 3
 
 
 MINE = algorithm(my_kernel, name="from a path", topology="tree_binary")
