@@ -137,11 +137,6 @@ def test_figures_use_the_object_interface():
     assert not wrong, "\n".join(wrong)
 
 
-# Packages that are being cut down to the two rules below; the lists only shrink.
-LONG_CHAINS = {"config"}
-LARGE_CYCLES = {"runtime_api"}
-
-
 def own_classes() -> Iterator[type]:
     for info in pkgutil.walk_packages(kernbench.__path__, "kernbench."):
         if not info.name.endswith("__main__"):
@@ -157,9 +152,7 @@ def depth(cls: type) -> int:
 def test_no_chain_of_classes_is_longer_than_two():
     # The core is compiled for the other engine: its classes have no module to import from.
     long = {c for c in own_classes() if not issubclass(c, BaseException) and depth(c) > 2}
-    packages = {c.__module__.split(".")[1] for c in long}
-    assert packages <= LONG_CHAINS, sorted(f"{c.__module__}.{c.__qualname__}" for c in long)
-    assert packages == LONG_CHAINS, f"take {LONG_CHAINS - packages} off the list"
+    assert not long, sorted(f"{c.__module__}.{c.__qualname__}" for c in long)
 
 
 def module_of(path: Path) -> str:
@@ -197,9 +190,7 @@ def cycles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
 
 def test_no_cycle_of_imports_has_more_than_four_modules():
     large = [sorted(cycle) for cycle in cycles(module_imports()) if len(cycle) > 4]
-    packages = {name.split(".")[1] for cycle in large for name in cycle}
-    assert packages <= LARGE_CYCLES, "\n".join(map(str, large))
-    assert packages == LARGE_CYCLES, f"take {LARGE_CYCLES - packages} off the list"
+    assert not large, "\n".join(map(str, large))
 
 
 def test_cycles_are_found():

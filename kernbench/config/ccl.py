@@ -51,20 +51,20 @@ Backpressure = Literal["credit"]
 Root = Annotated[Any, Before(_root)]
 
 
-class _Sizes(Model):
-    """What an entry may leave to the defaults, and those to the machine file."""
-
-    n_slots: Count | None = described("Slots of a ring; else pe_ipcq.n_slots of the machine file", default=None)
-    slot_size: Bytes | None = described("Each slot; else pe_ipcq.slot_bytes of the machine file", default=None)
-    ipcq_credit_size_bytes: Bytes | None = described(
-        "The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file", default=None
-    )
-    world_size: Count | None = described("Participants; else as many as the machine, or the group, has", default=None)
+# What an entry may leave to the defaults, and those to the machine file.
+_SLOTS = "Slots of a ring; else pe_ipcq.n_slots of the machine file"
+_SLOT = "Each slot; else pe_ipcq.slot_bytes of the machine file"
+_CREDIT = "The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file"
+_WORLD = "Participants; else as many as the machine, or the group, has"
 
 
-class CclDefaults(_Sizes):
+class CclDefaults(Model):
     """What an algorithm uses unless it says otherwise."""
 
+    n_slots: Count | None = described(_SLOTS, default=None)
+    slot_size: Bytes | None = described(_SLOT, default=None)
+    ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
+    world_size: Count | None = described(_WORLD, default=None)
     algorithm: str = described("The algorithm to take: a name, or auto")
     buffer_kind: BufferKind = described("Memory of a receiver's ring")
     backpressure: Backpressure = described("How a sender knows that a slot is free")
@@ -73,9 +73,13 @@ class CclDefaults(_Sizes):
     root_cube: Root = described("The cube that represents its SIP: corner, centre, or its number")
 
 
-class CclEntry(_Sizes):
+class CclEntry(Model):
     """One algorithm."""
 
+    n_slots: Count | None = described(_SLOTS, default=None)
+    slot_size: Bytes | None = described(_SLOT, default=None)
+    ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
+    world_size: Count | None = described(_WORLD, default=None)
     module: Annotated[str, After(_module)] = described("Holds `kernel` and `kernel_args`")
     collective: Literal[COLLECTIVES] = described("What it does", default="all_reduce")  # type: ignore[valid-type]
     contribution: Literal[CONTRIBUTIONS] = described("Whose data are one term of a sum", default="rank")  # type: ignore[valid-type]

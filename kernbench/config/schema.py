@@ -83,22 +83,24 @@ class Cost(Model):
     area: Area
 
 
-class Part(Model):
-    """A part that a component models."""
+# Of every part that a component models.
+_IMPL = "Registered name of the component, or a dotted path pkg.mod:Class"
+_OVERHEAD = "Added to the latency of every flit; occupies nothing"
+_SERVICE = "Occupied for this long by each launch or map message"
 
-    impl: Impl = described("Registered name of the component, or a dotted path pkg.mod:Class")
 
-
-class Transit(Part):
+class Transit(Model):
     """A part that messages pass through."""
 
-    overhead_ns: Ns = described("Added to the latency of every flit; occupies nothing")
+    impl: Impl = described(_IMPL)
+    overhead_ns: Ns = described(_OVERHEAD)
 
 
-class Cpu(Part):
+class Cpu(Model):
     """A control processor: a serial server."""
 
-    service_ns: Ns = described("Occupied for this long by each launch or map message")
+    impl: Impl = described(_IMPL)
+    service_ns: Ns = described(_SERVICE)
 
 
 class PeLayout(Model):
@@ -124,25 +126,29 @@ class Noc(Model):
     router: Transit
 
 
-class Ucie(Part):
+class Ucie(Model):
     """UCIe ports on the four sides of a cube."""
 
+    impl: Impl = described(_IMPL)
     connections: Side = described("Connections on each side")
     bw_gbs: Gbs = described("Each connection from port to port, each way")
     router_bw_gbs: Gbs = described("Between a port and its router, each way")
     port_ns: Ns = described("Latency of each port: a crossing passes two")
 
 
-class MCpu(Cpu):
+class MCpu(Model):
     """The management CPU of a cube."""
 
+    impl: Impl = described(_IMPL)
+    service_ns: Ns = described(_SERVICE)
     pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
     bw_gbs: Gbs = described("To its router, each way")
 
 
-class Hbm(Part):
+class Hbm(Model):
     """The HBM stack of a cube, one slice for each PE."""
 
+    impl: Impl = described(_IMPL)
     size_gib: Gib = described("The whole stack; a slice is size // PEs")
     channels: PowerOfTwo = described("Pseudo channels of a slice")
     channel_bw_gbs: Gbs = described("Each pseudo channel")
@@ -170,37 +176,43 @@ class Hbm(Part):
         return round(self.size_gib * GIB) // pes
 
 
-class Sram(Part):
+class Sram(Model):
     """The shared SRAM of a cube."""
 
+    impl: Impl = described(_IMPL)
     size_mib: Mib = described("For each cube")
     bw_gbs: Gbs = described("To its router, each way")
     pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
 
 
-class PeCpuConfig(Part):
+class PeCpuConfig(Model):
     """The control processor of a PE."""
 
+    impl: Impl = described(_IMPL)
     command_ns: Ns = described("For each command issued, and each launch taken")
     bw_gbs: Gbs = described("To its router, each way")
 
 
-class PeSchedulerConfig(Part):
+class PeSchedulerConfig(Model):
     """What cuts a composite command into tiles."""
 
+    impl: Impl = described(_IMPL)
     tile_ns: Ns = described("For each tile, hidden behind the tile before")
 
 
-class PeDmaConfig(Part):
+class PeDmaConfig(Model):
     """What moves data between TCM and other memories."""
 
+    impl: Impl = described(_IMPL)
     bw_gbs: Gbs = described("To its router, each way")
     outstanding_reads: Count = described("Requests of the read channel under way at once")
     outstanding_writes: Count = described("Requests of the write channel under way at once")
 
 
-class PeFetchStoreConfig(Part):
+class PeFetchStoreConfig(Model):
     """What moves tiles between TCM and the engines, at the speed of the TCM's ports."""
+
+    impl: Impl = described(_IMPL)
 
 
 class MacsPerCycle(Model):
@@ -221,26 +233,29 @@ class Tile(Model):
     n: Count = described("Columns of the second operand and of the result")
 
 
-class PeGemmConfig(Part):
+class PeGemmConfig(Model):
     """The matrix engine."""
 
+    impl: Impl = described(_IMPL)
     clock_ghz: Ghz = described("Clock of the matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
 
 
-class PeMathConfig(Part):
+class PeMathConfig(Model):
     """The vector engine."""
 
+    impl: Impl = described(_IMPL)
     clock_ghz: Ghz = described("Clock of the vector engine")
     lanes_16bit: Count = described("Values of up to 16 bits in a cycle")
     lanes_32bit: Count = described("Values of 32 bits in a cycle; accumulators are 32 bits wide")
     slow_op_cycles: Cycles = described("For exp, log, sqrt, division, sin, cos, per element and lane")
 
 
-class PeTcmConfig(Part):
+class PeTcmConfig(Model):
     """The memory of a PE. The *_mb keys count MiB."""
 
+    impl: Impl = described(_IMPL)
     size_mb: Mib = described("Tile buffers, kernel scratch, and the rest for operands, handles and rings")
     tile_buffer_mb: Mib = described("Buffers of streamed tiles")
     kernel_scratch_mb: Mib = described("Scratch of kernels")
@@ -251,15 +266,17 @@ class PeTcmConfig(Part):
     stage_buffers: Count = described("Tiles between the later stages of the pipeline")
 
 
-class PeMmuConfig(Part):
+class PeMmuConfig(Model):
     """Address translation of a PE."""
 
+    impl: Impl = described(_IMPL)
     lookup_ns: Ns = described("For each request")
 
 
-class PeIpcqConfig(Part):
+class PeIpcqConfig(Model):
     """Queues between PEs."""
 
+    impl: Impl = described(_IMPL)
     n_slots: Count = described("Slots of a ring: one ring for each direction")
     slot_bytes: Bytes = described("Each slot")
     credit_bytes: Bytes = described("The message that gives a slot back to the sender")
@@ -336,9 +353,11 @@ class CubeMesh(Model):
     h: Count = described("Rows of cubes; row 0 is north")
 
 
-class IoNoc(Transit):
+class IoNoc(Model):
     """The network of an IO chiplet."""
 
+    impl: Impl = described(_IMPL)
+    overhead_ns: Ns = described(_OVERHEAD)
     port_bw_gbs: Gbs = described("Each port, each way")
 
 

@@ -424,6 +424,7 @@ Given = Tensor | Sequence[Tensor]
 
 def collective(
     host: Host,
+    collectives: Collectives,
     tensors: Sequence[Given],
     algorithm: AlgorithmLike | None,
     config: CclLike | None,
@@ -447,7 +448,7 @@ def collective(
     sips = [tensor.sip for tensor in firsts]
     _check_equal(firsts)
     places = {tensor.sip: tensor.pes for tensor in firsts}
-    planned = _planned(host, firsts, algorithm, config, n_slots, sips, places)
+    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, sips, places)
     buffers: dict[Place, list[Pointer]] = {}
     n_elem: dict[Place, int] = {}
     for own in given:
@@ -455,7 +456,7 @@ def collective(
             place = own[0].sip, cube, pe
             buffers[place] = [_shard_of(tensor, cube, pe)[0] for tensor in own]
             n_elem[place] = _shard_of(own[0], cube, pe)[1]
-    starts = host.collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
+    starts = collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
     for own in given:
         host.start(own[0].sip, starts[own[0].sip], [tensor._handle for tensor in own])
     return planned
@@ -502,6 +503,7 @@ def _check_equal(tensors: Sequence[DeviceTensor]) -> None:
 
 def _planned(
     host: Host,
+    collectives: Collectives,
     tensors: Sequence[DeviceTensor],
     algorithm: AlgorithmLike | None,
     config: CclLike | None,
@@ -522,7 +524,7 @@ def _planned(
         known = replace(known, algorithms=entries)
     itemsize = first.dtype.itemsize
     nbytes = max(_shard_of(first, *target)[1] for target in first.pes) * itemsize
-    return host.collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes)
+    return collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes)
 
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

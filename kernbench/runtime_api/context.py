@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from kernbench.ccl.algorithm import Plan
     from kernbench.ccl.install import AlgorithmLike, CclLike
+    from kernbench.runtime_api.collective import Collectives
     from kernbench.runtime_api.distributed import Distributed
     from kernbench.runtime_api.operators import Nn
 
@@ -408,11 +409,18 @@ class RuntimeContext(TypeNames):
     # -- programs
 
     @cached_property
+    def _collectives(self) -> Collectives:
+        """Queues between PEs, installed so far; imported when a collective is first asked for."""
+        from kernbench.runtime_api.collective import Collectives
+
+        return Collectives(self.engine)
+
+    @cached_property
     def distributed(self) -> Distributed:
         """`torch.distributed`, imported when first used."""
         from kernbench.runtime_api.distributed import Distributed
 
-        return Distributed(self._host)
+        return Distributed(self._host, self._collectives)
 
     def launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
         """Queue `kernel` on every PE of the current device that holds a part of a tensor argument.
@@ -470,7 +478,7 @@ class RuntimeContext(TypeNames):
         """
         from kernbench.runtime_api.collective import collective
 
-        return collective(self._host, tensors, algorithm, config, name, n_slots, call)
+        return collective(self._host, self._collectives, tensors, algorithm, config, name, n_slots, call)
 
     @property
     def is_open(self) -> bool:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import CollectiveMismatchError, StateError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.host import Host, Work
 from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, Algorithms, GroupMember, Groups, ProcessGroup
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transport import Route, between, rows_between
-from kernbench.runtime_api.work import Call, Coalesced, Meeting, P2POp, ReduceOp, Work
+from kernbench.runtime_api.work import Call, Coalesced, Meeting, P2POp, ReduceOp
 
 if TYPE_CHECKING:
     from kernbench.ccl.install import AlgorithmLike
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.collective import Collectives
 
 GroupLike = ProcessGroup | int | None
 Tensors = dict[str, DeviceTensor]
@@ -52,9 +53,9 @@ class Distributed(DistributedNames):
     A collective starts when its last rank has called it, and on each device after what the device was asked before.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, collectives: Collectives) -> None:
         self._host = host
-        self._groups = Groups(host)
+        self._groups = Groups(host, collectives)
         self._coalescing: dict[int, Coalesced] = {}
         host.at_ranks_end.append(self._coalescing.clear)
 

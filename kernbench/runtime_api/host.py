@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +26,11 @@ from kernbench.runtime_api.memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 from kernbench.sim_engine.limits import Expired
-from kernbench.sim_engine.lines import place_in, place_of
+from kernbench.sim_engine.lines import place_in, place_of, user_line
 from kernbench.sim_engine.races import Copies
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.collective import Collectives
-    from kernbench.runtime_api.work import Work
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.lines import Line
 
@@ -424,6 +422,55 @@ class Event:
         return f"<Event, {state}>"
 
 
+class Work:
+    """A collective under way, as one rank sees it.
+
+    `is_completed` looks and does not wait: time passes only where the program waits, so a loop around it has no end.
+    """
+
+    def __init__(self, host: Host, what: Callable[[], str]) -> None:
+        self._host = host
+        self._what = what
+        self.event = simpy.Event(host.engine.env)
+        self.error: Exception | None = None
+
+    def detach(self) -> Work:
+        """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
+        self._host.unwaited[self] = user_line()
+        return self
+
+    def wait(self, timeout: object = None) -> bool:
+        """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
+        self._host.unwaited.pop(self, None)
+        if self.error is None:
+            self._host.engine.wait(self.event, self)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether this rank's part is complete."""
+        if self.event.processed:
+            self._host.unwaited.pop(self, None)
+        return self.event.processed
+
+    def exception(self) -> Exception | None:
+        """Return what went wrong, if anything."""
+        return self.error
+
+    def fail(self, error: Exception) -> None:
+        """Make `wait` raise `error`."""
+        self.error = copy(error)
+        self.error.__cause__ = error
+
+    def __str__(self) -> str:
+        return self._what()
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "complete" if self.is_completed() else "under way"
+        return f"<Work {self}: {state}>"
+
+
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 
 
@@ -459,13 +506,6 @@ class Host:
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
-
-    @cached_property
-    def collectives(self) -> Collectives:
-        """Queues between PEs, installed so far; not imported before a collective is asked for."""
-        from kernbench.runtime_api.collective import Collectives
-
-        return Collectives(self.engine)
 
     # -- devices
 

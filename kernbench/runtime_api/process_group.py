@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from kernbench.ccl.install import AlgorithmLike
 from kernbench.errors import quote
 from kernbench.runtime_api.transport import Packer, Transport
-from kernbench.runtime_api.work import Call, Mailbox, Meeting, Start, Work
+from kernbench.runtime_api.work import Call, Mailbox, Meeting, Start
 
 if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Algorithm
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.collective import Collectives
+    from kernbench.runtime_api.host import Host, Work
 
 Algorithms = Mapping[str, AlgorithmLike]
 NON_GROUP_MEMBER = -100
@@ -157,9 +158,9 @@ class _Scope:
 class Groups:
     """The process groups of a session: the world of each rank, and the groups that were made in it."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, collectives: Collectives) -> None:
         self._host = host
-        self._transport = Transport(host)
+        self._transport = Transport(host, collectives)
         self._outside, self._spawned = _Scope(), _Scope()
         host.at_ranks_start.append(self._inherit)
         host.at_ranks_end.append(self._forget)

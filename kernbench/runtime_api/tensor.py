@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from kernbench.runtime_api.memory import TensorHandle
 from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
     from kernbench.runtime_api.host import Host
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
@@ -368,8 +367,13 @@ class Tensor(ABC):
         return tuple(sizes)
 
 
+class _Session(Protocol):
+    @property
+    def empty(self) -> Callable[..., Tensor]: ...
+
+
 def deploy_tensor(
-    context: RuntimeContext,
+    context: _Session,
     shape: Sequence[int],
     dtype: DType | str,
     *,

@@ -17,7 +17,7 @@ from kernbench.config import AUTO, CclConfig
 from kernbench.config.ccl import COLLECTIVES
 from kernbench.errors import ConfigError, PlacementError
 from kernbench.registry import hint
-from kernbench.runtime_api.collective import title
+from kernbench.runtime_api.collective import Collectives, title
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
 from kernbench.runtime_api.work import Call, ReduceOp, Start
@@ -170,8 +170,9 @@ Shard = tuple[tuple[Pointer, ...], int]
 class Transport:
     """Maps a group's collectives to launches on the machine."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, collectives: Collectives) -> None:
         self._host = host
+        self._collectives = collectives
 
     def chosen(self, algorithms: Mapping[str, AlgorithmLike]) -> dict[str, Algorithm]:
         """Return the algorithms that a group asks for, by collective."""
@@ -240,7 +241,7 @@ class Transport:
         n_elem = max(n for mine in shards[0].values() for _, n in mine)
         itemsize = next(t.dtype.itemsize for t in call.tensors.values())
         whole = len(sips) if call.name == "all_gather" else 1
-        return self._host.collectives.chosen(config, call.name, n_elem * itemsize * whole, itemsize, sips, places)
+        return self._collectives.chosen(config, call.name, n_elem * itemsize * whole, itemsize, sips, places)
 
     @cached_property
     def _config(self) -> CclConfig:
@@ -267,7 +268,7 @@ class Transport:
         self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[Any]], n_elem: Mapping[Place, int],
         options: Mapping[str, Any],
     ) -> list[Start]:  # fmt: skip
-        starts = self._host.collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
+        starts = self._collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
         self._host.requests += len(starts)
         return [starts[sip] for sip in planned.sips]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -14,11 +13,10 @@ import simpy
 from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
 from kernbench.registry import hint
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.host import Host, Work
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine.lines import user_line
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.host import Host
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.runtime_api.transport import Route, Transport
     from kernbench.sim_engine.races import Task
@@ -100,55 +98,6 @@ class Call:
         given += [f"root={ranks[self.root]}"] if self.root is not None else []
         given += [f"{name}={value}" for name, value in self.more.items()]
         return f"{self.label}({', '.join(given)})"
-
-
-class Work:
-    """A collective under way, as one rank sees it.
-
-    `is_completed` looks and does not wait: time passes only where the program waits, so a loop around it has no end.
-    """
-
-    def __init__(self, host: Host, what: Callable[[], str]) -> None:
-        self._host = host
-        self._what = what
-        self.event = simpy.Event(host.engine.env)
-        self.error: Exception | None = None
-
-    def detach(self) -> Work:
-        """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
-        self._host.unwaited[self] = user_line()
-        return self
-
-    def wait(self, timeout: object = None) -> bool:
-        """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
-        self._host.unwaited.pop(self, None)
-        if self.error is None:
-            self._host.engine.wait(self.event, self)
-        if self.error is not None:
-            raise self.error
-        return True
-
-    def is_completed(self) -> bool:
-        """Return whether this rank's part is complete."""
-        if self.event.processed:
-            self._host.unwaited.pop(self, None)
-        return self.event.processed
-
-    def exception(self) -> Exception | None:
-        """Return what went wrong, if anything."""
-        return self.error
-
-    def fail(self, error: Exception) -> None:
-        """Make `wait` raise `error`."""
-        self.error = copy(error)
-        self.error.__cause__ = error
-
-    def __str__(self) -> str:
-        return self._what()
-
-    def __repr__(self) -> str:
-        state = "failed" if self.error else "complete" if self.is_completed() else "under way"
-        return f"<Work {self}: {state}>"
 
 
 class Coalesced:
