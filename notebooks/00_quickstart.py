@@ -27,7 +27,7 @@ from kernbench.analysis.utilization import composite_window
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.viz.roofline import tile_timeline
+from kernbench.viz.figures import tile_timeline
 
 # %% [markdown]
 # ## A machine

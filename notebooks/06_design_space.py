@@ -25,7 +25,7 @@
 # %%
 import kernbench as kb
 from kernbench.sweeps.sensitivity import effects, pareto, sensitivity
-from kernbench.viz import sweeps as draw
+from kernbench.viz import figures as draw
 
 # By default all cores work, and a bar shows how far it is and how long it will take: quick and quiet here.
 quiet = {"progress": False, "workers": 1}

@@ -115,7 +115,7 @@ def show(source: str | None, view: str | None, out: Path | None, overrides: tupl
 
 def _draw(machine: Machine, name: str, out: Path) -> None:
     from kernbench.config.files import write_text
-    from kernbench.viz.figure import save
+    from kernbench.viz.figures import save
     from kernbench.viz.machine import view_figure, view_svg
 
     view = machine.views[name]

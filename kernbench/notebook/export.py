@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import yaml
 
 from kernbench.analysis.result import INCOMPLETE
+from kernbench.analysis.roofline import Roofs, macs_per_ns, point
 from kernbench.analysis.trace import timeline
-from kernbench.analysis.utilization import shares
+from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError
-from kernbench.notebook.pictures import roofline_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +64,23 @@ def png_of(figure: Figure) -> bytes:
     return png.getvalue()
 
 
+def roofs_of(entry: Entry, pes: int) -> Roofs:
+    """Return the peak of so many matrix engines for the run's type, and the bandwidths of their memories."""
+    config = entry.machine.config
+    levels = {"HBM": config.cube.hbm.slice_gbs * pes, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
+    return Roofs(2 * macs_per_ns(config, entry.dtype) * pes, levels)
+
+
+def roofline_figure(entry: Entry, result: Result) -> Figure:
+    """Draw the run under the roofs of the PEs that did work."""
+    from kernbench.viz.figures import roofline  # matplotlib, which takes a while to import
+
+    pes = max(1, len(result.records.pes()))
+    at = point(result.records, entry.work.name, pe_window(result.records))
+    row = {"name": f"run {entry.number}", "series": entry.work.name, "intensity": at.intensity, "gflops": at.gflops}
+    return roofline([row], roofs_of(entry, pes), machine=entry.machine.hash, title=f"Roofline of {pes} PEs")
+
+
 def _links(entry: Entry, result: Result) -> bytes:
     from kernbench.viz.heatmap import link_heatmap
 
@@ -72,7 +89,7 @@ def _links(entry: Entry, result: Result) -> bytes:
 
 
 def _timeline(entry: Entry, result: Result) -> bytes:
-    from kernbench.viz.roofline import tile_timeline
+    from kernbench.viz.figures import tile_timeline
 
     pe = next(iter(result.records.pes()), (0, 0, 0))
     return png_of(tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name))

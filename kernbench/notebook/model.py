@@ -101,6 +101,11 @@ class Entry:
         """What the result is called."""
         return f"#{self.number} {self.title}"
 
+    @property
+    def dtype(self) -> str:
+        """The type that the parameters name, f16 if they name none."""
+        return str(self.values.get("dtype", "f16"))
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from kernbench.analysis.result import calls
-from kernbench.analysis.why import Why
+from kernbench.analysis.roofline import macs_per_ns
+from kernbench.analysis.utilization import utilization
+from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
-from kernbench.notebook.export import EXPORTS, export, png_of
+from kernbench.notebook.export import EXPORTS, export, png_of, roofline_figure
 from kernbench.notebook.live import frame_html
 from kernbench.notebook.model import DONE, OPTIONS, Explorer
-from kernbench.notebook.pictures import gantt_svg, roofline_figure, utilization_line, why_html
 from kernbench.notebook.style import NOTHING, button, download, row, told
+from kernbench.viz.html import gantt_svg
 
 if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
     from kernbench.notebook.live import Film
     from kernbench.notebook.model import Entry, Explorer, Finished
     from kernbench.notebook.workloads import Parameter
@@ -319,7 +322,7 @@ class HistoryTab:
     def _compare(self) -> None:
         before, after = self.before.value, self.after.value
         if before is None or after is None:
-            self.comparison.value = "<p>Pin a run, change something, run again: the difference stands here.</p>"
+            self.comparison.value = "<p>Pin a run, change something, run again: the difference is shown here.</p>"
             return
         try:
             self.comparison.value = self._explorer.compared(after, before)._repr_html_()
@@ -442,7 +445,7 @@ class ResultPanel:
         return finished.result._repr_html_()
 
     def _links(self, finished: Finished) -> str:
-        from kernbench.notebook.pictures import heat_svg  # matplotlib's colours, which take a while to import
+        from kernbench.viz.heatmap import heat_svg  # matplotlib, which takes a while to import
 
         return heat_svg(finished.result.records, finished.entry.machine)
 
@@ -464,6 +467,42 @@ class ResultPanel:
             return
         text = f"<pre>{escape(made.content.decode())}</pre>" if made.name.endswith((".py", ".yaml")) else ""
         self.file.value = f"{download(*made)} ({len(made.content):,} B){text}"
+
+
+def utilization_line(entry: Entry, result: Result) -> str:
+    """Return in a line how much of the matrix engines' rate did useful work."""
+    used = utilization(result.records, macs_per_ns(entry.machine.config, entry.dtype))
+    if not used.useful_macs:
+        return "The matrix engines did nothing."
+    return (
+        f"The matrix engines did useful work for {used.useful:.1%} of their rate, {used.issued:.1%} with padding, "
+        f"over the {used.window_ps / 1000:,.1f} ns in which the PEs worked."
+    )
+
+
+_REASONS = 4
+_VERBS = {
+    "memory": "reading and writing", "serialization": "bytes over bandwidth", "queueing": "waiting for others",
+    "slot": "slots of queues", "wire": "the length of the wire",
+    "nodes": "passing through", "matrix": "products", "vector": "vector work",
+}  # fmt: skip
+
+
+def sentence(reason: Reason) -> str:
+    """Return one reason as a sentence or two."""
+    others = f" and {reason.others} more" if reason.others else ""
+    spent = ", ".join(_VERBS.get(kind, kind) for kind in reason.kind.split(", "))
+    advice = reason.advice()
+    todo = f" To shorten it, {advice}." if advice else ""
+    return (
+        f"{reason.share:.0%} of the time, {reason.ns:,.1f} ns: {reason.what} {reason.resource}{others} ({spent}).{todo}"
+    )
+
+
+def why_html(why: Why) -> str:
+    """Return the first reasons in words; then all of them as a table, with the limits that steps waited for below."""
+    items = "".join(f"<li>{escape(sentence(reason))}</li>" for reason in why.reasons[:_REASONS])
+    return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'
 
 
 def _subject(explorer: Explorer) -> str:

@@ -124,7 +124,7 @@ class Chart:
         finished = self.show(rows, columns, machine)
         paths = [folder / f"{self.name}.svg", folder / f"{self.name}.png"]
         if hasattr(finished, "savefig"):
-            from kernbench.viz.figure import save
+            from kernbench.viz.figures import save
 
             return [save(finished, path) for path in paths]
         for path in paths:

@@ -1,8 +1,10 @@
-"""The links of a run on the machine's geometry, coloured by how busy they were."""
+"""The links of a run on the machine's geometry, coloured by how busy they were: as a figure, and as SVG with tips."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING
 
 from matplotlib import colormaps
@@ -11,20 +13,22 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
-from kernbench.analysis.utilization import hottest
+from kernbench.analysis.utilization import hottest, shares
 from kernbench.topology import naming
 from kernbench.viz import palette
-from kernbench.viz.figure import Figure, caption, new_figure
+from kernbench.viz.figures import Figure, caption, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from kernbench.analysis.records import Records
     from kernbench.topology.builder import Machine
     from kernbench.topology.views import Point
 
 MOST_SIPS = 4
 _IO_W, _IO_GAP, _SIP_GAP = 9.0, 5.0, 12.0  # [mm]
-_ASIDE = 0.32  # how far the two directions of a link are drawn from its middle [mm]
+_ABOVE, _BELOW = 25.0, 8.0  # room for the host, and for links between SIPs [mm]
+_OFFSET = 0.32  # of the two directions of a link from its middle [mm]
 _COLOURS = ListedColormap(colormaps["YlOrRd"].resampled(320)(range(48, 320)))
 
 
@@ -67,8 +71,8 @@ class Plan:
             px, py = self._in_cube[there].centre
         else:
             box = self._in_cube[naming.pe(0, 0, at.pe)]
-            aside = {"pe_dma": -0.3, "hbm_ctrl": 0.3}.get(at.kind, 0.0)
-            px, py = box.centre[0] + aside * box.w, box.centre[1]
+            offset = {"pe_dma": -0.3, "hbm_ctrl": 0.3}.get(at.kind, 0.0)
+            px, py = box.centre[0] + offset * box.w, box.centre[1]
         return x + px, y + py
 
     def line(self, link: str) -> list[Point]:
@@ -80,7 +84,7 @@ class Plan:
             return [a, (a[0], under), (b[0], under), b]
         (ax, ay), (bx, by) = a, b
         length = max(1e-9, ((bx - ax) ** 2 + (by - ay) ** 2) ** 0.5)
-        dx, dy = -(by - ay) / length * _ASIDE, (bx - ax) / length * _ASIDE
+        dx, dy = -(by - ay) / length * _OFFSET, (bx - ax) / length * _OFFSET
         return [(ax + dx, ay + dy), (bx + dx, by + dy)]
 
 
@@ -104,48 +108,37 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
     """
     if not share:
         raise ValueError("no link carried anything: nothing to draw")
-    sips = busiest_sips(share)
-    shown = sorted(sips[:MOST_SIPS])
-    plan = Plan(machine, shown)
-    lines = {link: plan.line(link) for link in share if sips_of(link) <= set(shown)}
-    first = hottest(share)
-    left_out = f"; {len(sips) - len(shown)} SIPs with less traffic not drawn" if len(sips) > len(shown) else ""
-    alike = sum(value == share[first] for value in share.values()) - 1
-    more = f" and {alike} more" if alike else ""
+    drawn = _Drawn(share, machine)
+    plan, first = drawn.plan, drawn.first
+    left_out = f"; {drawn.left_out} SIPs with less traffic not drawn" if drawn.left_out else ""
     under = caption(len(share), machine.hash, f"links, traffic keeps right{left_out}   {note}".rstrip())
-    above = 25.0 if any(naming.HOST in link.split("->") for link in share) else 6.0
-    below = 8.0 if len(shown) > 1 else 1.0
-    across, down = len(shown) * plan.pitch - _SIP_GAP + 4, plan.height + above + below
-    wide = max(7.0, 5.5 * len(shown) + 1)
-    heading = f"{title}\nhottest: {first}{more}, busy {share[first]:.1%}"
+    above = _ABOVE if any(naming.HOST in link.split("->") for link in share) else 6.0
+    below = _BELOW if len(plan.sips) > 1 else 1.0
+    across, down = len(plan.sips) * plan.pitch - _SIP_GAP + 4, plan.height + above + below
+    wide = max(7.0, 5.5 * len(plan.sips) + 1)
+    heading = f"{title}\nhottest: {first}{drawn.more}, busy {share[first]:.1%}"
     figure = new_figure(wide, 0.87 * wide * down / across + 0.9, heading, under)
     axes = figure.subplots()
     axes.set(xlim=(-2, across - 2), ylim=(plan.height + below, -above), aspect="equal")
     axes.axis("off")
     _backdrop(axes, plan)
-    order = sorted(lines, key=lambda link: share[link])
     norm = Normalize(0, 1)
     axes.add_collection(
         LineCollection(
-            [lines[link] for link in order],
-            colors=[_COLOURS(norm(share[link])) for link in order],
-            linewidths=[1.0 + 1.2 * share[link] for link in order],
+            list(drawn.lines.values()),
+            colors=[_COLOURS(norm(share[link])) for link in drawn.lines],
+            linewidths=[1.0 + 1.2 * share[link] for link in drawn.lines],
             zorder=2,
         )
     )
-    if first in lines:
-        points = lines[first]
+    if first in drawn.lines:
+        points = drawn.lines[first]
         (ax, ay), (bx, by) = points[len(points) // 2 - 1], points[len(points) // 2]
         axes.plot((ax + bx) / 2, (ay + by) / 2, "o", ms=9, mfc="none", mec="black", mew=1.2, zorder=4)
     bar = figure.colorbar(ScalarMappable(norm, _COLOURS), ax=axes, shrink=0.6, pad=0.01, format="{x:.0%}")
     bar.set_label("share of time that the link was busy (circle: the hottest)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
     return figure
-
-
-def colour_of(share: float) -> str:
-    """Return the colour of a link that was busy for `share` of the time, as text for SVG."""
-    return to_hex(_COLOURS(share))
 
 
 def _backdrop(axes: Axes, plan: Plan) -> None:
@@ -175,15 +168,64 @@ def _backdrop(axes: Axes, plan: Plan) -> None:
             axes.text(px + 1, py, name.rsplit(".", 1)[1], fontsize=5, va="center", zorder=3)
 
 
-def busiest_sips(share: Mapping[str, float]) -> list[int]:
-    """Return the SIPs that links with traffic belong to, those with most of it first."""
-    total: dict[int, float] = {}
-    for link, value in share.items():
-        for sip in sips_of(link):
-            total[sip] = total.get(sip, 0.0) + value
-    return sorted(total, key=lambda sip: (-total[sip], sip)) or [0]
+def heat_svg(records: Records, machine: Machine) -> str:
+    """Return the same picture of a run as SVG, with the share of each link in its tip."""
+    share = shares(records.links, records.makespan_ps)
+    if not share:
+        return "<p>No link carried anything.</p>"
+    drawn = _Drawn(share, machine)
+    plan, first = drawn.plan, drawn.first
+    width, height = len(plan.sips) * plan.pitch + 4, plan.height + _ABOVE + _BELOW
+    boxes, texts = [], []
+    for sip in plan.sips:
+        x, y = plan.chiplet(sip)
+        boxes.append((x, y, _IO_W, plan.height))
+        texts.append((x + 16, y - 1.5, f"SIP {sip}"))
+        corners = (plan.cube(sip, cube) for cube in range(plan.w * plan.h))
+        boxes += [(x + 0.6, y + 0.6, plan.view.width - 1.2, plan.view.height - 1.2) for x, y in corners]
+    for name in (naming.HOST, naming.SWITCH):
+        x, y = plan.place(name)
+        texts.append((x + 2, y + 1.5, name))
+    rects = "".join(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="1"/>' for x, y, w, h in boxes)
+    names = "".join(f'<text x="{x:.1f}" y="{y:.1f}">{name}</text>' for x, y, name in texts)
+    lines = "".join(_line_svg(link, share[link], points, link == first) for link, points in drawn.lines.items())
+    left_out = f"; {drawn.left_out} SIPs with less traffic are not drawn" if drawn.left_out else ""
+    steps = "".join(
+        f'<span style="display:inline-block;width:1.2em;height:.8em;background:{to_hex(_COLOURS(i / 10))}"></span>'
+        for i in range(11)
+    )
+    view = f'viewBox="-2 {-_ABOVE:g} {width:.1f} {height:.1f}" width="100%" style="max-height:520px"'
+    return (
+        f'<div class="kb-hottest">hottest: <code>{escape(first)}</code>{drawn.more}, busy {share[first]:.1%} of the run'
+        f'{left_out}</div><div style="font-size:85%">busy 0 % {steps} 100 %</div>'
+        f'<svg class="kb-heat" {view} role="img" aria-label="links by how busy they were">'
+        f'<g fill="none" stroke="currentColor" stroke-opacity=".35" stroke-width=".4">{rects}</g>'
+        f'<g fill="none">{lines}</g><g font-size="3.5" fill="currentColor">{names}</g></svg>'
+    )
 
 
-def sips_of(link: str) -> set[int]:
-    """Return the SIPs at the two ends of a link."""
-    return {at.sip for at in map(naming.parse, link.split("->")) if at.sip is not None}
+def _line_svg(link: str, share: float, line: list[Point], first: bool) -> str:
+    points = " ".join(f"{x:.2f},{y:.2f}" for x, y in line)
+    width = 0.35 + 1.1 * share + (0.6 if first else 0)
+    return (
+        f'<polyline points="{points}" stroke="{to_hex(_COLOURS(share))}" stroke-width="{width:.2f}">'
+        f"<title>{escape(link)}: busy {share:.1%}</title></polyline>"
+    )
+
+
+class _Drawn:
+    """The links that are drawn, the busiest last: those of the SIPs with most traffic."""
+
+    def __init__(self, share: Mapping[str, float], machine: Machine) -> None:
+        ends = {link: {at.sip for at in map(naming.parse, link.split("->")) if at.sip is not None} for link in share}
+        total: Counter[int] = Counter()
+        for link, sips in ends.items():
+            total.update(dict.fromkeys(sips, share[link]))
+        shown = sorted(sorted(total, key=lambda sip: (-total[sip], sip))[:MOST_SIPS]) or [0]
+        self.left_out = max(0, len(total) - len(shown))
+        self.plan = Plan(machine, shown)
+        order = sorted((link for link in share if ends[link] <= set(shown)), key=lambda link: share[link])
+        self.lines = {link: self.plan.line(link) for link in order}
+        self.first = hottest(share)
+        equal = sum(value == share[self.first] for value in share.values()) - 1
+        self.more = f" and {equal} more" if equal else ""

@@ -59,7 +59,7 @@ def view_figure(view: View, machine: str) -> Figure:
     """Return one view as a matplotlib figure, for PNG files."""
     from matplotlib.patches import Rectangle
 
-    from kernbench.viz.figure import new_figure
+    from kernbench.viz.figures import new_figure
 
     inches = 10.0
     tall = inches * view.height / view.width

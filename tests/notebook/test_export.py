@@ -9,9 +9,9 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.notebook.export import EXPORTS, code, export
+from kernbench.notebook.export import EXPORTS, code, export, roofs_of
 from kernbench.notebook.model import Explorer
-from kernbench.notebook.pictures import roofs_of, sentence, utilization_line
+from kernbench.notebook.panels import sentence, utilization_line
 from tests.notebook import programs
 
 LONG_S = 60

@@ -11,8 +11,7 @@ import pytest
 import kernbench as kb
 from kernbench.notebook import LiveRun, TopologyPicker, explore, model, panels
 from kernbench.notebook.export import EXPORTS
-from kernbench.notebook.panels import STEPS, WHOLE
-from kernbench.notebook.pictures import why_html
+from kernbench.notebook.panels import STEPS, WHOLE, why_html
 from kernbench.notebook.serve import PAGE
 from tests.notebook import programs
 
@@ -282,7 +281,7 @@ def test_the_timeline_zooms(ran):
     whole = tab.picture.value
     tab.window.value = (400, 600)
     assert tab.picture.value != whole
-    assert f"{0.4 * ran.result.latency_ns:,.1f} ns" in text(tab.picture)
+    assert f"{0.4 * ran.result.latency_ns:,.2f} ns" in text(tab.picture)
     assert "sip0.cube0" in text(tab.picture)
 
 

@@ -6,7 +6,7 @@ import pytest
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.utilization import hottest, shares
 from kernbench.topology.builder import resolve_topology
-from kernbench.viz.figure import save
+from kernbench.viz.figures import save
 from kernbench.viz.heatmap import Plan, link_heatmap
 
 DEFAULT = resolve_topology("preset:default")

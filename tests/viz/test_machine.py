@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from kernbench.topology.views import Box, Line, View, between
-from kernbench.viz.figure import save
+from kernbench.viz.figures import save
 from kernbench.viz.machine import view_figure, view_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

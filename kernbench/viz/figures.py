@@ -1,0 +1,414 @@
+"""The matplotlib figures: roofline, timeline of a PE, and the answers of a design space; and what all figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import matplotlib.figure
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from kernbench.analysis.result import LABELS
+from kernbench.analysis.trace import LANES
+from kernbench.config.files import replacing
+from kernbench.viz import palette
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from kernbench.analysis.roofline import Roofs
+
+Table = Iterable[Mapping[str, Any]]
+_UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
+_TITLE = 60  # characters over the narrowest figure
+_UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
+
+
+class Figure(matplotlib.figure.Figure):
+    """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
+
+    def _repr_png_(self) -> bytes:
+        png = BytesIO()
+        self.savefig(png, format="png", metadata={"Software": None})
+        return png.getvalue()
+
+
+def rows_of(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a list of dicts or of a DataFrame."""
+    records: Any = table.to_dict("records") if hasattr(table, "to_dict") else table
+    rows = [dict(row) for row in records]
+    if not rows:
+        raise ValueError("no rows to draw; give at least one")
+    return rows
+
+
+def caption(n: int, machine: str, note: str = "") -> str:
+    """Return the line under a figure: the number of points, the machine, and what else to know."""
+    return "   ".join(part for part in (f"n = {n}", f"machine {machine[:12]}", note) if part)
+
+
+def new_figure(width: float, height: float, title: str, under: str) -> Figure:
+    """Return an empty figure [inches] with its title and its caption line."""
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    figure.supxlabel(under, fontsize=7, x=0.01, ha="left", color="#4D4D4D")
+    return figure
+
+
+def tidy(axes: Axes) -> None:
+    """Give `axes` the look of all figures: small text, no box."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    axes.xaxis.label.set_fontsize(8)
+    axes.yaxis.label.set_fontsize(8)
+
+
+def save(figure: matplotlib.figure.Figure, path: str | Path) -> Path:
+    """Write a figure as PNG or SVG, by the name of the file: equal figures give equal bytes."""
+    path = Path(path)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laying out again would start from this layout and move it a little
+    undated = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
+    with mpl.rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "path"}), replacing(path) as part:
+        figure.savefig(part, format=path.suffix.removeprefix("."), metadata=undated)
+    return path
+
+
+def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: str = "Roofline") -> Figure:
+    """Draw measured points, model points where there are any, and one roof per memory level.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns name, series (one colour each, optional), intensity [flop/B], gflops, model_gflops (optional).
+    roofs : Roofs
+        Peak rate and bandwidths.
+    machine : str
+        Hash of the machine.
+    title : str
+    """
+    rows = [row for row in rows_of(table) if np.isfinite(row["intensity"])]
+    hollow = "filled: measured; hollow: model; " if any(row.get("model_gflops") for row in rows) else ""
+    under = caption(len(rows), machine, f"{hollow}dotted: ridge of each memory level")
+    figure = new_figure(8, 5.4, title, under)
+    axes = figure.subplots()
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+
+    ridges = [roofs.ridge(level) for level in roofs.levels_gbs]
+    low = min([row["intensity"] for row in rows] + ridges) / 2
+    high = max([row["intensity"] for row in rows] + ridges) * 4
+    x = np.geomspace(low, high, 200)
+    for level, bw in roofs.levels_gbs.items():
+        y = [roofs.attainable_gflops(at, level) for at in x]
+        axes.plot(x, y, color=palette.DARK_GREY, linewidth=1.2)
+        axes.text(
+            low * 1.2, low * 1.2 * bw * 1.12, f"{level} {bw:g} GB/s", fontsize=7,
+            rotation=np.degrees(np.arctan(bw)), rotation_mode="anchor", transform_rotates_text=True,
+        )  # fmt: skip
+        axes.axvline(roofs.ridge(level), color=palette.GREY, linewidth=0.8, linestyle=":")
+    axes.text(high / 1.1, roofs.peak_gflops * 1.08, f"peak {roofs.peak_gflops:,.0f} Gflop/s", fontsize=8, ha="right")
+
+    for i, series in enumerate(dict.fromkeys(row.get("series", "measured") for row in rows)):
+        chosen = [row for row in rows if row.get("series", "measured") == series]
+        colour, marker = palette.SERIES[i % len(palette.SERIES)], palette.MARKERS[i % len(palette.MARKERS)]
+        at = [row["intensity"] for row in chosen]
+        axes.plot(at, [row["gflops"] for row in chosen], marker, color=colour, markersize=6, label=series)
+        model = [(row["intensity"], row["model_gflops"]) for row in chosen if row.get("model_gflops")]
+        axes.plot(*zip(*model, strict=True), marker, mfc="none", mec=colour, markersize=9) if model else None
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    for spot, label in labels(rows, names):
+        axes.annotate(label, spot, (5, -3), textcoords="offset points", fontsize=7, va="top")
+    key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
+    axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=7, va="top")
+    axes.set_xlim(low, high)
+    axes.set_xlabel("arithmetic intensity [flop / B moved by DMA]")
+    axes.set_ylabel("rate [Gflop/s]")
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    tidy(axes)
+    axes.grid(visible=True, which="major", color=palette.LIGHT_GREY, linewidth=0.5)
+    return figure
+
+
+def labels(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[tuple[float, float], str]]:
+    """Return the place and the numbers of each cloud of points whose labels would overlap."""
+    clouds: list[list[dict[str, Any]]] = []
+    for row in sorted(rows, key=lambda row: (row["intensity"], row["gflops"])):
+        near = [cloud for cloud in clouds if any(_close(row, other) for other in cloud)]
+        clouds = [cloud for cloud in clouds if cloud not in near]
+        clouds.append([*(other for cloud in near for other in cloud), row])
+    lowest = [min(cloud, key=lambda row: row["gflops"]) for cloud in clouds]
+    return [
+        (
+            (row["intensity"], row["gflops"]),
+            ", ".join(str(i) for i, name in enumerate(names, 1) if any(other["name"] == name for other in cloud)),
+        )
+        for row, cloud in zip(lowest, clouds, strict=True)
+    ]
+
+
+def _close(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return all(abs(np.log2(a[key] / b[key])) < octaves for key, octaves in (("intensity", 0.3), ("gflops", 0.2)))
+
+
+def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Figure:
+    """Draw what each engine of one PE did when; tiles alternate in shade.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns stage, start_ns, end_ns, tile, as `analysis.trace.timeline` returns them.
+    machine : str
+        Hash of the machine.
+    title : str
+        What ran.
+    zoom_ns : float, optional
+        A second panel shows this much time from the first tile on.
+    """
+    rows = rows_of(table)
+    begin = min(row["start_ns"] for row in rows)
+    rows = [{**row, "start_ns": row["start_ns"] - begin, "end_ns": row["end_ns"] - begin} for row in rows]
+    under = caption(len(rows), machine, "each box: one tile or transfer")
+    figure = new_figure(11, 5.2 if zoom_ns else 2.9, title, under)
+    panels = figure.subplots(2 if zoom_ns else 1, 1, squeeze=False)[:, 0]
+    for axes in panels:
+        _gantt(axes, rows)
+    panels[0].set_xlim(0, max(row["end_ns"] for row in rows))
+    if zoom_ns:
+        first = min((row["start_ns"] for row in rows if row["tile"] >= 0), default=0.0)
+        panels[0].axvspan(first, first + zoom_ns, color=palette.LIGHT_GREY, alpha=0.5, zorder=0)
+        panels[0].set_title("everything the PE did (shaded: the part below)", fontsize=8, loc="left")
+        panels[1].set_xlim(first, first + zoom_ns)
+        panels[1].set_title(f"{zoom_ns:g} ns from the first tile on", fontsize=8, loc="left")
+    panels[-1].set_xlabel("time since the PE's first work [ns]")
+    return figure
+
+
+def _gantt(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    lanes = [stage for stage in LANES if any(row["stage"] == stage for row in rows)]
+    for y, stage in enumerate(lanes):
+        boxes = sorted((row for row in rows if row["stage"] == stage), key=lambda row: row["start_ns"])
+        tracks = _tracks(boxes)
+        height = 0.84 / (max(tracks) + 1)
+        for parity, alpha in ((0, 1.0), (1, 0.55)):
+            for track in range(max(tracks) + 1):
+                spans = [
+                    (box["start_ns"], box["end_ns"] - box["start_ns"])
+                    for box, place in zip(boxes, tracks, strict=True)
+                    if place == track and max(0, box["tile"]) % 2 == parity
+                ]
+                at = (y - 0.42 + track * height, height)
+                axes.broken_barh(spans, at, facecolor=palette.STAGES[stage], alpha=alpha, linewidth=0)
+    axes.set_yticks(range(len(lanes)), [LABELS[stage] for stage in lanes])
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    tidy(axes)
+
+
+def _tracks(boxes: list[dict[str, Any]]) -> list[int]:
+    """Return for each box, in order of start, the first free track, so that overlapping work is drawn on several."""
+    ends: list[float] = []
+    tracks = []
+    for box in boxes:
+        track = next((i for i, end in enumerate(ends) if end <= box["start_ns"]), len(ends))
+        if track == len(ends):
+            ends.append(0.0)
+        ends[track] = box["end_ns"]
+        tracks.append(track)
+    return tracks
+
+
+def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Figure:
+    """Draw the effect of each factor on a metric, down and up, the strongest on top.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns factor, down_pct, up_pct: what `Sensitivity.ranked` returns.
+    metric : str
+        What the percentages are of.
+    machine : str
+        Hash of the machine.
+    change : float
+        The share by which factors were changed.
+    of : str
+        What ran, for the title.
+    """
+    rows = sorted(rows_of(table), key=lambda row: max(_width(row["down_pct"]), _width(row["up_pct"])))
+    note = f"one factor at a time, +-{change:.0%} or the nearest step; less is better"
+    title = f"What moves the {quantity(metric)[0]}{_of(of)}"
+    figure = new_figure(8, 1.5 + 0.36 * len(rows), title, caption(len(rows), machine, note))
+    axes = figure.subplots()
+    for column, colour, label in (("down_pct", palette.ORANGE, "less of it"), ("up_pct", palette.BLUE, "more of it")):
+        values = [row[column] if _width(row[column]) else 0 for row in rows]
+        axes.barh(range(len(rows)), values, 0.7, color=colour, alpha=0.85, label=label)
+    axes.axvline(0, color=palette.DARK_GREY, linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [row["factor"] for row in rows])
+    axes.set_xlabel(f"change of {quantity(metric)[0]} [%]")
+    widest = max(_width(row[column]) for row in rows for column in ("down_pct", "up_pct")) or 1
+    axes.set_xlim(-1.15 * widest, 1.15 * widest)
+    tidy(axes)
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    return figure
+
+
+def pareto_front(
+    table: Table | pd.DataFrame,
+    front: Table | pd.DataFrame,
+    metrics: tuple[str, str],
+    *,
+    machine: str,
+    label: Sequence[str] = (),
+    of: str = "",
+) -> Figure:
+    """Draw all points in two metrics, and the front that none of them beats.
+
+    Parameters
+    ----------
+    table, front : list of dict or DataFrame
+        All points, and those of the front, as `kernbench.sweeps.sensitivity.pareto` returns them.
+    metrics : (str, str)
+        Columns of the axes; less is better.
+    machine : str
+        Hash of the machine that points change.
+    label : sequence of str
+        Columns that name a point of the front.
+    of : str
+        What ran, for the title.
+    """
+    x, y = metrics
+    rows = [row for row in rows_of(table) if not (np.isnan(row[x]) or np.isnan(row[y]))]
+    best = sorted(rows_of(front), key=lambda row: (row[x], row[y]))
+    note = f"{len(best)} on the front; less is better in both"
+    title = f"{_first_upper(quantity(y)[0])} against {quantity(x)[0]}{_of(of)}"
+    figure = new_figure(9, 5, title, caption(len(rows), machine, note))
+    axes = figure.subplots()
+    axes.plot([row[x] for row in rows], [row[y] for row in rows], "o", color=palette.GREY, markersize=4, alpha=0.6)
+    axes.step([row[x] for row in best], [row[y] for row in best], where="post", color=palette.BLUE, linewidth=1)
+    axes.plot([row[x] for row in best], [row[y] for row in best], "o", color=palette.BLUE, markersize=6)
+    for i, row in _apart(best, rows, metrics):
+        axes.annotate(str(i), (row[x], row[y]), (4, 4), textcoords="offset points", fontsize=7)
+    names = [f"{i}  {', '.join(_value(row[column]) for column in label)}" for i, row in enumerate(best, 1)]
+    if label:
+        head = f"front: {', '.join(_short(column) for column in label)}"
+        axes.text(1.02, 1, "\n".join([head, *names]), transform=axes.transAxes, fontsize=6.5, va="top")
+    for values, scale in (([row[x] for row in rows], axes.set_xscale), ([row[y] for row in rows], axes.set_yscale)):
+        if min(values) > 0 and max(values) > 20 * min(values):
+            scale("log")
+    for axis, label_of, column in ((axes.xaxis, axes.set_xlabel, x), (axes.yaxis, axes.set_ylabel, y)):
+        label_of(_label(column))
+        axis.set_major_formatter("{x:,g}")
+    tidy(axes)
+    axes.grid(visible=True, color=palette.LIGHT_GREY, linewidth=0.5)
+    return figure
+
+
+def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Figure:
+    """Draw a metric over two axes: in each field the least that any setting of the others gives.
+
+    Parameters
+    ----------
+    table : list of dict or DataFrame
+        Columns of both axes and of the metric; rows without a value are left out.
+    axes : (str, str)
+        Columns across and up.
+    metric : str
+        Less is better.
+    machine : str
+        Hash of the machine that points change.
+    of : str
+        What ran, for the title.
+    """
+    rows = [row for row in rows_of(table) if not np.isnan(row[metric])]
+    across, up = (list(dict.fromkeys(row[axis] for row in rows)) for axis in axes)
+    grid = np.full((len(up), len(across)), np.nan)
+    for row in rows:
+        at = up.index(row[axes[1]]), across.index(row[axes[0]])
+        grid[at] = np.fmin(grid[at], row[metric])
+    note = "of several settings of other axes the least; empty: no result"
+    figure = new_figure(
+        max(6.5, 2.4 + 1.1 * len(across)),
+        1.9 + 0.55 * len(up),
+        fill(f"{_first_upper(_label(metric))} by {axes[1]} and {axes[0]}{_of(of)}", _TITLE),
+        caption(len(rows), machine, note),
+    )
+    canvas = figure.subplots()
+    image = canvas.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")
+    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+    for (i, j), value in np.ndenumerate(grid):
+        if not np.isnan(value):
+            colour = "white" if value > middle else "black"
+            canvas.text(j, i, _digits(value), ha="center", va="center", fontsize=7, color=colour)
+    canvas.set_xticks(range(len(across)), [_value(value) for value in across])
+    canvas.set_yticks(range(len(up)), [_value(value) for value in up])
+    canvas.set_xlabel(axes[0])
+    canvas.set_ylabel(axes[1])
+    canvas.tick_params(labelsize=8)
+    bar = figure.colorbar(image, ax=canvas, format="{x:,g}")
+    bar.set_label(_label(metric), fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def quantity(column: str) -> tuple[str, str]:
+    """Return the quantity and the unit of a column, whose name ends with the unit.
+
+    >>> quantity("run_ns"), quantity("cube mesh")
+    (('run', 'ns'), ('cube mesh', ''))
+    """
+    name, _, unit = column.rpartition("_")
+    return (name.replace("_", " "), _UNITS[unit]) if name and unit in _UNITS else (column, "")
+
+
+def _label(column: str) -> str:
+    name, unit = quantity(column)
+    return f"{name} [{unit}]" if unit else name
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of(what: str) -> str:
+    return f": {what}" if what else ""
+
+
+def _digits(value: float) -> str:
+    """Return a number with four significant digits, and all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def _apart(
+    best: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], metrics: tuple[str, str]
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return the points of a front whose numbers do not overlap."""
+    spans = [max(row[m] for row in rows) - min(row[m] for row in rows) or 1.0 for m in metrics]
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for i, row in enumerate(best, 1):
+        if all(
+            max(abs(row[m] - other[m]) / span for m, span in zip(metrics, spans, strict=True)) > 0.03
+            for _, other in kept
+        ):
+            kept.append((i, row))
+    return kept
+
+
+def _width(value: float | None) -> float:
+    return 0.0 if value is None or np.isnan(value) else abs(value)
+
+
+def _short(column: str) -> str:
+    """Return the last two words of a field's path."""
+    return ".".join(column.split(".")[-2:])
+
+
+def _value(value: object) -> str:
+    return f"{value:,g}" if isinstance(value, float) else str(value)
