@@ -89,7 +89,7 @@ def breakdown(
 
     intervals = []
     for stage, kinds in STAGES.items():
-        chosen = np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in kinds])
+        chosen = records.is_kind(*kinds)
         if stage == "composite":
             chosen &= ~_has_tiles(records)
         if stage == "host":
@@ -207,7 +207,7 @@ def overlap(records: Records, window: tuple[int, int] | None = None) -> Overlap:
     span, n, lane = max(1, end - start), max(1, len(pes)), _lanes(records, pes)
     intervals = []
     for kinds in (WORK, COMMUNICATION):
-        chosen = (lane >= 0) & np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in kinds])
+        chosen = (lane >= 0) & records.is_kind(*kinds)
         intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], lane[chosen], start, end))
     work, messages = (covered_ps(*each) for each in intervals)
     both = covered_ps(*np.concatenate(intervals, axis=1))

@@ -84,8 +84,8 @@ class _Log:
         self.after: dict[int, list[int]] = {}
         for command, other in records.dependencies.after.tolist():
             self.after.setdefault(command, []).append(other)
-        self.host = np.flatnonzero(self._of_kinds(*HOST_KINDS))
-        whole = self._of_kinds(*COMMAND_KINDS) | (self._of_kinds("math") & (records.tile < 0))
+        self.host = np.flatnonzero(records.is_kind(*HOST_KINDS))
+        whole = records.is_kind(*COMMAND_KINDS) | (records.is_kind("math") & (records.tile < 0))
         self.row = {int(records.command[i]): i for i in np.flatnonzero(whole).tolist()}
         self.done = {command: int(records.end_ps[i]) for command, i in self.row.items()}
         self.issued: dict[int, int] = {}
@@ -101,9 +101,6 @@ class _Log:
         self._order = np.argsort(self.transfers["command"], kind="stable")
         self._command = self.transfers["command"][self._order]
         self._pes: dict[str, _Pe] = {}
-
-    def _of_kinds(self, *kinds: str) -> np.ndarray:
-        return np.isin(self.records.kind, [i for i, kind in enumerate(self.records.kinds) if kind in kinds])
 
     def spec(self, key: str) -> Any:
         """Return a value of the machine file."""

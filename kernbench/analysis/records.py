@@ -251,8 +251,11 @@ class Records:
 
     def of_kind(self, *kinds: str) -> Records:
         """Return the rows of the named kinds; a kind that no row has selects nothing."""
-        ids = [i for i, kind in enumerate(self.kinds) if kind in kinds]
-        return self.where(np.isin(self.kind, ids))
+        return self.where(self.is_kind(*kinds))
+
+    def is_kind(self, *kinds: str) -> np.ndarray:
+        """Return whether each row is of one of the named kinds."""
+        return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind in kinds])
 
     def of_pe(self, sip: int, cube: int, pe: int) -> Records:
         """Return the rows of commands that this PE issued."""

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
 from kernbench.analysis.records import Launch, Records
 from kernbench.errors import ArgumentError
@@ -88,7 +86,7 @@ class Result:
     def busiest_components(self, n: int = 5) -> list[Busy]:
         """Return the `n` components that worked longest, without those that only wait for others."""
         records = self.records
-        waiting = np.isin(records.kind, [i for i, kind in enumerate(records.kinds) if kind in _SPANS])
+        waiting = records.is_kind(*_SPANS)
         ids = set(records.component[waiting].tolist()) - set(records.component[~waiting].tolist())
         waiters = {records.components[i] for i in ids}
         busy = records.busy_by_component().items()

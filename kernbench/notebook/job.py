@@ -28,7 +28,8 @@ from kernbench.sim_engine.observer import Observer
 from kernbench.sweeps import worker as rows
 from kernbench.sweeps.cache import Cache, Kept, default_cache
 from kernbench.sweeps.keys import Row, Study, only_ours, study_name, study_version, sweep_key
-from kernbench.sweeps.plan import complete, resolve_study, row_of
+from kernbench.sweeps.measure import complete, row_of
+from kernbench.sweeps.plan import resolve_study
 
 if TYPE_CHECKING:
     from kernbench.notebook.model import Entry

@@ -25,8 +25,8 @@ from kernbench.studies.layers import Shape, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.cache import default_cache
-from kernbench.sweeps.cost import activity, energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, key_of, study_version
+from kernbench.sweeps.measure import counters, energy_columns, machine_columns
 from kernbench.sweeps.plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
 from kernbench.topology.builder import Machine
@@ -356,7 +356,7 @@ def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
     """Return the time from the first launch leaving the host to the last completion, and what was done in it."""
     launches, records = result.launches, result.records
     latency = (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000
-    return {LATENCY: latency, **activity(machine.config, traffic, records.busy_by_component())}
+    return {LATENCY: latency, **counters(machine.config, traffic, records.busy_by_component())}
 
 
 def _why(part: str, result: Result) -> list[Row]:

@@ -27,7 +27,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
 from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
 from kernbench.sweeps.keys import Row
-from kernbench.sweeps.plan import row_of
+from kernbench.sweeps.measure import row_of
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 

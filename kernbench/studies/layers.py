@@ -51,8 +51,8 @@ from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine.op_log import link_table
 from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
-from kernbench.sweeps.cost import activity
 from kernbench.sweeps.keys import Row
+from kernbench.sweeps.measure import counters
 from kernbench.topology.builder import Machine
 from kernbench.units import FLIT_BYTES
 from kernbench.viz.charts import Column
@@ -579,7 +579,7 @@ def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape
     start, end = pe_window(result.records)
     flops = 2 * m * n * k
     peak = 2 * macs_per_ns(machine.config, dtype) * machine.config.pes_per_sip
-    counts = activity(machine.config, traffic, result.records.busy_by_component(), dtype)
+    counts = counters(machine.config, traffic, result.records.busy_by_component(), dtype)
     share = shares(traffic, done - begin)
     first = hottest(share)
     return {

@@ -21,15 +21,9 @@ Row = dict[str, Any]
 Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
-_STUDIES, _SWEEPS = "kernbench.studies", "kernbench.sweeps"
-_FRAME = {f"{_STUDIES}.study", f"{_SWEEPS}.keys"}
-_APART = {
-    "viz",
-    "sweeps",
-    "benches",
-    "cli",
-    "notebook",
-}  # subpackages that rows depend on only where a study imports them
+_STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps.measure"
+# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does.
+_APART = {"viz", "sweeps", "benches", "cli", "notebook"}
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 
@@ -61,16 +55,16 @@ def _decides_rows(path: Path) -> bool:
 
 
 def _simulating(root: Path, study: str) -> set[Path]:
-    """Return the file of a study, and those of studies and sweeps that it imports, but for frame, keys and reports."""
+    """Return the files of a study, of the studies it imports without their frame and reports, and of measuring."""
     found: set[Path] = set()
     todo = [study]
     while todo:
         name = todo.pop()
         path = root.parent.joinpath(*name.split(".")).with_suffix(".py")
-        if path in found or not path.is_file() or name in _FRAME or name.endswith("_report"):
+        if path in found or not path.is_file() or name == f"{_STUDIES}.study" or name.endswith("_report"):
             continue
         found.add(path)
-        todo += [other for other in _imports(path) if other.startswith((_STUDIES, _SWEEPS))]
+        todo += [other for other in _imports(path) if other.startswith((_STUDIES, _MEASURE))]
     return found
 
 

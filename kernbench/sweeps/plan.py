@@ -20,16 +20,15 @@ from kernbench.registry import STUDIES, hint
 from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps import checks
 from kernbench.sweeps.checks import is_number, mapping
-from kernbench.sweeps.cost import activity, machine_columns
 from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
+from kernbench.sweeps.measure import HOW, complete, machine_columns, measured, parameters_of
 from kernbench.sweeps.runner import Job, check_limits
 from kernbench.sweeps.worker import PointLimits
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
-    from kernbench.analysis.result import Result
-    from kernbench.runtime_api.context import RuntimeContext
+    pass
 
 
 Settings = Mapping[str, Any]  # machine fields (with dots) and study parameters (without), with their values
@@ -161,7 +160,6 @@ def _choice(axes: Sequence[Axis], picks: Sequence[tuple[Any, Settings]]) -> Choi
 
 
 PROGRAM = "torch"  # the first parameter of a program
-HOW = ("log", "data", "tie_seed")  # parameters of the measurement
 
 
 def resolve_study(study: Callable[..., Any] | str) -> Study:
@@ -179,70 +177,6 @@ def resolve_study(study: Callable[..., Any] | str) -> Study:
     if taken:
         raise ConfigError(f"parameter {taken[0]} of {study_name(fn)} is one of how it is run: name it otherwise")
     return partial(measured, fn)
-
-
-def measured(
-    program: Callable[..., Any],
-    machine: Machine,
-    *,
-    log: str = "operation",
-    data: bool = False,
-    tie_seed: int | None = None,
-    **parameters: Any,
-) -> Row:
-    """Run a program on a fresh machine and return what it took."""
-    from kernbench.runtime_api.bench_runner import (
-        run_program,  # only programs need it, and a process starts sooner without
-    )
-
-    returned: list[Any] = []
-
-    def run(torch: RuntimeContext) -> None:
-        returned.append(program(torch, **parameters))
-
-    result = run_program(machine, run, log=log, data=data, tie_seed=tie_seed)
-    return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
-
-
-def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
-    """Return what a run took."""
-    records = result.records
-    longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
-    counts = activity(machine.config, records.links, records.busy_by_component(), dtype)
-    stages = {f"exclusive_{stage}_ns": ns for stage, ns in result.breakdown.exclusive_ns().items() if ns}
-    return {
-        "latency_ns": longest / 1000,
-        "run_ns": result.latency_ns,
-        **stages,
-        **counts,
-        **(returned if isinstance(returned, dict) else {}),
-    }
-
-
-def complete(study: Study, parameters: Row) -> Row:
-    """Return parameters, and the study's own values for those that are left out: both ways it is the same point."""
-    usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
-    return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
-
-
-def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
-    owner: Any = getattr(study, "__self__", None)
-    if hasattr(owner, "fields"):
-        fields: dict[str, inspect.Parameter] = owner.fields()
-        return fields
-    if isinstance(study, partial) and study.func is measured:
-        own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
-        return own | {name: inspect.signature(measured).parameters[name] for name in HOW}
-    return dict(list(inspect.signature(study).parameters.items())[1:])
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 Constraint = str | Callable[[Row], bool]

@@ -15,9 +15,9 @@ from kernbench.errors import HostError, MissingModuleError
 from kernbench.sim_engine.limits import Limits
 from kernbench.sweeps.cache import Cache, default_cache
 from kernbench.sweeps.checks import folder_of, whole
-from kernbench.sweeps.cost import energy_columns, machine_columns
 from kernbench.sweeps.keys import Row, Study, study_name, study_version
-from kernbench.sweeps.plan import Constraint, Plan, make_plan, parameters_of
+from kernbench.sweeps.measure import energy_columns, machine_columns, parameters_of
+from kernbench.sweeps.plan import Constraint, Plan, make_plan
 from kernbench.sweeps.runner import Progress, Watch, check_limits, run
 from kernbench.sweeps.worker import OK, Outcome, PointLimits
 from kernbench.topology.builder import Machine

@@ -53,15 +53,16 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     decide = {
         "units.py": "", "sim_engine/core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
         "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
-        "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps.cost import area\n",
-        "studies/cases.py": "", "sweeps/cost.py": "",
+        "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps.measure import area\n"
+        "from kernbench.sweeps.plan import make_plan\n",
+        "studies/cases.py": "", "sweeps/measure.py": "",
     }  # fmt: skip
     others = (
         "__init__.py",
         "ccl/__init__.py",
         "viz/charts.py",
         "cli/main.py",
-        "sweeps/table.py",
+        "sweeps/plan.py",
         "studies/own_report.py",
         "studies/study.py",
         "studies/another.py",

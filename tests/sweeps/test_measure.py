@@ -7,7 +7,7 @@ import pytest
 from kernbench.analysis.records import LinkTable
 from kernbench.kernels.gemm import gemm
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps.cost import activity, area_mm2, energy_columns, machine_columns
+from kernbench.sweeps.measure import area_mm2, counters, energy_columns, machine_columns
 from kernbench.sweeps.plan import measured
 from kernbench.topology.builder import resolve_topology
 
@@ -75,4 +75,4 @@ def test_bytes_between_sips_and_cubes_are_counted_by_what_they_cross():
     assert row["sip_link_bytes"] >= 4096
     assert row["ucie_bytes"] >= 2 * 4096
     assert row["pcie_bytes"] == 0
-    assert activity(machine.config, LinkTable(), {})["hbm_bytes"] == 0
+    assert counters(machine.config, LinkTable(), {})["hbm_bytes"] == 0

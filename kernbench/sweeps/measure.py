@@ -1,21 +1,33 @@
-"""What a machine and a run cost, beside time: proxies from the machine file, for comparing, not for building."""
+"""The columns of a run and of a machine: times, counters, energy, size and area.
+
+Energy and area are proxies from the machine file, for comparing machines, not for building them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.records import LinkTable
 from kernbench.analysis.roofline import macs_per_ns, rate_key
 from kernbench.config import MachineConfig
-from kernbench.sweeps.keys import Row
+from kernbench.sweeps.keys import Row, Study
+from kernbench.topology.builder import Machine
 from kernbench.topology.mesh import SipNetwork
 from kernbench.topology.naming import parse
 
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.runtime_api.context import RuntimeContext
+
+HOW = ("log", "data", "tie_seed")  # parameters of the measurement
 MACS, BYTES, WIRE = "macs_", "_bytes", "wire_byte_mm"
 
 
-def activity(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int], dtype: object = "f16") -> Row:
+def counters(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int], dtype: object = "f16") -> Row:
     """Return the counts of a run."""
     pe = config.cube.pe
     nbytes = dict.fromkeys(("tcm", "sram", "hbm", "router", "ucie", "sip_link", "pcie"), 0.0)
@@ -93,7 +105,7 @@ def area_mm2(config: MachineConfig) -> float:
 
 
 def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:
-    """Return the energy of a run [uJ], by part and in all, from the counts of `activity`, if its row has them."""
+    """Return the energy of a run [uJ], by part and in all, from the counts of `counters`, if its row has them."""
     if WIRE not in row:
         return {}
     energy = config.cost.energy
@@ -109,3 +121,67 @@ def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:
     pj["mesh"] = 8 * float(row.get(f"router{BYTES}", 0)) * energy.router_pj_per_bit
     pj["mesh"] += 8 * float(row[WIRE]) * energy.wire_pj_per_bit_mm
     return {f"energy_{part}_uj": value * 1e-6 for part, value in pj.items()} | {"energy_uj": sum(pj.values()) * 1e-6}
+
+
+def measured(
+    program: Callable[..., Any],
+    machine: Machine,
+    *,
+    log: str = "operation",
+    data: bool = False,
+    tie_seed: int | None = None,
+    **parameters: Any,
+) -> Row:
+    """Run a program on a fresh machine and return what it took."""
+    from kernbench.runtime_api.bench_runner import (
+        run_program,  # only programs need it, and a process starts sooner without
+    )
+
+    returned: list[Any] = []
+
+    def run(torch: RuntimeContext) -> None:
+        returned.append(program(torch, **parameters))
+
+    result = run_program(machine, run, log=log, data=data, tie_seed=tie_seed)
+    return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
+
+
+def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
+    """Return what a run took."""
+    records = result.records
+    longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
+    counts = counters(machine.config, records.links, records.busy_by_component(), dtype)
+    stages = {f"exclusive_{stage}_ns": ns for stage, ns in result.breakdown.exclusive_ns().items() if ns}
+    return {
+        "latency_ns": longest / 1000,
+        "run_ns": result.latency_ns,
+        **stages,
+        **counts,
+        **(returned if isinstance(returned, dict) else {}),
+    }
+
+
+def complete(study: Study, parameters: Row) -> Row:
+    """Return parameters, and the study's own values for those that are left out: both ways it is the same point."""
+    usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
+    return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
+
+
+def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
+    owner: Any = getattr(study, "__self__", None)
+    if hasattr(owner, "fields"):
+        fields: dict[str, inspect.Parameter] = owner.fields()
+        return fields
+    if isinstance(study, partial) and study.func is measured:
+        own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
+        return own | {name: inspect.signature(measured).parameters[name] for name in HOW}
+    return dict(list(inspect.signature(study).parameters.items())[1:])
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
