@@ -39,14 +39,12 @@ from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
-    from kernbench.ccl.algorithm import Algorithm, Plan
+    from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
     from kernbench.runtime_api.host import Host
-    from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.host import QueueState
     from kernbench.topology.builder import Machine
-    from kernbench.triton_emu.handles import Pointer
 
 
 class DrainCheck:
@@ -99,13 +97,12 @@ _ALONE = "alone"  # the key of the queues of a collective that runs alone
 _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # a type of each size, to simulate a choice with
 
 
+@dataclass(frozen=True, slots=True)
 class Queues:
     """One installation: `key` is what launches name it by, `ready` succeeds when every device has it."""
 
-    __slots__ = ("key", "ready")
-
-    def __init__(self, key: str | None, ready: simpy.Event) -> None:
-        self.key, self.ready = key, ready
+    key: str | None
+    ready: simpy.Event
 
 
 class Collectives:
