@@ -110,7 +110,7 @@ class Collectives:
 
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
-        self._installed: dict[tuple[Any, ...], Queues] = {}
+        self._installed: dict[tuple[object, ...], Queues] = {}
 
     def chosen(
         self,
@@ -137,10 +137,10 @@ class Collectives:
         self,
         plan: Plan,
         key: str,
-        buffers: Mapping[Place, Sequence[Pointer]],
+        buffers: Mapping[Place, Sequence[object]],
         n_elem: Mapping[Place, int],
         name: str,
-        call: Mapping[str, Any],
+        call: Mapping[str, object],
     ) -> dict[int, Start]:
         """Return what starts a collective on each device; calling it returns the event of the device's completion."""
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
@@ -153,7 +153,7 @@ class Collectives:
         self,
         plan: Plan,
         sip: int,
-        args: Mapping[Place, tuple[Any, ...]],
+        args: Mapping[Place, tuple[object, ...]],
         name: str,
         queues: Queues,
         drain: DrainCheck | None,
@@ -188,7 +188,7 @@ class Collectives:
         return start
 
     @staticmethod
-    def _identity(plan: Plan, key: str) -> tuple[Any, ...]:
+    def _identity(plan: Plan, key: str) -> tuple[object, ...]:
         a = plan.algorithm
         sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
         graph = (a.topology, a.root_cube, plan.subgroups[0].grid)
@@ -427,7 +427,7 @@ def collective(
     config: CclLike | None,
     name: str | None,
     n_slots: int | None,
-    call: dict[str, Any],
+    call: dict[str, object],
 ) -> Plan:
     """Queue a collective on the devices of `tensors`, and return what it came to.
 
