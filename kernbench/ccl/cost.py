@@ -242,7 +242,7 @@ Form = Callable[[Sequence[StageCost], float], float]
 
 
 def steps(net: Network, count: int, nbytes: float, adds: int = 0, *, loaded: bool = False) -> float:
-    """Return the time of `count` steps: every rank sends `nbytes` in each, a chunk after that chunk of the step before."""
+    """Return the time of `count` steps: every rank sends `nbytes` in each, chunk after chunk of the step before."""
     first, rest = net.first(nbytes, adds), net.rest(nbytes, adds, loaded=loaded and count == 1)
     if count < 2:
         return count * (first + rest)
