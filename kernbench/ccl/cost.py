@@ -242,13 +242,7 @@ Form = Callable[[Sequence[StageCost], float], float]
 
 
 def steps(net: Network, count: int, nbytes: float, adds: int = 0, *, loaded: bool = False) -> float:
-    """Return the time of `count` steps in which every rank sends `nbytes`, a chunk after that chunk of the step before.
-
-    Notes
-    -----
-    Either ports are busy all the time, or the first chunk has arrived before the last one has left. `loaded`:
-    what the first step sends leaves from memory.
-    """
+    """Return the time of `count` steps: every rank sends `nbytes` in each, chunk after chunk of the step before."""
     first, rest = net.first(nbytes, adds), net.rest(nbytes, adds, loaded=loaded and count == 1)
     if count < 2:
         return count * (first + rest)
@@ -305,13 +299,7 @@ def ring_flat(stages: Sequence[StageCost], nbytes: float) -> float:
 
 
 def recursive_doubling(stages: Sequence[StageCost], nbytes: float) -> float:
-    """Return exchanges of the whole vector: a step for each ring of two; a tree before them folds, chunk by chunk.
-
-    Notes
-    -----
-    What fits into slots is there when a step ends: only the first step takes all its time, of the others what is late.
-    log n (alpha + S / B + S gamma) (Thakur, Rabenseifner and Gropp, 2005).
-    """
+    """Return exchanges of the whole vector: a step for each ring of two; a tree before them folds, chunk by chunk."""
     folds = [stage for stage in stages if isinstance(stage, TreeCost)]
     pairs = [stage for stage in stages if isinstance(stage, RingCost)]
     total = sum(stage.net.first(nbytes, adds=1) for stage in pairs)
@@ -439,16 +427,7 @@ class StageModel:
 
 
 class Estimate:
-    """The closed form of a plan, for any size; `known` is False for an algorithm that has none.
-
-    Parameters
-    ----------
-    plan : Plan
-        With the sizes of its rings (`Algorithm.on`).
-    machine : Machine
-    itemsize : int
-        Bytes of an element.
-    """
+    """The closed form of a plan, for any size; `known` is False for an algorithm that has none."""
 
     def __init__(self, plan: Plan, machine: Machine, itemsize: int = 2) -> None:
         self.cost = plan.algorithm.cost
@@ -467,13 +446,7 @@ class Estimate:
         return other
 
     def ns(self, nbytes: int) -> float:
-        """Return the closed form for shards of `nbytes`.
-
-        Notes
-        -----
-        Channels and vector engines as the form says, with the first chunk loaded before and the last one stored after;
-        or all loads and stores, where HBM takes longer.
-        """
+        """Return the closed form for shards of `nbytes`."""
         assert self.cost is not None, "ask for what is known only"
         stages, streams = self.stages(nbytes)
         if not stages:

@@ -72,19 +72,7 @@ def pipeline(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Itera
 def all_reduce(
     stages: Sequence[Stage], vector: Span, chunking: Chunking, up: Directions = (), down: Directions = ()
 ) -> Iterator[Step]:
-    """Yield the steps of one participant.
-
-    Parameters
-    ----------
-    stages : sequence of Ring or Tree
-        The participant's places, innermost stage first.
-    vector : tuple of int
-        First element and number of elements.
-    chunking : Chunking
-        How it is split into messages.
-    up, down : tuple of str
-        Where further contributions come from, and where results go in addition.
-    """
+    """Yield the steps of one participant."""
     if not stages:
         for chunk in chunking.chunks(vector):
             yield Step(*chunk, up, local=True, complete=True, to=down, store=True)

@@ -81,13 +81,7 @@ class Draft:
         path = Path(source)
         content, doubles = read_yaml(path)
         if not isinstance(content, dict):
-            what = (
-                "is empty"
-                if content is None
-                else "holds a list"
-                if isinstance(content, list)
-                else "holds a single value"
-            )
+            what = {type(None): "is empty", list: "holds a list"}.get(type(content), "holds a single value")
             raise ConfigError(f"{path}: {what}; expected groups of keys, as in the packaged default")
         return cls(path.name, _plain(content), doubles)
 

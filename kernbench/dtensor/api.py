@@ -68,7 +68,7 @@ class DTensor:
                 whole[placement.dim] *= ranks
         if shape is not None:
             whole = [*shape]
-            part, _ = local_part(whole, device_mesh.shape, _coordinate(device_mesh), found)
+            part, _ = local_part(whole, device_mesh.shape, device_mesh.coordinate(), found)
             if part != tuple(local_tensor.shape):
                 raise PlacementError(
                     f"from_local: of shape {tuple(whole)} this rank holds {part}, but the tensor is "
@@ -267,7 +267,7 @@ def _created(
 ) -> DTensor:  # fmt: skip
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, len(shape))
-    part, first = local_part(shape, device_mesh.shape, _coordinate(device_mesh), found)
+    part, first = local_part(shape, device_mesh.shape, device_mesh.coordinate(), found)
     torch: RuntimeContext = device_mesh.torch
     if values is None or not torch.engine.data:
         local = torch.empty(*part, dtype=dtype, device="ahbm", dp=dp)
@@ -286,10 +286,3 @@ def _operand(sign: str, other: object) -> DTensor:
     if not isinstance(other, DTensor):
         raise TypeError(f"DTensor {sign} {quote(other)}: expected a DTensor{'' if sign == '@' else ' or a number'}")
     return other
-
-
-def _coordinate(mesh: DeviceMesh) -> list[int]:
-    at = mesh.get_coordinate()
-    if at is None:
-        raise PlacementError(f"this rank is not in the mesh {mesh.mesh.tolist()}")
-    return at

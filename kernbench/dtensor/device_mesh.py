@@ -87,26 +87,30 @@ class DeviceMesh:
         found = np.argwhere(self.mesh == self.torch.distributed.get_rank())
         return found[0].tolist() if len(found) else None
 
-    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Return the calling rank's number along an axis; of a mesh with one axis, it need not be named."""
+    def coordinate(self) -> list[int]:
+        """Return the coordinates of the calling rank, which has to be in the mesh; an extension, not torch's."""
         at = self.get_coordinate()
         if at is None:
-            raise StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
-        return at[self._axis(mesh_dim)]
+            raise self._stranger()
+        return at
+
+    def _stranger(self) -> StateError:
+        return StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Return the calling rank's number along an axis; of a mesh with one axis, it need not be named."""
+        return self.coordinate()[self._axis(mesh_dim)]
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
         """Return the group of the calling rank along an axis; of a mesh with one axis, it need not be named."""
         group = self._groups[self._axis(mesh_dim)]
         if group is None:
-            raise StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+            raise self._stranger()
         return group
 
     def __getitem__(self, name: str) -> DeviceMesh:
         """Return the line of the calling rank along the axis of that name, as a mesh of one axis."""
-        axis = self._axis(name)
-        at = self.get_coordinate()
-        if at is None:
-            raise StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+        axis, at = self._axis(name), self.coordinate()
         line = DeviceMesh.__new__(DeviceMesh)
         line.mesh = np.moveaxis(self.mesh, axis, -1)[tuple(n for i, n in enumerate(at) if i != axis)]
         line.mesh_dim_names, line.torch, line.draws = (name,), self.torch, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.placements import Move, Partial, Placement, Replicate, Shard, local_part, plan
@@ -15,6 +16,10 @@ from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import along
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transport import copying, route
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.distributed import Distributed
+    from kernbench.runtime_api.process_group import ProcessGroup
 
 COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
 
@@ -156,9 +161,7 @@ def redistribute(
     now = list(source)
     for move in plan(source, target):
         now[move.axis] = Replicate()
-        at = mesh.get_coordinate()
-        assert at is not None, "a rank outside of the mesh has no part"
-        whole, _ = local_part(shape, mesh.shape, at, now)
+        whole, _ = local_part(shape, mesh.shape, mesh.coordinate(), now)
         now[move.axis] = move.target
         local = _moved(local, whole, mesh, move)
     return local
@@ -199,20 +202,22 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
             return local if rank == 0 else mesh.torch.zeros_like(local)
 
 
-def _gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: object, group: object) -> Tensor:
+def _gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: Distributed, group: ProcessGroup) -> Tensor:
     """Return the parts of all ranks; the smaller ones are padded on their way, as torch does it."""
     most = max(sizes)
     own = local if local.shape[dim] == most else cut(local, dim, 0, local.shape[dim], most)
     parts = [empty(on_device(own), own.shape) for _ in sizes]
-    dist.all_gather(parts, own, group=group)  # type: ignore[attr-defined]
+    dist.all_gather(parts, own, group=group)
     return join(parts, dim, sizes)
 
 
-def _reduced(local: Tensor, dim: int, sizes: Sequence[int], rank: int, dist: object, group: object) -> Tensor:
+def _reduced(
+    local: Tensor, dim: int, sizes: Sequence[int], rank: int, dist: Distributed, group: ProcessGroup
+) -> Tensor:
     """Return the rank's part of the sum over all ranks; smaller parts are padded on their way."""
     most = max(sizes)
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     parts = [cut(local, dim, start, size, most) for start, size in zip(starts, sizes, strict=True)]
     out = empty(parts[0], parts[0].shape)
-    dist.reduce_scatter(out, parts, group=group)  # type: ignore[attr-defined]
+    dist.reduce_scatter(out, parts, group=group)
     return out if sizes[rank] == most else cut(out, dim, 0, sizes[rank])

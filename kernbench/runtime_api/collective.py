@@ -39,14 +39,12 @@ from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.analysis.records import LinkTable
-    from kernbench.ccl.algorithm import Algorithm, Plan
+    from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
     from kernbench.runtime_api.host import Host
-    from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.host import QueueState
     from kernbench.topology.builder import Machine
-    from kernbench.triton_emu.handles import Pointer
 
 
 class DrainCheck:
@@ -99,13 +97,12 @@ _ALONE = "alone"  # the key of the queues of a collective that runs alone
 _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # a type of each size, to simulate a choice with
 
 
+@dataclass(frozen=True, slots=True)
 class Queues:
     """One installation: `key` is what launches name it by, `ready` succeeds when every device has it."""
 
-    __slots__ = ("key", "ready")
-
-    def __init__(self, key: str | None, ready: simpy.Event) -> None:
-        self.key, self.ready = key, ready
+    key: str | None
+    ready: simpy.Event
 
 
 class Collectives:
@@ -113,7 +110,7 @@ class Collectives:
 
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
-        self._installed: dict[tuple[Any, ...], Queues] = {}
+        self._installed: dict[tuple[object, ...], Queues] = {}
 
     def chosen(
         self,
@@ -140,10 +137,10 @@ class Collectives:
         self,
         plan: Plan,
         key: str,
-        buffers: Mapping[Place, Sequence[Pointer]],
+        buffers: Mapping[Place, Sequence[object]],
         n_elem: Mapping[Place, int],
         name: str,
-        call: Mapping[str, Any],
+        call: Mapping[str, object],
     ) -> dict[int, Start]:
         """Return what starts a collective on each device; calling it returns the event of the device's completion."""
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
@@ -156,7 +153,7 @@ class Collectives:
         self,
         plan: Plan,
         sip: int,
-        args: Mapping[Place, tuple[Any, ...]],
+        args: Mapping[Place, tuple[object, ...]],
         name: str,
         queues: Queues,
         drain: DrainCheck | None,
@@ -191,7 +188,7 @@ class Collectives:
         return start
 
     @staticmethod
-    def _identity(plan: Plan, key: str) -> tuple[Any, ...]:
+    def _identity(plan: Plan, key: str) -> tuple[object, ...]:
         a = plan.algorithm
         sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
         graph = (a.topology, a.root_cube, plan.subgroups[0].grid)
@@ -430,7 +427,7 @@ def collective(
     config: CclLike | None,
     name: str | None,
     n_slots: int | None,
-    call: dict[str, Any],
+    call: dict[str, object],
 ) -> Plan:
     """Queue a collective on the devices of `tensors`, and return what it came to.
 

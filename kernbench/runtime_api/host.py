@@ -221,7 +221,7 @@ class Ranks:
         """Make `rank` ready when `event` has happened; None: the main program."""
         assert event.callbacks is not None
 
-        def happened(_: Any) -> None:
+        def happened(_: simpy.Event) -> None:
             if rank is not None and not rank.has_ended:
                 self._ready.append(rank)
             if not self._wake.triggered:
@@ -237,7 +237,7 @@ def _same_error(error: Exception) -> Exception:
     return twin
 
 
-def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
+def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
     """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
     _check_signature(name, kernel, args)
     tensors = []
@@ -268,7 +268,7 @@ def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args:
     host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
 
 
-def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[Any]) -> None:
+def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
     """Refuse at the launch what would fail on a PE."""
     check_plain(kernel)
     try:
@@ -319,7 +319,7 @@ class Stream:
                 task.finish()
             done.succeed(event.value)
 
-        def begin(_: Any = None) -> None:
+        def begin(_: simpy.Event | None = None) -> None:
             if task is None:
                 event = start()
             else:
@@ -684,7 +684,7 @@ class Host:
             self._submit(handle, lambda: self.engine.write(pieces, data))
 
     def launch(
-        self, sip: int, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[Any, ...],
+        self, sip: int, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...],
         name: str, handles: Sequence[TensorHandle],
     ) -> None:  # fmt: skip
         """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""

@@ -136,7 +136,7 @@ class Multiprocessing:
         if self._last is not None and not self._last.is_joined:
             self._last.join()
 
-    def _program(self, fn: Callable[..., object], rank: int, args: tuple[Any, ...]) -> Callable[[], None]:
+    def _program(self, fn: Callable[..., object], rank: int, args: tuple[object, ...]) -> Callable[[], None]:
         def program() -> None:
             self._host.set_current(rank)
             check_ran(fn(rank, *args))

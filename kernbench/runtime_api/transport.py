@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import simpy
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernbench.ccl.group import Place, Target
     from kernbench.runtime_api.host import Host
     from kernbench.runtime_api.process_group import ProcessGroup
+    from kernbench.triton_emu.tl_context import TLContext
 
 
 MOST_RUNS = 4096
@@ -54,7 +55,7 @@ class Task:
     copies: list[Copy] = field(default_factory=list)
 
     @property
-    def args(self) -> tuple[Any, ...]:
+    def args(self) -> tuple[object, ...]:
         """The arguments of its kernel."""
         return tuple(self.sends), tuple(self.receives), tuple(self.copies)
 
@@ -155,7 +156,7 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
 def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
     """Return what starts the PEs of one device on copies between tensors there, and holds these until then."""
     (own,) = tasks(routes, 1)
-    args: Mapping[Target, tuple[Any, ...]] = {place: task.args for place, task in own.items()}
+    args: Mapping[Target, tuple[object, ...]] = {place: task.args for place, task in own.items()}
 
     def start() -> simpy.Event:
         return host.engine.launch(routes[0].of.sip, list(own), exchange, args, name).done
@@ -204,7 +205,7 @@ class Transport:
             shards = [_side_by_side(each) for each in calls]
         else:
             shards = [_shards(each.tensors["tensor"]) for each in calls]
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         if call.op is not None and call.op is not ReduceOp.SUM:
             options["op"] = call.op.value
         if call.root is not None:
@@ -249,7 +250,7 @@ class Transport:
 
     def _on_shards(
         self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
     ) -> list[Start]:  # fmt: skip
         """Return what starts a plan's kernel on the shards of each member."""
         own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
@@ -265,18 +266,18 @@ class Transport:
         return self._starts(group.name, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
 
     def _starts(
-        self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[Any]], n_elem: Mapping[Place, int],
-        options: Mapping[str, Any],
+        self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int],
+        options: Mapping[str, object],
     ) -> list[Start]:  # fmt: skip
         starts = self._collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
         self._host.requests += len(starts)
         return [starts[sip] for sip in planned.sips]
 
-    def _nothing(self) -> Any:
+    def _nothing(self) -> simpy.Event:
         return self._host.engine.env.timeout(0)
 
 
-def _each(kernel: Callable[..., object], calls: Sequence[tuple[Any, ...]], *, tl: Any) -> None:
+def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *, tl: TLContext) -> None:
     """Run a kernel on one shard after another."""
     for args in calls:
         kernel(*args, tl=tl)

@@ -67,7 +67,7 @@ class Call:
     tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
     op: ReduceOp | None = None
     root: int | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
     own: tuple[Any, ...] = ()
     before: Sequence[Start] = ()
     after: Sequence[Start] = ()
@@ -76,7 +76,7 @@ class Call:
     end: str = ""
 
     @property
-    def signature(self) -> tuple[Any, ...]:
+    def signature(self) -> tuple[object, ...]:
         """What every rank has to agree about, but for places."""
         tensors = [(name, tuple(t.shape), t.dtype) for name, t in self.tensors.items()]
         return self.name, self.op, self.root, tensors, list(self.more.items())
@@ -125,7 +125,7 @@ class Meeting:
         self._host, self.title, self.members, self._devices = host, title, members, devices
         self._stream, self._prepare = stream, prepare
         self.calls: dict[int, Call] = {}
-        self.shared: Any = None
+        self.shared: ProcessGroup | None = None
         self._works: dict[int, Work] = {}
         self._ready: dict[int, simpy.Event] = {}
         self._tasks: dict[int, Task | None] = {}
@@ -300,7 +300,7 @@ class Received(Work):
         self.source = source
         assert work.event.callbacks is not None, "what has just been called is not complete"
 
-        def complete(_: Any) -> None:
+        def complete(_: simpy.Event) -> None:
             self.event.succeed()
 
         work.event.callbacks.append(complete)

@@ -321,17 +321,6 @@ class HbmSlice:
 
     A burst, any part of which costs a whole one, is served by its channel in order of arrival; a change of direction
     costs the turnaround first. A read returns its bursts in the order in which they finish, then by address.
-
-    Parameters
-    ----------
-    network
-        Sends replies and acknowledgements.
-    link
-        The only link into the memory.
-    hbm
-        The fields of the machine file.
-    memory
-        Where values are kept, None without data.
     """
 
     by_flit = True

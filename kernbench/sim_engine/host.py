@@ -302,25 +302,7 @@ QUEUE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """One direction of a PE: a ring that its peer fills, and the peer's ring that it fills.
-
-    Parameters
-    ----------
-    direction : str
-        What the program calls the peer.
-    peer : (sip, cube, pe)
-        Who is at the other end.
-    ring_pa, peer_pa : int
-        Physical addresses: of the ring where the peer's messages land, and of the peer's.
-    kind : str
-        Where both rings lie: "tcm", "sram" or "hbm".
-    n_slots, slot_bytes : int
-        Of each ring.
-    credit_bytes : int
-        The message that gives a slot back.
-    chunk_bytes : int
-        Between turns of queue and other traffic at the PE's own link.
-    """
+    """One direction of a PE: a ring that its peer fills, and the peer's ring that it fills."""
 
     direction: str
     peer: tuple[int, int, int]

@@ -127,13 +127,7 @@ class Expired(Repeated):
 
 
 class Watchdog:
-    """Raises `Expired` in the thread that made it, also while that runs Python code that never returns.
-
-    Parameters
-    ----------
-    tell : callable
-        From what was running to the error.
-    """
+    """Raises `Expired` in the thread that made it, also while that runs Python code that never returns."""
 
     def __init__(self, tell: Callable[[str], LimitError]) -> None:
         self._tell = tell
@@ -213,17 +207,7 @@ def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
 
 
 class Guard(Observer):
-    """Holds one session to its limits.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        Observed from now on.
-    limits : Limits
-        Of the session; those of `limited` apply as well.
-    ranks : callable
-        Returns a line for each rank that is not over: where in the user's program it is.
-    """
+    """Holds one session to its limits."""
 
     def __init__(self, engine: GraphEngine, limits: Limits, ranks: Callable[[], Sequence[str]]) -> None:
         self.limits = limits.within(_AROUND.get())

@@ -35,19 +35,7 @@ _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
 
 
 class Network:
-    """The links of one machine, made when first used.
-
-    Parameters
-    ----------
-    graph
-        The machine's nodes and edges.
-    core
-        The calendar that everything runs on.
-    trace
-        Keep every hop of every flit in `hops`.
-    tie_seed
-        Permute the ranks by which simultaneous arrivals are ordered, to see how much they decide.
-    """
+    """The links of one machine, made when first used."""
 
     def __init__(self, graph: Graph, core: Core, *, trace: bool = False, tie_seed: int | None = None) -> None:
         self.graph, self.core, self.tie_seed = graph, core, tie_seed
@@ -165,13 +153,7 @@ class Clock(simpy.Environment):
         return event
 
     def step(self) -> None:
-        """Process the next calendar entry.
-
-        Raises
-        ------
-        simpy.core.EmptySchedule
-            If there is none.
-        """
+        """Process the next calendar entry."""
         if not len(self.core):
             raise EmptySchedule
         self.core.drain(1)

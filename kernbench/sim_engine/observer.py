@@ -133,13 +133,7 @@ class Counters:
 
 
 class Meter:
-    """Takes snapshots of an engine; the time that takes depends on the machine alone.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        Opened with `live`.
-    """
+    """Takes snapshots of an engine; the time that takes depends on the machine alone."""
 
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine

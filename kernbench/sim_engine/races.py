@@ -197,13 +197,7 @@ class DeviceRaces:
         self.accesses(HostActor(task), [((piece,), write) for piece in pieces], task.line)
 
     def accesses(self, actor: Actor, touched: Sequence[tuple[Sequence[Piece], bool]], line: Line | None) -> None:
-        """Take note of accesses, which begin now: each to some pieces, as a read or as a write.
-
-        Raises
-        ------
-        RaceError
-            If another access races with one of them.
-        """
+        """Take note of accesses, which begin now: each to some pieces, as a read or as a write."""
         fine, coarse = self._fine, self._coarse
         for pieces, writes in touched:
             lo, n = pieces[0]
@@ -345,13 +339,7 @@ class Copies:
                 del written[at, n]
 
     def check(self, memory: MemoryStore) -> None:
-        """Compare the copies, if kernels have written any since the last time.
-
-        Raises
-        ------
-        RaceError
-            If a copy has been written with another value than the first, at the same time or later.
-        """
+        """Compare the copies, if kernels have written any since the last time."""
         if self._is_checked:
             return
         first = memory.peek([(self.starts[0], self.nbytes)])

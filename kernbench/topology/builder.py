@@ -17,7 +17,6 @@ from kernbench.topology.mesh import OPPOSITE, SIDES, STEP, At, CubeLayout, SipNe
 from kernbench.units import ns_to_ps
 
 if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
     from kernbench.topology.views import Views
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import ceil, cos, pi, sin, sqrt
 
 from kernbench.errors import ArgumentError
+from kernbench.registry import hint
 from kernbench.topology import naming
 from kernbench.topology.graph import Graph
 from kernbench.topology.mesh import STEP, At
@@ -405,32 +405,10 @@ class Views:
 
     def __getitem__(self, name: str) -> View:
         if name not in _VIEWS:
-            near = get_close_matches(name, _VIEWS, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ArgumentError(f"no view is called {name!r}; {hint}known: {', '.join(_VIEWS)}")
+            raise ArgumentError(f"no view is called {name!r}; {hint(name, _VIEWS)}")
         if name not in self._made:
             self._made[name] = _VIEWS[name](self._graph)
         return self._made[name]
 
     def __iter__(self) -> Iterator[View]:
         return (self[name] for name in _VIEWS)
-
-    @property
-    def system(self) -> View:
-        """Host, switch and SIPs."""
-        return self["system"]
-
-    @property
-    def sip(self) -> View:
-        """The IO chiplet and the cubes of a SIP."""
-        return self["sip"]
-
-    @property
-    def cube(self) -> View:
-        """The router mesh of a cube and what hangs on it."""
-        return self["cube"]
-
-    @property
-    def pe(self) -> View:
-        """The parts of a PE."""
-        return self["pe"]

@@ -17,8 +17,6 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear, product
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kernbench.runtime_api.tensor import Tensor
 
 

@@ -201,28 +201,24 @@ def _found() -> ParallelState | None:
     return None
 
 
-def _group(axis: str) -> ProcessGroup:
-    return state().group(axis)
-
-
 def get_tensor_model_parallel_group() -> ProcessGroup:
     """Return the calling rank's group of the tensor axis."""
-    return _group("tp")
+    return state().group("tp")
 
 
 def get_pipeline_model_parallel_group() -> ProcessGroup:
     """Return the calling rank's group of the pipeline axis."""
-    return _group("pp")
+    return state().group("pp")
 
 
 def get_data_parallel_group() -> ProcessGroup:
     """Return the calling rank's group of the data axis."""
-    return _group("dp")
+    return state().group("dp")
 
 
 def get_context_parallel_group() -> ProcessGroup:
     """Return the calling rank's group of the context axis."""
-    return _group("cp")
+    return state().group("cp")
 
 
 def get_tensor_model_parallel_rank() -> int:

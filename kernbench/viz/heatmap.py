@@ -36,7 +36,7 @@ class Plan:
     """Where every node of some SIPs is drawn: cubes as in the cube view, side by side, the IO chiplet in the west."""
 
     def __init__(self, machine: Machine, sips: list[int]) -> None:
-        view, mesh = machine.views.cube, machine.config.sip.cube_mesh
+        view, mesh = machine.views["cube"], machine.config.sip.cube_mesh
         self.view, self.sips, self.w, self.h = view, sips, mesh.w, mesh.h
         self.width, self.height = mesh.w * view.width, mesh.h * view.height
         self.pitch = _IO_W + _IO_GAP + self.width + _SIP_GAP

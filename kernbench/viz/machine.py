@@ -98,9 +98,9 @@ def machine_html(machine: Machine) -> str:
     views = machine.views
     unfold = "".join(
         f"<details><summary>{escape(view.title)}</summary>{view_svg(view)}</details>"
-        for view in (views.sip, views.cube, views.pe)
+        for view in (views["sip"], views["cube"], views["pe"])
     )
-    return f"<div><code>{escape(repr(machine))}</code></div>{view_svg(views.system, width=560)}{unfold}"
+    return f"<div><code>{escape(repr(machine))}</code></div>{view_svg(views['system'], width=560)}{unfold}"
 
 
 def _box_svg(box: Box, scale: float) -> str:

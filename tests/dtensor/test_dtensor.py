@@ -319,7 +319,7 @@ def test_what_does_not_fit_is_refused():
     def program(torch, mesh):
         with pytest.raises(PlacementError, match="this rank holds"):
             dt.DTensor.from_local(torch.zeros(2, 2, device="ahbm"), mesh, [Shard(0)], shape=(7, 2))
-        with pytest.raises(PlacementError, match="a part is no summand"):
+        with pytest.raises(PlacementError, match="a part is not a summand"):
             spread(torch, mesh, [Shard(0)]).redistribute(placements=[Partial()])
         with pytest.raises(PlacementError, match=r"expected a list .* of the mesh: \[Shard\(dim=0\)\]"):
             dt.distribute_tensor(torch.zeros(2, 2), mesh, Shard(0))

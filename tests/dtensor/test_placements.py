@@ -59,7 +59,7 @@ def moved(held, mesh, move):
 )
 def test_planned_moves_give_the_target(shape, mesh, source, target):
     if any(isinstance(b, Partial) and isinstance(a, Shard) for a, b in zip(source, target, strict=True)):
-        with pytest.raises(PlacementError, match="a part is no summand"):
+        with pytest.raises(PlacementError, match="a part is not a summand"):
             plan(source, target)
         return
     whole = np.arange(1.0, 1 + shape[0] * shape[1]).reshape(shape)

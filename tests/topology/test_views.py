@@ -32,8 +32,8 @@ def test_labels_name_bandwidths_latencies_and_sizes(name, words):
 
 def test_labels_follow_the_file():
     machine = default(system__sip_link__bw_gbs=100, cube__pe__pe_gemm__tile__k=128)
-    assert "100 GB/s, 50 ns" in text(machine.views.system)
-    assert "tile 32 x 128 x 32" in text(machine.views.pe)
+    assert "100 GB/s, 50 ns" in text(machine.views["system"])
+    assert "tile 32 x 128 x 32" in text(machine.views["pe"])
 
 
 @settings(max_examples=25)

@@ -421,13 +421,7 @@ class PeIpcq(Callee):
     # -- installation
 
     def install(self, key: str, specs: Sequence[QueueSpec]) -> None:
-        """Set up the queues of one installation.
-
-        Raises
-        ------
-        AllocationError
-            If the key is known already, a direction is duplicate, or rings overlap.
-        """
+        """Set up the queues of one installation."""
         if key in self.sets:
             raise AllocationError(f"{self.name}: queues {key!r} are installed already; use them, or another key")
         queues: dict[str, Queue] = {}

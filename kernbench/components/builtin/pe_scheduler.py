@@ -608,13 +608,7 @@ class PeScheduler:
             job.planned_ps = planned
 
     def job(self, command: Command, program: Program | None) -> Job:
-        """Return the job of a command that engines compute.
-
-        Raises
-        ------
-        OutOfMemoryError
-            If its tile buffers do not fit.
-        """
+        """Return the job of a command that engines compute."""
         if isinstance(command, Vector):
             return VectorJob(self.pe, command, program)
         assert isinstance(command, (Dot, Composite))

@@ -30,13 +30,7 @@ class PeTcm:
         self._count = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int | None:
-        """Give `value` its space, not before `now`; return from when on it has it, or None if none is free yet.
-
-        Raises
-        ------
-        OutOfMemoryError
-            If it would not fit even in an empty memory.
-        """
+        """Give `value` its space, not before `now`; return from when on it has it, or None if none is free yet."""
         nbytes = value.nbytes
         area = self.scratch if not loaded and nbytes <= self._small else self.heap
         if nbytes > area.nbytes:
@@ -99,13 +93,7 @@ class PeGemm:
         self.tile = (config.tile.m, config.tile.k, config.tile.n)
 
     def macs_per_cycle(self, dtype: DType) -> float:
-        """Return the multiply-accumulates per cycle for operands of `dtype`.
-
-        Raises
-        ------
-        KernelError
-            If the engine does not take that type.
-        """
+        """Return the multiply-accumulates per cycle for operands of `dtype`."""
         rate: float | None = getattr(self.config.macs_per_cycle, _FAMILY.get(dtype.name, ""), None)
         if rate is None:
             raise KernelError(f"the matrix engine does not take {dtype}; expected one of {', '.join(sorted(_FAMILY))}")

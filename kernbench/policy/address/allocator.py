@@ -105,17 +105,7 @@ class AddressConfig:
 
 
 class FirstFit:
-    """Space handed out first fit, from the lowest address; freed space joins its neighbours.
-
-    Parameters
-    ----------
-    name : str
-        Whose memory it is, for messages.
-    start, nbytes : int
-        The space.
-    alignment : int
-        Every allocation starts at a multiple of it and takes whole ones.
-    """
+    """Space handed out first fit, from the lowest address; freed space joins its neighbours."""
 
     __slots__ = ("_held", "_holes", "alignment", "name", "nbytes")
 
@@ -153,13 +143,7 @@ class FirstFit:
         return None
 
     def alloc(self, nbytes: int) -> int:
-        """Return the address of `nbytes` that are free.
-
-        Raises
-        ------
-        AllocationError
-            If no hole is large enough.
-        """
+        """Return the address of `nbytes` that are free."""
         found = self.take(nbytes)
         if found is not None:
             return found
@@ -169,13 +153,7 @@ class FirstFit:
         )
 
     def free(self, address: int) -> None:
-        """Give back the allocation at `address`.
-
-        Raises
-        ------
-        AllocationError
-            If nothing is allocated there: freed before, or another memory's.
-        """
+        """Give back the allocation at `address`."""
         size = self._held.pop(address, None)
         if size is None:
             raise AllocationError(
