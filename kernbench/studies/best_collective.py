@@ -5,25 +5,25 @@ Times are those of the device: from the first program's start to the last one's 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from itertools import product
 from math import isqrt
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.analysis.result import span
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import run, simulator
-from kernbench.studies.best_product import Cells, html_table, read_list, text_table
+from kernbench.studies.best_product import fields, html_page, read_list, simulated_ns, text_page
 from kernbench.studies.ccl import CclStudy
-from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
+from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, Tables, fastest, scaled, table
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.sensitivity import ranked, sensitivity
 from kernbench.topology.builder import Machine, resolve_topology
@@ -139,32 +139,25 @@ class CollectiveChoice:
             )
         return said
 
-    def tables(self) -> dict[str, tuple[Cells, list[Cells]]]:
-        """Return the tables of the page by heading: column heads, and rows of text."""
+    def tables(self) -> Tables:
+        """Return the tables of the page by heading."""
         d = self.decision
-        found: dict[str, tuple[Cells, list[Cells]]] = {
-            "Algorithms": (
-                ("algorithm", "slots", "closed form [ns]", "simulated [ns]"),
-                [(c.algorithm, str(c.n_slots), _ns(c.estimate_ns), _ns(c.simulated_ns)) for c in d.candidates],
-            ),
-            f"{d.nbytes:,} B of a SIP on other PEs": (
-                ("held by", "bytes each", "fastest", "slots", "simulated [ns]"),
-                [(x.where, f"{x.nbytes:,}", x.algorithm, str(x.n_slots), _ns(x.simulated_ns)) for x in self.spreads],
-            ),
+        found = {
+            "Algorithms": fields(d.candidates, _CANDIDATE),
+            f"{d.nbytes:,} B of a SIP on other PEs": fields(self.spreads, _SPREAD),
         }
         if self.changes is not None:
-            found["Each resource halved and doubled, same algorithm (-: the machine cannot be so)"] = (
-                ("resource", "halved", "doubled"),
-                [
-                    (str(row["factor"]), _change(row["down_pct"]), _change(row["up_pct"]))
-                    for row in _records(self.changes)
-                ],
+            heading = "Change of time, each resource halved and doubled, same algorithm (empty: not a valid machine)"
+            found[heading] = self.changes[list(_CHANGE)].rename(columns=_CHANGE).round(1)
+        if d.refused:
+            found["Algorithms that do not run here"] = table(
+                [{"algorithm": name, "because": reason} for name, reason in d.refused.items()]
             )
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values."""
-        changes = [] if self.changes is None else _records(self.changes)
+        changes = [] if self.changes is None else json.loads(self.changes.to_json(orient="records"))
         return {
             "system": self.system, **asdict(self.decision), "algorithm": self.algorithm,
             "simulated_ns": self.simulated_ns, "launched_ns": self.launched_ns,
@@ -173,31 +166,20 @@ class CollectiveChoice:
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        lines = [f"{self.title} (machine {self.decision.machine[:12]})", *(f"  {note}" for note in self.notes)]
-        for heading, (head, rows) in self.tables().items():
-            lines += ["", heading, *(f"  {line}" for line in text_table(head, rows))]
-        lines += [f"  {name}: does not run here: {why}" for name, why in self.decision.refused.items()]
-        return "\n".join([*lines, "", repr(self.why)])
+        return text_page(self.title, self.decision.machine, self.notes, self.tables(), self.why)
 
     def _repr_html_(self) -> str:
-        parts = [f"<div><b>{escape(self.title)}</b></div>", *(f"<div>{escape(note)}</div>" for note in self.notes)]
-        for heading, (head, rows) in self.tables().items():
-            parts.append(f"<div style='margin-top:8px'><b>{escape(heading)}</b></div>{html_table(head, rows)}")
-        return "".join([*parts, self.why._repr_html_()])
+        return html_page(self.title, self.decision.machine, self.notes, self.tables(), self.why)
 
 
-def _ns(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _change(percent: float | None) -> str:
-    return "-" if percent is None else f"{percent:+.1f} %"
-
-
-def _records(table: pd.DataFrame) -> list[Row]:
-    """Return the rows of a table, None where it has no value."""
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+_CANDIDATE = {
+    "algorithm": "algorithm", "n_slots": "slots", "estimate_ns": "closed form [ns]", "simulated_ns": "simulated [ns]",
+}  # fmt: skip
+_SPREAD = {
+    "where": "held by", "nbytes": "bytes each", "algorithm": "fastest", "n_slots": "slots",
+    "simulated_ns": "simulated [ns]",
+}  # fmt: skip
+_CHANGE = {"factor": "resource", "down_pct": "halved [%]", "up_pct": "doubled [%]"}
 
 
 def choose(
@@ -253,10 +235,9 @@ def choose(
     held = [x for spread in _spreads(where) if (x := _spread(tuner, collective, size, *spread)) is not None]
     spreads = tuple(sorted(held, key=lambda x: x.simulated_ns))
     ran = run(where, tuner.plan(decision, range(where.config.n_sips)), size)
-    start, end = span(ran.result.launches)
     ranking = _changes(where, decision, size) if changes else None
     return CollectiveChoice(
-        _named(where), decision, spreads, ranking, (end - start) / 1000, ran.result.why(decision.algorithm)
+        _named(where), decision, spreads, ranking, simulated_ns(ran.result), ran.result.why(decision.algorithm)
     )
 
 
@@ -337,25 +318,17 @@ def _spread(tuner: Tuner, collective: str, nbytes: int, where: str, places: list
 
 def _changes(machine: Machine, decision: Decision, nbytes: int) -> pd.DataFrame:
     """Return how the time of the winner answers to each resource, halved and doubled."""
-    own = machine.spec
     slots: dict[str, Any] = {"n_slots": decision.n_slots, "slot_size": machine.config.cube.pe.pe_ipcq.slot_bytes}
 
-    def value(field: str) -> Any:
+    def change(field: str, factor: float) -> dict[str, Any]:
         if field in slots:
-            return slots[field]
-        found: Any = own
-        for part in field.split("."):
-            found = found[part]
-        return found
-
-    def scaled(field: str, factor: float) -> Any:
-        now = value(field)
-        return max(1, int(now * factor)) if isinstance(now, int) and field in slots else now * factor
+            return {field: max(1, int(slots[field] * factor))}
+        return scaled(machine.config, {field: factor})
 
     factors = {
-        name: {"down": {field: scaled(field, 0.5)}, "up": {field: scaled(field, 2)}}
+        name: {"down": change(field, 0.5), "up": change(field, 2)}
         for name, field in _RESOURCES.items()
-        if value(field)
+        if field in slots or attrgetter(field)(machine.config)
     }
     parameters = {"algorithm": decision.algorithm, "nbytes": nbytes, **slots}
     answers = sensitivity(machine, CclStudy().simulate, factors, parameters=parameters, workers=1, progress=False)
@@ -426,13 +399,7 @@ def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_re
 
 
 def read_cases(path: Path) -> list[Row]:
-    """Return the collectives of a CSV file with columns name, bytes and optionally sips, topology, collective.
-
-    Raises
-    ------
-    ConfigError
-        With every fault of the file; a MissingFileError if there is none.
-    """
+    """Return the collectives of a CSV file with columns name, bytes and optionally sips, topology, collective."""
     return read_list(path, {"name": str, "bytes": _bytes}, {"sips": str, "topology": str, "collective": _collective})
 
 

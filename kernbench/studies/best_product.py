@@ -7,9 +7,8 @@ near the best are simulated.
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from html import escape
@@ -31,18 +30,18 @@ from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies.layers import PART_BYTES, PLACEMENTS, SPLIT_K, Shape, Work, obstacle, run, spans, work
-from kernbench.studies.study import LABELS, Finding, Parameter, Study, fastest
+from kernbench.studies.study import LABELS, Finding, Parameter, Study, Tables, cell, fastest, is_number, table
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
     from kernbench.runtime_api.context import RuntimeContext
-
-Cells = tuple[str, ...]
 
 _MOST_LIST = 16 << 20  # bytes of a list
 _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
@@ -141,63 +140,53 @@ class ProductChoice:
             "warnings": self.warnings, "why": self.why.to_dict(),
         }  # fmt: skip
 
+    def tables(self) -> Tables:
+        """Return the table of the page by its heading."""
+        return {"Placements": fields(self.candidates, _CANDIDATE)}
+
     def __repr__(self) -> str:
-        warned = [f"warning: {warning}" for warning in self.warnings]
-        head = f"{self.title} (machine {self.machine[:12]})"
-        return "\n".join([head, "", *text_table(_HEAD, self._cells()), *warned, "", repr(self.why)])
+        return text_page(self.title, self.machine, self._notes(), self.tables(), self.why)
 
     def _repr_html_(self) -> str:
-        warned = "".join(f"<div>warning: {escape(warning)}</div>" for warning in self.warnings)
-        return (
-            f"<div><b>{escape(self.title)}</b> <span style='opacity:.7'>machine {self.machine[:12]}</span></div>"
-            f"{html_table(_HEAD, self._cells())}{warned}{self.why._repr_html_()}"
-        )
+        return html_page(self.title, self.machine, self._notes(), self.tables(), self.why)
 
-    def _cells(self) -> list[Cells]:
-        return [
-            (
-                x.placement,
-                "-" if x.estimate_ns is None else f"{x.estimate_ns:,.0f}",
-                "-" if x.simulated_ns is None else f"{x.simulated_ns:,.0f}",
-                str(x.pes),
-                f"{x.remote_bytes / 1e6:,.3f}",
-                x.limiter,
-            )
-            for x in self.candidates
-        ]
+    def _notes(self) -> list[str]:
+        return [f"warning: {warning}" for warning in self.warnings]
 
 
-_HEAD = ("placement", "closed form [ns]", "simulated [ns]", "PEs", "remote [MB]", "limited by")
-_NUMBER = re.compile(r"-|[-+]?[\d.,]+( %)?")
+_CANDIDATE = {
+    "placement": "placement", "estimate_ns": "closed form [ns]", "simulated_ns": "simulated [ns]", "pes": "PEs",
+    "remote_bytes": "remote [B]", "limiter": "limited by",
+}  # fmt: skip
 
 
-def text_table(head: Cells, rows: Sequence[Cells]) -> list[str]:
-    """Return the lines of a table, columns of numbers to the right.
-
-    >>> text_table(("name", "bytes"), [("a", "64"), ("b", "1,024")])
-    ['name  bytes', 'a        64', 'b     1,024']
-    """
-    cells, right = [head, *rows], _numbers(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(f"{x:>{w}}" if r else f"{x:<{w}}" for x, w, r in zip(row, widths, right, strict=True)).rstrip()
-        for row in cells
-    ]
+def fields(rows: Iterable[Any], names: Mapping[str, str]) -> pd.DataFrame:
+    """Return fields of dataclasses as a table, with the names that readers see."""
+    return table([asdict(row) for row in rows], list(names)).rename(columns=dict(names))
 
 
-def html_table(head: Cells, rows: Sequence[Cells]) -> str:
-    """Return a table for a notebook, columns of numbers to the right."""
-    styles = [f"style='text-align:{'right' if right else 'left'}'" for right in _numbers(rows)]
+def text_page(title: str, machine: str, notes: Iterable[str], tables: Tables, why: Why) -> str:
+    """Return an answer as text: notes, tables by heading, and the critical path."""
+    lines = [f"{title} (machine {machine[:12]})", *(f"  {note}" for note in notes)]
+    for heading, shown in tables.items():
+        columns = [[str(name), *map(cell, shown[name])] for name in shown]
+        pads = [str.rjust if is_number(shown[name]) else str.ljust for name in shown]
+        widths = [max(map(len, column)) for column in columns]
+        lines += ["", heading]
+        for row in zip(*columns, strict=True):
+            cells = (pad(text, width) for pad, text, width in zip(pads, row, widths, strict=True))
+            lines.append(f"  {'  '.join(cells)}".rstrip())
+    return "\n".join([*lines, "", repr(why)])
 
-    def line(tag: str, row: Cells) -> str:
-        return "".join(f"<{tag} {style}>{escape(x)}</{tag}>" for x, style in zip(row, styles, strict=True))
 
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{line('th', head)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _numbers(rows: Sequence[Cells]) -> list[bool]:
-    return [all(map(_NUMBER.fullmatch, column)) for column in zip(*rows, strict=True)]
+def html_page(title: str, machine: str, notes: Iterable[str], tables: Tables, why: Why) -> str:
+    """Return an answer for a notebook: notes, tables by heading, and the critical path."""
+    head = f"<b>{escape(title)}</b> <span style='opacity:.7'>machine {machine[:12]}</span>"
+    parts = [f"<div>{line}</div>" for line in (head, *map(escape, notes))]
+    for heading, shown in tables.items():
+        text = shown.map(cell).to_html(index=False, border=0)
+        parts.append(f"<div style='margin-top:8px'><b>{escape(heading)}</b></div>{text}")
+    return "".join([*parts, why._repr_html_()])
 
 
 def gemm(
@@ -253,7 +242,7 @@ def gemm(
         raise ConfigError([f"{m} x {n} x {k}: no placement fits: {found[0].limiter}"])
     near = [x for x in found if x.estimate_ns is not None and x.estimate_ns <= _NEAR * least]
     results = {x.placement: _simulated(where, x.placement, shape, dtype, trans_a, trans_b) for x in near}
-    times = {placement: _ns(result) for placement, result in results.items()}
+    times = {placement: simulated_ns(result) for placement, result in results.items()}
     timed = sorted((replace(x, simulated_ns=times[x.placement]) for x in near), key=lambda x: times[x.placement])
     result, ns = results[timed[0].placement], times[timed[0].placement]
     peak = macs_per_ns(where.config, dtype) * where.config.pes_per_sip
@@ -270,7 +259,8 @@ def _simulated(machine: Machine, placement: str, shape: Shape, dtype: str, trans
     return run(machine, shape, placement, dtype=dtype, trans_a=trans_a, trans_b=trans_b, log=log)[0]
 
 
-def _ns(result: Result) -> float:
+def simulated_ns(result: Result) -> float:
+    """Return the time from the first launch leaving the host to the last completion coming back."""
     start, end = span(result.launches)
     return (end - start) / 1000
 
@@ -404,8 +394,7 @@ def _launch_ns(machine: Machine) -> float:
         torch.ahbm.synchronize()
         torch.launch("nothing", _nothing, x)
 
-    start, end = span(run_program(machine, program).launches)
-    return (end - start) / 1000
+    return simulated_ns(run_program(machine, program))
 
 
 def _nothing(x_ptr: object, *, tl: object) -> None:
@@ -483,13 +472,7 @@ class ProductsStudy(Study):
 
 
 def read_shapes(path: Path) -> list[Row]:
-    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1).
-
-    Raises
-    ------
-    ConfigError
-        With every fault of the file; a MissingFileError if there is none.
-    """
+    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1)."""
     return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
 
 
@@ -523,13 +506,13 @@ def read_list(
             )
             continue
         row: Row = {}
-        for name, cell in zip(head, cells, strict=True):
-            if not cell and name in optional:
+        for name, text in zip(head, cells, strict=True):
+            if not text and name in optional:
                 continue
             try:
-                row[name] = known[name](cell)
+                row[name] = known[name](text)
             except ValueError as error:
-                faults.append(f"line {number}: {name} = {cell!r} {error}")
+                faults.append(f"line {number}: {name} = {text!r} {error}")
         rows.append(row)
     if faults:
         raise ConfigError([f"{path}: {fault}" for fault in faults])

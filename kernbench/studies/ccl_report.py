@@ -9,14 +9,12 @@ from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding, fastest, groups, size_name
+from kernbench.studies.study import Finding, Tables, fastest, groups, size_name, table
 from kernbench.sweeps.keys import Row
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from kernbench.topology.builder import Machine
 
 METHOD = (
@@ -441,40 +439,32 @@ def _marks(ran: Sequence[Row]) -> list[Finding]:
     return [Finding(text, weight=4.6)]
 
 
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row]) -> Tables:
     """Return the tables of the page: who is fastest where, and what no chart shows."""
-    import pandas as pd
-
     ran = seen(rows)
     sizes = [row for row in ran if row["slice"] == SIZES]
     furthest = sorted((r for r in ran if r["over_form"]), key=lambda row: -abs(log(row["over_form"])))[:5]
-    made: dict[str, tuple[Sequence[Row], list[str]]] = {
-        "Fastest all-reduce of one PE of each SIP (time, over lower bound)": (
-            _fastest([r for r in sizes if r["contribution"] == "rank"]),
-            [],
+    made = {
+        "Fastest all-reduce of one PE of each SIP (time, over lower bound)": table(
+            _fastest([r for r in sizes if r["contribution"] == "rank"])
         ),
-        "Other collectives (time, over lower bound)": (
-            _others([r for r in ran if r["slice"] == OTHERS]),
-            [],
+        "Other collectives (time, over lower bound)": table(_others([r for r in ran if r["slice"] == OTHERS])),
+        "The reference design's all-reduces": table(
+            published(ran), ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "small_us", "analytic_us"]
         ),
-        "The reference design's all-reduces": (
-            published(ran),
-            ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "small_us", "analytic_us"],
+        f"What would account for its time at {size_name(OTHER_KINDS)}": table(
+            _accounts(ran), ["what", "time_us", "explained"]
         ),
-        f"What would account for its time at {size_name(OTHER_KINDS)}": (
-            _accounts(ran),
-            ["what", "time_us", "explained"],
-        ),
-        "Furthest from the closed form": (
+        "Furthest from the closed form": table(
             furthest,
             ["slice", "what", "algorithm", "system", "bytes_per_pe", "latency_ns", "closed_form_ns", "over_form"],
         ),
-        "Failed": (
-            [row for row in rows if row.get("failed")],
+        "Failed": table(
+            (row for row in rows if row.get("failed")),
             ["algorithm", "n_sips", "sip_topology", "bytes_per_pe", "failed"],
         ),
     }
-    return {name: pd.DataFrame(chosen, columns=columns or None) for name, (chosen, columns) in made.items() if chosen}
+    return {heading: shown for heading, shown in made.items() if len(shown)}
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:

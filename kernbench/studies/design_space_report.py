@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding
+from kernbench.studies.study import Finding, Tables, plain, table
 from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
@@ -45,13 +45,10 @@ COLUMNS = {
 }
 
 
-def frame(rows: Sequence[Row], table: str) -> pd.DataFrame:
+def frame(rows: Sequence[Row], name: str) -> pd.DataFrame:
     """Return the rows of one table, as "decode grid" or "gpt2 ties", with the columns it has and the time in us."""
-    import pandas as pd
-
-    mine = [{**row, TIME: row["latency_ns"] / 1000} for row in rows if row["table"] == table]
-    plain = [{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in mine]
-    return pd.DataFrame(plain).dropna(axis="columns", how="all")
+    mine = [{**plain(row), TIME: row["latency_ns"] / 1000} for row in rows if row["table"] == name]
+    return table(mine).dropna(axis="columns", how="all")
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -143,11 +140,9 @@ def _charts(name: str) -> list[Chart]:
 CHARTS = (*_charts("decode"), *_charts("gpt2"))
 
 
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row]) -> Tables:
     """Return for each workload its front, its steps, its factors and its reasons; and other orders of arrivals."""
-    import pandas as pd
-
-    found: dict[str, pd.DataFrame] = {}
+    found: Tables = {}
     for name in _workloads(rows):
         label, grid = NAMES[name], frame(rows, f"{name} grid")
         shown = [*axes_of(grid), "pes", AREA, TIME, *([ENERGY] if ENERGY in grid else [])]
@@ -156,10 +151,10 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         found[f"{label}: machines worth their silicon"] = best
         found[f"{label}: what each step buys"] = steps(grid, axes_of(grid), TIME, AREA).round(2)
         found[f"{label}: one factor at a time"] = first(rows, name).round(2)
-        found[f"{label}: why"] = pd.DataFrame(why(rows, name))
+        found[f"{label}: why"] = table(why(rows, name))
     ties = [row for row in rows if row["table"].endswith(" ties") or row.get("factor") == BASE]
     orders = [{"workload": row["table"].split()[0], "order": row.get("tie_seed") or "usual", **row} for row in ties]
-    found["Orders of simultaneous arrivals"] = pd.DataFrame(orders, columns=["workload", "order", "latency_ns"])
+    found["Orders of simultaneous arrivals"] = table(orders, ["workload", "order", "latency_ns"])
     return found
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernbench.studies.study import Finding, fastest, groups
+from kernbench.studies.study import Finding, Tables, fastest, groups, table
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METHOD = (
     "Each product is one composite command of PE 0. A and B are in the PE's HBM slice, and C is written back there. "
@@ -66,8 +63,6 @@ def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the first tiles of a product: a lane for each engine, several where its work overlaps."""
-    import pandas as pd
-
     alt = kinds.altair()
     first = [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
     begin = min(piece["start_ns"] for piece in first)
@@ -96,7 +91,7 @@ def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
         color=alt.Color("fill:N", scale=None),
     )
     number = base.mark_text(fontSize=9).encode(x="middle:Q", text="tile:Q", color=alt.Color("ink:N", scale=None))
-    return alt.layer(bar, number, data=pd.DataFrame(boxes)).properties(width=760, height=24 * len(order))
+    return alt.layer(bar, number, data=table(boxes)).properties(width=760, height=24 * len(order))
 
 
 def _lane(engine: str) -> tuple[int, str]:
@@ -274,19 +269,17 @@ def _ideal(rows: Sequence[Row]) -> list[Finding]:
     return [Finding(text, "gemm_utilization", 3)]
 
 
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row]) -> Tables:
     """Return one row for each product and staging, for each layout."""
-    import pandas as pd
-
     names = [
         "shape", "variant", "tiles", "latency_ns", "pe_window_ns", "composite_window_ns", "ideal_ns",
         "over_ideal", "composite_useful", "composite_issued", "pe_useful", "limiter",
     ]  # fmt: skip
-    table = pd.DataFrame(rows).assign(
+    products = table(rows).assign(
         over_ideal=lambda rows: rows["composite_window_ns"] / rows["ideal_ns"],
         limiter=lambda rows: [" + ".join(ENGINES[engine] for engine in x.split(" + ")) for x in rows["limiter"]],
     )
     return {
-        f"Operands {gather}": table[table["gather"] == gather][names].reset_index(drop=True)
+        f"Operands {gather}": products[products["gather"] == gather][names].reset_index(drop=True)
         for gather in dict.fromkeys(row["gather"] for row in rows)
     }

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.analysis.roofline import macs_per_ns
-from kernbench.studies.study import Finding, groups
+from kernbench.studies.study import Finding, Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column, Row
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METHOD = (
     "One layer's attention runs from q, k and v in HBM to the result there; the makespan is that of its launch, from "
@@ -132,8 +129,8 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
         for row in named
         for column, engine in _BUSY.items()
     ]
-    table = kinds.heat("engine", RUN, "busy", label=".0f")(busy, {"engine": Column(""), RUN: Column("")}, machine)
-    return path.properties(title="Share of the critical path") | table.properties(title="Busy, mean of all PEs [%]")
+    engines = kinds.heat("engine", RUN, "busy", label=".0f")(busy, {"engine": Column(""), RUN: Column("")}, machine)
+    return path.properties(title="Share of the critical path") | engines.properties(title="Busy, mean of all PEs [%]")
 
 
 def _once(rows: Sequence[Row]) -> list[Row]:
@@ -143,8 +140,6 @@ def _once(rows: Sequence[Row]) -> list[Row]:
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw useful operations over bytes read and written, below the roofs of a PE."""
-    import pandas as pd
-
     alt = kinds.altair()
     peak, gbs = 2 * macs_per_ns(machine.config, "f16"), machine.config.cube.hbm.slice_gbs
     shown = []
@@ -158,7 +153,7 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
     found = kinds.points("intensity", "gflops", by="phase", label=RUN, log_x=True, log_y=True)(shown, columns, machine)
     ends = [min(row["intensity"] for row in shown) / 2, peak / gbs, 2 * max(row["intensity"] for row in shown)]
     roof = [{"intensity": x, "gflops": min(peak, x * gbs)} for x in ends]
-    line = alt.Chart(pd.DataFrame(roof)).mark_line(color=palette.DARK_GREY)
+    line = alt.Chart(table(roof)).mark_line(color=palette.DARK_GREY)
     return found + line.encode(x="intensity:Q", y="gflops:Q")
 
 
@@ -304,10 +299,8 @@ def slowdowns(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def tables(rows: Sequence[Row], steps: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
     """Return tokens per second of decode, the commands of the panels, and what was not simulated."""
-    import pandas as pd
-
     rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
     whole = {(row["context"], row["batch"]): row for row in steps}
     decode = [
@@ -317,17 +310,17 @@ def tables(rows: Sequence[Row], steps: Sequence[Row]) -> dict[str, pd.DataFrame]
     ]
     layer = ["batch", "product", "shape", "makespan_ns", "weights_ns", "over_hbm", "hottest_link", "hottest_busy"]
     linear = [row for row in rows if row["series"] == "linear"]
-    tokens = pd.DataFrame(decode, columns=["context", "batch", *rates]).drop_duplicates(["context", "batch"])
+    tokens = table(decode, ["context", "batch", *rates]).drop_duplicates(["context", "batch"])
     counted = ["gemm_count", "ipcq_send_count", "ipcq_recv_count", "dma_read_count", "dma_write_count"]
-    panels = pd.DataFrame(
-        [row for row in rows if row["series"] == "panel"], columns=["panel", "ranks", *counted]
-    ).rename(columns=lambda name: name.removesuffix("_count").replace("_", " "))
+    panels = table((row for row in rows if row["series"] == "panel"), ["panel", "ranks", *counted])
     missing = [{**row, RUN: _name(row)} for row in rows if row["left_out"] and row not in linear]
     return {
         "Tokens per second of decode": tokens.sort_values(["batch", "context"]),
-        "Linear layers of one decode step": pd.DataFrame(linear, columns=layer),
-        "Commands of all programs, values compared with numpy": panels,
-        "Not simulated": pd.DataFrame(missing, columns=[RUN, "left_out"]),
+        "Linear layers of one decode step": table(linear, layer),
+        "Commands of all programs, values compared with numpy": panels.rename(
+            columns=lambda name: name.removesuffix("_count").replace("_", " ")
+        ),
+        "Not simulated": table(missing, [RUN, "left_out"]),
     }
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.analysis.roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import attribution
-from kernbench.studies.study import Finding, fastest, groups
+from kernbench.studies.study import Finding, Tables, fastest, groups, table
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METHOD = (
     "C[M, N] = A[M, K] B[K, N] over all PEs of SIP 0. A is cut by rows over the PEs, B by columns, so that each weight "
@@ -60,8 +57,6 @@ def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
 def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the time of each layer in each placement over the smallest bound of the placements."""
-    import pandas as pd
-
     alt = kinds.altair()
     bound = {row["layer"]: min(r["bound_ns"] for r in rows if r["layer"] == row["layer"]) for row in rows}
     found = [
@@ -75,7 +70,7 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
         for runs in best(rows).values()
         for row in runs
     ]
-    data = pd.DataFrame(found)
+    data = table(found)
     names = [name for name in PLACEMENT_COLOURS if name in set(data["placement"])]
     dots = (
         alt.Chart(data)
@@ -110,14 +105,12 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the rate of each layer in its fastest placement against its arithmetic intensity, under the roofs."""
-    import pandas as pd
-
     alt = kinds.altair()
     roofs = _roofs(machine, rows[0]["dtype"])
     [(level, gbs)] = roofs.levels_gbs.items()
     fastest = [runs[0] for runs in best(rows).values()]
     largest = {name: max((r for r in fastest if r["list"] == name), key=_work) for name in {r["list"] for r in fastest}}
-    data = pd.DataFrame(
+    data = table(
         [
             {
                 "list": row["list"], "layer": row["layer"], "intensity": row["intensity"],
@@ -128,7 +121,7 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
     )  # fmt: skip
     low, high = data["intensity"].min() / 1.5, max(data["intensity"].max(), roofs.ridge(level)) * 2
     corners = [low, roofs.ridge(level), high]
-    roof = pd.DataFrame({"intensity": corners, "tflops": [roofs.attainable_gflops(x, level) / 1000 for x in corners]})
+    roof = table({"intensity": x, "tflops": roofs.attainable_gflops(x, level) / 1000} for x in corners)
     log = alt.Scale(type="log", domain=[low, high], nice=False)
     x = alt.X("intensity:Q", title="flop / B of HBM", scale=log, axis=kinds.log_axis(corners))
     y = alt.Y("tflops:Q", title="rate [Tflop/s]", scale=alt.Scale(type="log"), axis=kinds.log_axis(data["tflops"]))
@@ -196,8 +189,6 @@ def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how busy the busiest UCIe connection between each two cubes is, in each placement of a layer."""
-    import pandas as pd
-
     alt = kinds.altair()
     w, h = machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h
     busiest: dict[tuple[str, int, int], float] = {}
@@ -207,25 +198,21 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
                 first, second = sorted(naming.parse(end).cube or 0 for end in link.split("->"))
                 key = row["placement"], first, second
                 busiest[key] = max(busiest.get(key, 0.0), busy)
-    edges = pd.DataFrame(
-        [
-            {"placement": p, "x": a % w, "y": a // w, "x2": b % w, "y2": b // w, "mx": (a % w + b % w) / 2,
-             "my": (a // w + b // w) / 2, "percent": 100 * busy}
-            for (p, a, b), busy in busiest.items()
-        ]
-    )  # fmt: skip
-    cubes = pd.DataFrame(
-        [
-            {"placement": p, "x": i % w, "y": i // w, "cube": i}
-            for p in dict.fromkeys(row["placement"] for row in rows)
-            for i in range(machine.config.cubes_per_sip)
-        ]
-    )
+    edges = [
+        {"placement": p, "x": a % w, "y": a // w, "x2": b % w, "y2": b // w, "mx": (a % w + b % w) / 2,
+         "my": (a // w + b // w) / 2, "percent": 100 * busy, "cube": ""}
+        for (p, a, b), busy in busiest.items()
+    ]  # fmt: skip
+    cubes = [
+        {"placement": p, "x": i % w, "y": i // w, "cube": i}
+        for p in dict.fromkeys(row["placement"] for row in rows)
+        for i in range(machine.config.cubes_per_sip)
+    ]
+    data = table([*edges, *cubes])
     x = alt.X("x:Q", axis=None, scale=alt.Scale(padding=24, nice=False, zero=False))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(padding=24, reverse=True, nice=False, zero=False))
     # No legend: the numbers are there, and its gradient would have another name each time.
     colour = alt.Color("percent:Q", scale=alt.Scale(scheme="oranges", domainMin=0), legend=None)
-    data = pd.concat([edges.assign(cube=""), cubes])
     base = alt.Chart().encode(x=x, y=y)
     line = (
         base.transform_filter("isValid(datum.x2)").mark_rule(strokeWidth=7).encode(x2="x2:Q", y2="y2:Q", color=colour)
@@ -390,10 +377,8 @@ def _left_out(rows: Sequence[Row]) -> list[Finding]:
     return [Finding(text, "", 1)]
 
 
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row]) -> Tables:
     """Return the placements of each layer, and those that were not simulated."""
-    import pandas as pd
-
     placements = list(dict.fromkeys(row["placement"] for row in rows))
     out = []
     for runs in best(rows).values():
@@ -408,8 +393,8 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
                 "hottest_busy": first["hottest_busy"],
             }
         )  # fmt: skip
-    left = [row for row in rows if row["left_out"]]
+    left = (row for row in rows if row["left_out"])
     return {
-        "Fastest placement": pd.DataFrame(out),
-        "Not simulated": pd.DataFrame(left, columns=["layer", "placement", "left_out", "bound_ns", "limiter"]),
+        "Fastest placement": table(out),
+        "Not simulated": table(left, ["layer", "placement", "left_out", "bound_ns", "limiter"]),
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis.transfer import PARTS
-from kernbench.studies.study import Finding, size_name
+from kernbench.studies.study import Finding, Tables, size_name, table
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
@@ -15,7 +15,6 @@ from kernbench.viz.charts import Chart, Column
 from kernbench.viz.heatmap import link_heatmap
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -119,22 +118,18 @@ CHARTS = (
 )  # fmt: skip
 
 
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-    import pandas as pd
-
+def tables(rows: Sequence[Row]) -> Tables:
     parts = [f"{part}_ns" for part in PARTS]
     single = ["case", "nbytes", "last_end_ns", *parts, "path_utilization"]
     pattern = [
         "case", "transfers", "nbytes", "last_end_ns", "mean_ns", "alone_ns", "queueing_ns", "bandwidth_gbs",
         "fair_utilization", "hottest_link", "hottest_share",
     ]  # fmt: skip
-    chosen = {"Single transfers": (single, _single), "Patterns": (pattern, _pattern)}
-    found = {
-        heading: pd.DataFrame([r for r in rows if where(r)], columns=names)
-        for heading, (names, where) in chosen.items()
+    return {
+        "Single transfers": table(filter(_single, rows), single),
+        "Patterns": table(filter(_pattern, rows), pattern),
+        "PE to PE, times in ns": table(side_by_side(rows), ["route", "nbytes", *PAIR_KINDS]),
     }
-    pairs = pd.DataFrame(side_by_side(rows), columns=["route", "nbytes", *PAIR_KINDS])
-    return found | {"PE to PE, times in ns": pairs}
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:

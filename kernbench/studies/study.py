@@ -17,7 +17,7 @@ from importlib.metadata import version
 from math import isnan
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
+Tables: TypeAlias = "dict[str, pd.DataFrame]"  # by heading
 R = TypeVar("R", bound=Mapping[str, Any])  # a row
 MOST_FINDINGS = 7
 ROW = "row"
@@ -188,12 +189,9 @@ class Study:
         """Return what the rows say. A finding that rests on points that were not run must not be made."""
         return []
 
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    def tables(self, rows: Sequence[Row]) -> Tables:
         """Return the tables of the page by heading; by default one of all columns that `columns` describes."""
-        import pandas as pd
-
-        shown = [name for name in self.columns if any(name in row for row in rows)]
-        return {"All points": pd.DataFrame(rows, columns=shown)}
+        return {"All points": table(rows, [name for name in self.columns if any(name in row for row in rows)])}
 
     def _missing(self, method: str) -> StateError:
         return StateError(f"study {type(self).__name__} must define {method}")
@@ -348,9 +346,7 @@ class Report:
     @property
     def table(self) -> pd.DataFrame:
         """All rows as a table, without nested values."""
-        import pandas as pd
-
-        return pd.DataFrame([plain(row) for row in self.rows])
+        return table([plain(row) for row in self.rows])
 
     @property
     def findings(self) -> list[Finding]:
@@ -389,18 +385,13 @@ class Report:
 
         `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column, and each chart its own files.
         """
-        import pandas as pd
-
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
         flat = [plain(row) for row in self.rows]
         written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
-        for stem, rows in {
-            name: flat,
-            **{f"{name}_{column}": rows for column, rows in nested(self.rows).items()},
-        }.items():
-            table = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
-            written.append(write_text(folder / f"{stem}.csv", table))
+        for stem, rows in {name: flat, **{f"{name}_{column}": x for column, x in nested(self.rows).items()}}.items():
+            text = table(rows).to_csv(index=False, lineterminator="\n")
+            written.append(write_text(folder / f"{stem}.csv", text))
         drawn: dict[str, Chart] = {}
         for chart in study.charts:
             paths = chart.save(self.rows, study.columns, self.machine, folder)
@@ -427,8 +418,8 @@ class Report:
             lines += ["## More figures", ""]
             for chart in rest:
                 lines += _figure(chart, self.rows)
-        for heading, table in study.tables(self.rows).items():
-            lines += [f"## {heading}", "", *_markdown(table, study.columns), ""] if len(table) else []
+        for heading, shown_rows in study.tables(self.rows).items():
+            lines += [f"## {heading}", "", *_markdown(shown_rows, study.columns), ""] if len(shown_rows) else []
         refused = self.study.refused(self.machine, **self.parameters)
         if refused:
             lines += ["## Refused", "", *(f"- {name}: {why}" for name, why in refused.items()), ""]
@@ -468,6 +459,13 @@ def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
     return found
 
 
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return rows as a table, with all their columns unless some are named."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
+
+
 def plain(row: Mapping[str, Any]) -> Row:
     """Return a row without nested values, as a CSV file holds it."""
     return {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
@@ -481,17 +479,19 @@ def _figure(chart: Chart, rows: Sequence[Row]) -> list[str]:
 def _markdown(table: pd.DataFrame, columns: Mapping[str, Column]) -> list[str]:
     """Return a table as Markdown: headings with units, numbers with four digits."""
     names = [columns[name].title if name in columns else str(name) for name in table.columns]
-    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if _is_number(table[c]) else ' --- ' for c in table)}|"]
-    return [*lines, *(f"| {' | '.join(map(_cell, values))} |" for values in table.itertuples(index=False))]
+    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if is_number(table[c]) else ' --- ' for c in table)}|"]
+    return [*lines, *(f"| {' | '.join(map(cell, values))} |" for values in table.itertuples(index=False))]
 
 
-def _is_number(column: pd.Series) -> bool:
+def is_number(column: pd.Series) -> bool:
+    """Return whether a column of a table is to the right."""
     import pandas as pd
 
     return bool(pd.api.types.is_numeric_dtype(column))
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value of a table in words: four digits, thousands apart; nothing for what is missing."""
     if value is None or (isinstance(value, float) and isnan(value)):
         return ""
     if isinstance(value, float):

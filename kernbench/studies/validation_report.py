@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernbench.studies.study import Finding
+from kernbench.studies.study import Finding, Tables, table
 from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METHOD = (
     "A row is one rule of docs/model.md. Its error is the difference between what the rule says and what the "
@@ -62,10 +59,8 @@ CHARTS = (
 )
 
 
-def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+def tables(rows: Sequence[Row]) -> Tables:
     """Return the rules, and the largest error of each that is not exact."""
-    import pandas as pd
-
     shown = [
         {**row, "largest": _error(row, "error_max"), "mean": _error(row, "error_mean"), "verdict": _verdict(row)}
         for row in rows
@@ -73,7 +68,7 @@ def tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
     off = [row for row in shown if row["error_max"]]
     rule = ["rule", "what", "n", "largest", "mean", "verdict"]
     worst = ["rule", "what", "largest", "worst", "worst_expected", "worst_measured", "note"]
-    return {"Rules": pd.DataFrame(shown, columns=rule), "Largest errors": pd.DataFrame(off, columns=worst)}
+    return {"Rules": table(shown, rule), "Largest errors": table(off, worst)}
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
