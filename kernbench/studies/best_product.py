@@ -165,17 +165,26 @@ def fields(rows: Iterable[Any], names: Mapping[str, str]) -> pd.DataFrame:
     return table([asdict(row) for row in rows], list(names)).rename(columns=dict(names))
 
 
+def text_table(shown: pd.DataFrame) -> list[str]:
+    """Return the lines of a table, columns of numbers to the right.
+
+    >>> text_table(table([{"name": "a", "bytes": 64}, {"name": "b", "bytes": 1024}]))
+    ['name  bytes', 'a        64', 'b     1,024']
+    """
+    columns = [[str(name), *map(cell, shown[name])] for name in shown]
+    pads = [str.rjust if is_number(shown[name]) else str.ljust for name in shown]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(pad(text, width) for pad, text, width in zip(pads, row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+
+
 def text_page(title: str, machine: str, notes: Iterable[str], tables: Tables, why: Why) -> str:
     """Return an answer as text: notes, tables by heading, and the critical path."""
     lines = [f"{title} (machine {machine[:12]})", *(f"  {note}" for note in notes)]
     for heading, shown in tables.items():
-        columns = [[str(name), *map(cell, shown[name])] for name in shown]
-        pads = [str.rjust if is_number(shown[name]) else str.ljust for name in shown]
-        widths = [max(map(len, column)) for column in columns]
-        lines += ["", heading]
-        for row in zip(*columns, strict=True):
-            cells = (pad(text, width) for pad, text, width in zip(pads, row, widths, strict=True))
-            lines.append(f"  {'  '.join(cells)}".rstrip())
+        lines += ["", heading, *(f"  {line}" for line in text_table(shown))]
     return "\n".join([*lines, "", repr(why)])
 
 

@@ -275,8 +275,7 @@ def tables(rows: Sequence[Row]) -> Tables:
         "shape", "variant", "tiles", "latency_ns", "pe_window_ns", "composite_window_ns", "ideal_ns",
         "over_ideal", "composite_useful", "composite_issued", "pe_useful", "limiter",
     ]  # fmt: skip
-    products = table(rows).assign(
-        over_ideal=lambda rows: rows["composite_window_ns"] / rows["ideal_ns"],
+    products = table(_over_ideal(rows)).assign(
         limiter=lambda rows: [" + ".join(ENGINES[engine] for engine in x.split(" + ")) for x in rows["limiter"]],
     )
     return {

@@ -41,13 +41,7 @@ class Report(NamedTuple):
 
 
 def folder() -> Path:
-    """Return the folder of the milestone notebooks: `milestones`, nearest upward, else beside the package.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Return the folder `milestones` of the notebooks: the nearest one upward, or the one next to the package."""
     here = Path.cwd().resolve()
     for place in (here, *here.parents, Path(__file__).resolve().parents[2]):
         if any((place / "milestones").glob("*.ipynb")):
@@ -56,7 +50,7 @@ def folder() -> Path:
 
 
 def names() -> dict[str, str]:
-    """Return the milestones that there are, each with its notebook's title."""
+    """Return the milestones by name, each with its notebook's title."""
     found = {}
     for path in sorted(folder().glob("*.ipynb")):
         first = read_cells(path)[0]
@@ -65,13 +59,7 @@ def names() -> dict[str, str]:
 
 
 def resolve(name: str) -> str:
-    """Return the milestone that `name` means, as `names` has it.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Return a milestone's name as `names` has it."""
     kebab = name.replace("_", "-")
     if kebab not in names():
         raise ConfigError(f"milestone {name!r} is unknown; {hint(name, names())}")
@@ -89,7 +77,7 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     again: bool = False,
 ) -> Report:
-    """Execute a milestone with its full parameters, unless its report is there as a run would write it.
+    """Execute a milestone with its full parameters, unless its report is up to date.
 
     Parameters
     ----------
@@ -106,8 +94,8 @@ def run(
     parameters
         Further parameters of the notebook, over those of milestones/NAME.yaml. Files are named as from here.
     again
-        Execute it in any case, and simulate every point: neither the cache nor rows that are kept are used. What an
-        interrupted run of this kind has finished is.
+        Execute it in any case and simulate every point: neither the cache nor kept rows are used, only what an
+        interrupted run of this kind has finished.
 
     Raises
     ------
@@ -165,10 +153,9 @@ def run(
 
 
 def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
-    """Move a finished report to its place, at once: whenever this is interrupted, a whole report is there.
+    """Move a finished report to its place atomically: an interrupt leaves a complete report there.
 
-    Files to `keep` in `out` stay there, unless the new report has one of their name. Finished points do not stay: the
-    shared cache has them.
+    Files of `out` to `keep` stay, unless the new report has one of the same name.
     """
     former = out.with_name(f".{out.name}.former")
     _recover(out)
@@ -185,7 +172,7 @@ def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
 
 
 def _recover(out: Path) -> None:
-    """Put back what was there before a move that was interrupted half way."""
+    """Put back the former report after an interrupted move."""
     former = out.with_name(f".{out.name}.former")
     if former.exists() and not out.exists():
         former.rename(out)
