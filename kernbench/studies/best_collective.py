@@ -157,7 +157,7 @@ class CollectiveChoice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values."""
-        changes = [] if self.changes is None else json.loads(self.changes.to_json(orient="records"))
+        changes: list[Row] = [] if self.changes is None else json.loads(self.changes.to_json(orient="records"))
         return {
             "system": self.system, **asdict(self.decision), "algorithm": self.algorithm,
             "simulated_ns": self.simulated_ns, "launched_ns": self.launched_ns,

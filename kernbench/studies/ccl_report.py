@@ -187,10 +187,6 @@ def _series(rows: list[Row]) -> list[Row]:
     ]
 
 
-def _lists(rows: list[Row]) -> list[Row]:
-    return [row | {"list": row["what"].partition(" ")[0]} for row in rows]
-
-
 def _roots(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     wide = machine.config.sip.cube_mesh.w
     placed = [dict(row) | {"cube_x": row["root_cube"] % wide, "cube_y": row["root_cube"] // wide} for row in rows]
@@ -278,7 +274,7 @@ CHARTS = (
         "All-reduces of real programs: time over the lower bound",
         LISTS,
         f"{_BOUND} DeepBench in f32, Llama-3 70B with tensor parallelism in bf16; shards on PE 0 of all cubes.",
-        _lists,
+        lambda rows: [row | {"list": row["what"].partition(" ")[0]} for row in rows],
     ),
     _chart(
         "cube_pe",

@@ -275,10 +275,5 @@ def _share(name: str, grid: pd.DataFrame) -> Said:
     shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
     parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
     machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
-    return [
-        (
-            f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}.",
-            f"{name}_front",
-            6,
-        )
-    ]
+    text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}."
+    return [(text, f"{name}_front", 6)]

@@ -326,16 +326,8 @@ def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
 
 def findings(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
     """Return what the rows say."""
-    return [
-        *_limits(rows),
-        *_context(rows),
-        *_linear(rows, steps),
-        *_orders(rows),
-        *_chunks(rows),
-        *_merges(rows),
-        *_copies(rows),
-        *_more(rows),
-    ]
+    of_rows = (_limits, _context, _orders, _chunks, _merges, _copies, _more)
+    return [*_linear(rows, steps), *(finding for find in of_rows for finding in find(rows))]
 
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:

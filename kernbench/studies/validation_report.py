@@ -78,34 +78,19 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     verdict = f"{len(broken)} do not hold" if broken else "no rule is violated"
     points = sum(row["n"] for row in exact)
     found = [Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}.", weight=1000)]
-    found += [
-        Finding(
-            f"{row['rule']}, {row['what']}: DOES NOT HOLD, {_error(row, 'error_max')} at {row['worst']} "
-            f"(expected {row['worst_expected']:g}, simulated {row['worst_measured']:g}).",
-            weight=500,
-        )
-        for row in broken
-    ]
-    found += [
-        Finding(
-            f"{row['rule']}, {row['what']}: within {_error(row, 'error_max')} (limit {row['allowed']:g} %; "
-            f"{row['worst'] or 'no point differs'}).",
-            "validation_spread",
-            200,
-        )
-        for row in rows
-        if row["allowed"] and row["held"]
-    ]
-    return found + [
-        Finding(
-            f"{row['rule']}, {row['what']}: mean {_error(row, 'error_mean')}, maximum {_error(row, 'error_max')}"
-            f"{' (' + row['worst'] + ')' if row['worst'] else ''}; {row['note']}.",
-            "validation_spread",
-            row["percent_max"],
-        )
-        for row in rows
-        if row["allowed"] is None
-    ]
+    for row in rows:
+        head, most = f"{row['rule']}, {row['what']}:", _error(row, "error_max")
+        if row["held"] is False:
+            values = f"(expected {row['worst_expected']:g}, simulated {row['worst_measured']:g})"
+            found.append(Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", weight=500))
+        elif row["allowed"]:
+            limit = f"(limit {row['allowed']:g} %; {row['worst'] or 'no point differs'})"
+            found.append(Finding(f"{head} within {most} {limit}.", "validation_spread", 200))
+        elif row["allowed"] is None:
+            at = f" ({row['worst']})" if row["worst"] else ""
+            text = f"{head} mean {_error(row, 'error_mean')}, maximum {most}{at}; {row['note']}."
+            found.append(Finding(text, "validation_spread", row["percent_max"]))
+    return found
 
 
 def _error(row: Row, column: str) -> str:
