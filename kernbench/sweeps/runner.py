@@ -23,9 +23,9 @@ from kernbench.sweeps.worker import (
     MEMORY,
     OK,
     TIME,
-    Child,
     Outcome,
     PointLimits,
+    Worker,
     attempt,
     packed,
     unpacked,
@@ -129,15 +129,15 @@ def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) ->
 
     A process that dies is replaced, and its point run once more: somebody else may have been after the memory.
     """
-    own = threading.local()
-    children: list[Child] = []
+    local = threading.local()
+    started: list[Worker] = []
 
     def run(point: Row) -> Outcome:
-        if not hasattr(own, "child"):
-            own.child = Child(fn, limits)
-            children.append(own.child)
-        outcome: Outcome = own.child.run(point)
-        return own.child.run(point) if outcome.status == DIED else outcome
+        if not hasattr(local, "worker"):
+            local.worker = Worker(fn, limits)
+            started.append(local.worker)
+        outcome: Outcome = local.worker.run(point)
+        return local.worker.run(point) if outcome.status == DIED else outcome
 
     pool = ThreadPoolExecutor(min(workers, len(points)), "kernbench-sweep")
     try:
@@ -147,8 +147,8 @@ def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) ->
     finally:
         # Not waited for: an interrupt is answered at once.
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in children:
-            child.close()
+        for worker in started:
+            worker.close()
 
 
 def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) -> Outcomes:
@@ -177,7 +177,7 @@ class Task:
 
     def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
-        self._own = threading.local()
+        self._local = threading.local()
 
     def __reduce__(self) -> tuple[type[Task], tuple[bytes, PointLimits, str]]:
         return Task, (self.fn, self.limits, self.version)
@@ -188,9 +188,9 @@ class Task:
             return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
         if not self.limits.need_process:
             return attempt(self._study, point, self.limits.session)
-        if not hasattr(self._own, "child"):
-            self._own.child = Child(self.fn, self.limits)
-        outcome: Outcome = self._own.child.run(point)
+        if not hasattr(self._local, "worker"):
+            self._local.worker = Worker(self.fn, self.limits)
+        outcome: Outcome = self._local.worker.run(point)
         return outcome
 
     @cached_property
