@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from posixpath import dirname, normpath, relpath
+from types import ModuleType
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
@@ -66,8 +68,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     text = PICTURE.sub(place, LINK.sub(link, markdown))
     if name == "docs/api.md":
-        text += "".join(f"\n\n::: {public}\n" for public in PUBLIC.findall(text))
+        text += "".join(f"\n\n::: {source_of(public)}\n" for public in PUBLIC.findall(text))
     return text
+
+
+def source_of(name: str) -> str:
+    """Return where a public name is defined, which is where its docstring is."""
+    found = resolve_name(name)
+    return name if isinstance(found, ModuleType) else f"{found.__module__}.{found.__qualname__}"
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

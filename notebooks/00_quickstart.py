@@ -22,11 +22,11 @@
 import numpy as np
 
 import kernbench as kb
+from kernbench import DPPolicy
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import gemm
-from kernbench.policy.placement.dp import DPPolicy
 from kernbench.viz.figures import tile_timeline
 
 # %% [markdown]

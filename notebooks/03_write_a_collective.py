@@ -28,6 +28,7 @@ from tempfile import mkdtemp
 import numpy as np
 
 import kernbench as kb
+from kernbench import DPPolicy
 from kernbench.analysis.utilization import pe_window
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.bounds import Bounds
@@ -36,7 +37,6 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
-from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import simulator
 from kernbench.studies import CclStudy, milestone
 

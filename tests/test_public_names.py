@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
+import re
 import subprocess
 import sys
+from pkgutil import resolve_name
 
 import pytest
 
 import kernbench
+from tests.repo import ROOT
 
+PUBLIC = re.findall(r"^\| `(kernbench[\w.]*)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
 PATHS = [
     "kernbench.topology.builder:resolve_topology",
     "kernbench.topology.builder:load_topology",
@@ -82,3 +88,35 @@ def test_names_are_found_in_a_fresh_interpreter():
 def test_programs_can_import(path):
     module, _, name = path.partition(":")
     assert getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names_exist_and_say_what_they_are(name):
+    assert inspect.getdoc(resolve_name(name))
+
+
+def test_names_at_the_root_are_public():
+    assert {f"kernbench.{name}" for name in kernbench.__all__ if name != "ccl"} <= set(PUBLIC)
+    assert len(PUBLIC) == len(set(PUBLIC)) <= 110
+
+
+def code_for_readers():
+    """The Python that users are shown: notebooks, milestones, the README and the guides."""
+    for path in (*ROOT.glob("notebooks/*.py"), *ROOT.glob("milestones/*.py")):
+        yield path.name, path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *ROOT.glob("docs/howto/*.md")):
+        for block in re.findall(
+            r"^```(?:python|py)\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            yield path.name, block
+
+
+def test_readers_are_shown_public_names_only():
+    wrong = []
+    for name, code in code_for_readers():
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernbench"):
+                found = {f"{node.module}.{alias.name}" for alias in node.names}
+                packages = {public.rpartition(".")[0] for public in PUBLIC}
+                wrong += [f"{name}: {each}" for each in found if each not in PUBLIC and each not in packages]
+    assert not wrong

@@ -109,7 +109,7 @@ class Channels:
     @classmethod
     def of(cls, hbm: Hbm) -> Channels:
         """Return those of one HBM slice of a machine."""
-        burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        burst_ps = hbm.burst_ps
         return cls(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
 
 
