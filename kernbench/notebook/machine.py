@@ -46,7 +46,7 @@ class Field:
     label: str
     unit: str
     bounds: str
-    says: str
+    description: str
     choices: tuple[str, ...]
 
 
@@ -185,8 +185,8 @@ def _field(path: str, value: Mapping[str, Any]) -> Field:
     alone = len(GROUPS.get(name, ())) == 1
     label = path.removeprefix(f"{key}." if alone else f"{key.rpartition('.')[0]}.")
     unit = str(kind.get("unit", ""))
-    says = str(value.get("description", "")).removesuffix(f"[{unit}]").strip()
-    return Field(path, label, unit, ", ".join(bounds), says, tuple(kind.get("enum", ())))
+    description = str(value.get("description", "")).removesuffix(f"[{unit}]").strip()
+    return Field(path, label, unit, ", ".join(bounds), description, tuple(kind.get("enum", ())))
 
 
 def _text(value: Any) -> str:

@@ -62,7 +62,7 @@ def button(text: str, tip: str, icon: str, action: Callable[[], Any], kind: str 
     return made
 
 
-def told(text: str, *, wrong: bool = False) -> str:
+def message_html(text: str, *, wrong: bool = False) -> str:
     """Return a message to the user; of something wrong, it is read out at once."""
     if not text:
         return ""

@@ -128,7 +128,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedPoint:
     """What is kept of a point: its row, the time it took, when it was made; its log and notes on it, if there are."""
 
     row: Row
@@ -162,7 +162,7 @@ class Cache:
                         found[key] = _object(hit[0])
         return found
 
-    def find(self, key: str) -> Kept | None:
+    def find(self, key: str) -> CachedPoint | None:
         """Return all that there is of one point."""
         if not self.path.is_file():
             return None
@@ -173,7 +173,7 @@ class Cache:
             if hit:
                 row, seconds, made, notes, log = hit
                 with self._dropped_if_damaged(database, key):
-                    return Kept(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
+                    return CachedPoint(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
         return None
 
     def drop(self, key: str) -> None:
