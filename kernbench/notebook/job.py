@@ -1,4 +1,4 @@
-"""One run in a separate thread, which builds and closes it (greenlets never cross threads), and its place in the cache."""
+"""One run in a thread, which builds and closes it (greenlets never cross threads), and its place in the cache."""
 
 from __future__ import annotations
 
