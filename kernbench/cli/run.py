@@ -68,7 +68,7 @@ def run(
     trace: Path | None,
     as_json: bool,
 ) -> int:
-    """Run a bench and print what it comes to: latency, where the time went, what was busiest.
+    """Run a bench and print its latency, where the time went, and what was busiest.
 
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """

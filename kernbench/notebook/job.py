@@ -188,7 +188,7 @@ class Watch(Observer):
         self._due, self._before = 0.0, (time.perf_counter(), 0)
 
     def pulse(self, engine: GraphEngine) -> None:
-        """Report where the engine stands, if that is due."""
+        """Report a snapshot of the engine, if that is due."""
         now = time.perf_counter()
         if now < self._due:
             return

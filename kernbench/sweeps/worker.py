@@ -53,7 +53,7 @@ class PointLimits:
 
 
 def attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None = None) -> Outcome:
-    """Return what `fn(point)` comes to, its sessions held to `limits`; only an interrupt gets out of here."""
+    """Return the outcome of `fn(point)`, its sessions held to `limits`; raises only on an interrupt."""
     start = time.perf_counter()
     try:
         with limited(limits or NONE):
