@@ -18,8 +18,8 @@ from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import STUDIES, hint
 from kernbench.sim_engine.limits import Limits
-from kernbench.sweeps import checks
-from kernbench.sweeps.checks import is_number, mapping
+from kernbench.sweeps import argument_checks as checks
+from kernbench.sweeps.argument_checks import is_number, mapping
 from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.measure import HOW, complete, machine_columns, measured, parameters_of
 from kernbench.sweeps.runner import Job, check_limits

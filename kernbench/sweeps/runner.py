@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError, StateError, quote
-from kernbench.sweeps import checks
+from kernbench.sweeps import argument_checks as checks
 from kernbench.sweeps.cache import Cache, Store
 from kernbench.sweeps.keys import Row, code_version, own_module
 from kernbench.sweeps.worker import (
