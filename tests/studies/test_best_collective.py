@@ -9,10 +9,11 @@ import pytest
 import kernbench as kb
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.config import default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.runtime_api.collective import run
-from kernbench.studies.best_collective import bytes_of, system_of
+from kernbench.studies.best_collective import CollectiveChoice, Spread, bytes_of, system_of
 
 SMALL = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
 CONFIG = load_ccl_config(default_ccl_path())
@@ -87,3 +88,23 @@ def test_the_first_change_makes_it_faster():
         assert said in page
     assert json.dumps(chosen.to_dict(), allow_nan=False)
     assert None in [change["up_pct"] for change in chosen.to_dict()["changes"]]  # HBM may not outrun its link
+
+
+def test_the_page_names_algorithms_that_do_not_run():
+    class Path:
+        def __repr__(self):
+            return "the critical path"
+
+        _repr_html_ = __repr__
+
+    candidates = (Candidate("ring_allreduce", 4, None, None, 12_345.6), Candidate("torus_allreduce", 16, 20_000.0))
+    refused = {"mesh_allreduce": "6 SIPs are not a <grid>"}
+    decision = Decision("all_reduce", 64, 6, "0123456789abcdef", candidates, refused, 0.0, "")
+    spread = Spread("one PE", 1, 64, "ring_allreduce", 4, 12_345.6)
+    chosen = CollectiveChoice("6 SIPs, ring_1d", decision, (spread,), None, 13_000.0, Path())
+    text, page = repr(chosen), chosen._repr_html_()
+    assert "mesh_allreduce  6 SIPs are not a <grid>" in text
+    assert "6 SIPs are not a &lt;grid&gt;" in page
+    assert "  ring_allreduce       4                             12,346" in text.splitlines()
+    assert "  torus_allreduce     16            20,000" in text.splitlines()
+    assert text.endswith("the critical path")
