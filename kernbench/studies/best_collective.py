@@ -116,10 +116,12 @@ class CollectiveChoice:
     def title(self) -> str:
         """What was asked and the answer."""
         d = self.decision
-        over = f"{d.best.ns / d.bound_ns:.2f}x the lower bound of {d.bound_ns:,.0f} ns ({d.bound_by})"
+        over = "no lower bound"
+        if d.bound_ns:
+            over = f"{d.best.ns / d.bound_ns:.2f}x the lower bound of {d.bound_ns:,.0f} ns ({d.bound_by})"
         return (
             f"{d.collective} of {d.nbytes:,} B over {self.system}: {d.algorithm} with {d.n_slots} slots, "
-            f"{d.best.ns:,.0f} ns, {over if d.bound_ns else 'no lower bound'}"
+            f"{d.best.ns:,.0f} ns, {over}"
         )
 
     @property
