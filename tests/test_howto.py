@@ -35,6 +35,7 @@ def test_code_runs_in_order(guide, tmp_path, monkeypatch):
 
 def test_the_entry_of_an_all_reduce_is_valid(tmp_path, monkeypatch):
     from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
+    from kernbench.config import default_ccl_path
 
     text = (ROOT / "docs" / "howto" / "all_reduce.md").read_text(encoding="utf-8")
     module, *_ = blocks(text, "python")
@@ -42,7 +43,7 @@ def test_the_entry_of_an_all_reduce_is_valid(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("my_collectives", None)
     (entry,) = blocks(text, "yaml")
-    packaged = (ROOT / "ccl.yaml").read_text(encoding="utf-8")
+    packaged = default_ccl_path().read_text(encoding="utf-8")
     (tmp_path / "ccl.yaml").write_text(packaged.replace("algorithms:\n", entry, 1), encoding="utf-8")
     config = load_ccl_config(tmp_path / "ccl.yaml")
     assert resolve_algorithm_config("my_ring_allreduce", config).kernel.__name__ == "my_ring"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.errors import ConfigError
 
 DEFAULT = config.load_yaml(config.default_ccl_path())
-ROOT = Path(__file__).parents[2]
 
 SIZES = ("n_slots", "slot_size", "ipcq_credit_size_bytes", "world_size")
 DEFAULT_KEYS = (*SIZES, "algorithm", "buffer_kind", "backpressure", "vc_chunk_size", "n_elem", "root_cube")
@@ -48,10 +46,6 @@ def test_the_packaged_file():
              "mesh_allreduce_4", "tree_allreduce_7", "hierarchical_allreduce"}  # fmt: skip
     assert named <= set(packaged.algorithms)
     assert {entry.collective for entry in packaged.algorithms.values()} == set(config.COLLECTIVES)
-
-
-def test_the_file_of_the_repository_is_the_packaged_one():
-    assert (ROOT / "ccl.yaml").samefile(config.default_ccl_path())
 
 
 def test_an_entry_stands_over_the_defaults():

@@ -14,6 +14,7 @@ import time
 import tomllib
 from pathlib import Path
 
+from kernbench.config import default_ccl_path
 from tests.fuzz.report import Report
 from tests.repo import ROOT
 
@@ -23,7 +24,7 @@ COMMANDS = (
     ["run", *SMALL, "--bench", "gemm-single-pe", "--verify-data"],
     ["run", *SMALL, "--bench", "gemm-single-pe", "--json", "--save", "run.npz"],
     ["probe", *SMALL, "--case", "next-cube-read"],
-    ["validate", str(ROOT / "topology.yaml"), str(ROOT / "ccl.yaml")],
+    ["validate", str(ROOT / "topology.yaml"), str(default_ccl_path())],
     ["cache"],
     ["sweep", "plan.yaml", "--no-cache"],
 )
