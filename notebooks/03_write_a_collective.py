@@ -281,7 +281,7 @@ few = {
     "real": {"lists": [], "system": [2, "ring_1d"]},
     **{key: [] for key in ("by_cube", "by_pe", "kinds", "halved", "marks")},
 }
-with contextlib.redirect_stderr(io.StringIO()):  # the bar of progress
+with contextlib.redirect_stderr(io.StringIO()):  # the progress bar
     written = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
 sorted(path.name for path in written.iterdir() if path.suffix in {".csv", ".md", ".svg"})
 

@@ -27,7 +27,7 @@ import kernbench as kb
 from kernbench.sweeps.sensitivity import effects, pareto, sensitivity
 from kernbench.viz import figures as draw
 
-# By default all cores work, and a bar shows how far it is and how long it will take: quick and quiet here.
+# By default, a sweep uses all cores and shows a progress bar; these sweeps are short, so both are off.
 quiet = {"progress": False, "workers": 1}
 
 # %% [markdown]
