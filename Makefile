@@ -1,19 +1,19 @@
-# Every target prepares itself: a fresh machine needs python3 (3.11 or newer) and make.
-#   make milestones   all milestone reports, into milestones/output
-#   make lab          JupyterLab on copies of the notebooks, in lab/, which git ignores
-#   make docs         the documentation site, which needs no net, into build/docs
-#   make test         every test that needs nothing but the package, notebooks included
-#   make test-all     those, and the browser's, the definition's, the oracle's, the build's and a short campaign
-#   make check        format, lint, types, spelling, layers, docs, pairs
-#   make oracle       random traffic on random machines against the oracle; ORACLE='--machines 10000 --seed 7' for more
-#   make fuzz         the campaign that tries to break the package (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
-#   make definition   tests of the engine, components, collectives and kernels on the definition, without the core
-#   make sanitize     the engine's tests on a core that checks its own memory and arithmetic
-#   make mutations   break each rule of docs/model.md in a copy, and see that a test notices; MUTATIONS='m4 m8_6' for some
-#   make bench        the speed of the simulator itself, into benchmarks/README.md
-#   make sync         pair the notebooks: .py -> .ipynb, then run them, so that the outputs are true
-#   make core         compile what has changed of the simulator's core
-#   make lock         write requirements.lock anew
+# Every target first prepares its prerequisites: a fresh machine needs only python3 (3.11 or newer) and make.
+#   make milestones   write all milestone reports to milestones/output
+#   make lab          open JupyterLab on copies of the notebooks, in lab/, which git ignores
+#   make docs         build the documentation site, which works offline, in build/docs
+#   make test         run every test that needs only the package, including the notebooks
+#   make test-all     also run the tests of the browser, definition, oracle and build, and a short fuzzing campaign
+#   make check        check format, lint, types, spelling, layers, docs, notebook pairs
+#   make oracle       compare random traffic on random machines with the oracle; ORACLE='--machines 10000 --seed 7' for more
+#   make fuzz         run the fuzzing campaign (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
+#   make definition   test the engine, components, collectives and kernels on the definition, without the core
+#   make sanitize     run the engine's tests on a core built with memory and arithmetic sanitizers
+#   make mutations    break each rule of docs/model.md in a copy, and check that a test fails; MUTATIONS='m4 m8_6' for some
+#   make bench        measure the speed of the simulator, into benchmarks/README.md
+#   make sync         write the notebooks from their .py halves, then run them, so that the outputs are current
+#   make core         compile the changed parts of the simulator's core
+#   make lock         regenerate requirements.lock
 
 PYTHON ?= python3
 VENV := .venv
@@ -24,14 +24,14 @@ ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels cc
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 
-# Without bytecode each process would compile what it imports: a second for most, two with charts.
+# Without bytecode, each process would compile its imports: one second for most, two with charts.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := milestones
 .PHONY: core milestones lab docs test test-all apart check definition sanitize oracle fuzz mutations bench sync lock clean
 
-# uv installs in seconds what takes pip a minute; where it cannot be had, pip does it. Both hide what a build prints, so the
-# core is built apart.
+# uv installs in seconds, pip in a minute; pip is the fallback where uv is not available. Both hide the output of a build, so
+# the core is built separately.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kernbench needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
@@ -54,7 +54,7 @@ docs: core
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "wrote build/docs/index.html; to search, run: $(PY) -m http.server --directory build/docs"
 
-# One process per core; a notebook's cells share a kernel, so a file never spreads over processes.
+# One process per core; a notebook's cells share a kernel, so each file runs in a single process.
 APART := tests/notebook/test_browser.py tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
 test: core
 	$(PYTEST) -n logical --dist loadfile tests kernbench $(APART:%=--ignore=%) \
@@ -75,8 +75,8 @@ check: core
 definition: $(READY)
 	KERNBENCH_ENGINE=definition $(PYTEST) -n logical --dist loadfile $(ON_BOTH)
 
-# In a copy, which is built apart: a core with sanitizers is slow, and runs only where their library is loaded first. greenlet
-# copies stacks as memory, so checks of the stack are off.
+# In a separate copy: a core with sanitizers is slow, and runs only if their library is preloaded. greenlet copies stacks as
+# raw memory, so stack checks are off.
 SANITIZED := build/sanitize
 SANITIZE := -g1 -O1 -fno-omit-frame-pointer -fsanitize=address,undefined --param asan-stack=0
 sanitize: $(READY)
@@ -97,12 +97,12 @@ fuzz: core
 mutations: $(READY)
 	$(PY) -m tests.mutations $(MUTATIONS)
 
-# On one core: matrix products of numpy would use all.
+# On one core: numpy's matrix products would use all of them.
 bench: core
 	OPENBLAS_NUM_THREADS=1 $(PY) -m benchmarks
 
-# The .py is the source: touched, it is the newer half, which gives the cells. Outputs that survive that may be stale, so
-# every notebook is run; on the core, because without it the first cells would warn.
+# The .py is the source: touching it makes it the newer half, from which jupytext takes the cells. Outputs that remain may be
+# stale, so every notebook is run. It runs on the core, because without it the first cells would warn.
 sync: export KERNBENCH_ENGINE ?= core
 sync: core
 	touch $(SOURCES)

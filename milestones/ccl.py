@@ -15,36 +15,36 @@
 # %% [markdown]
 # # Milestone: collectives
 #
-# Which all-reduce wins on which machine at which size, how far from what is possible, and what decides it?
+# Which all-reduce is fastest on which machine at which size, how close is it to the lower bound, and what limits it?
 #
-# An algorithm is a kernel that runs on every participant; participants talk through queues. Each algorithm says what it
-# sums, its *contribution*:
+# An algorithm is a kernel that runs on every participant; participants communicate through queues. Each algorithm
+# declares its *contribution*, which is one term of the sum:
 #
-# - by *rank*: each SIP's tensor is one term of the sum, as in torch. Here it is on PE 0 of cube 0;
-# - by *cube*: each cube's shard is one (PE 0 of every cube);
-# - by *PE*: each PE's shard is one.
+# - by *rank*: each SIP's tensor, as in torch. Here it is on PE 0 of cube 0;
+# - by *cube*: each cube's shard (on PE 0 of every cube);
+# - by *PE*: each PE's shard.
 #
-# Time runs from the first program's start to the last one's end; queues are installed before, shards are in HBM before
-# and after. Two numbers of each row say how good its time is:
+# The time is measured from the start of the first program to the end of the last. Queues are installed beforehand, and
+# shards are in HBM before and after. Each row compares its time with two numbers:
 #
-# - the *lower bound*: the largest of what latency, a cut of the machine, all traffic together, the vector engines and
-#   the memories allow. No algorithm between the same PEs can be faster;
-# - the *closed form* of the algorithm: its steps and sizes, over the machine's own latencies, bandwidths, windows of
-#   slots, vector engines and memories. No time in it is fitted.
+# - the *lower bound*: the largest of the bounds set by latency, by a cut of the machine, by the total traffic, by the
+#   vector engines and by the memories. No algorithm between the same PEs can be faster;
+# - the *closed form* of the algorithm: computed from its steps and sizes and from the machine's latencies, bandwidths,
+#   windows of slots, vector engines and memories. No time in it is fitted.
 #
-# **Slots.** A row names its slots. Unless a slice says otherwise, there are 4 of 4 KiB, as the machine has them: the
-# tuner would choose more for long vectors, so these are no best times. All-reduces of 1 MiB by cube, and those of the
-# lists, have slots of a chunk, 32 or 64 KiB.
+# **Slots.** Each row states its slots. Unless a slice of the study says otherwise, there are 4 of 4 KiB, as in the
+# machine file. The tuner would choose more for long vectors, so these times are not the best possible. All-reduces of 1
+# MiB by cube, and those of the lists, have slots of the size of a chunk, 32 or 64 KiB.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME; the SIPs are changed to those of each system
 overrides: list = []  # changes to it, path and value joined by an equals sign
-ccl_file: str = ""  # ccl.yaml; empty: the packaged one. Its algorithms are compared
+ccl_file: str = ""  # ccl.yaml whose algorithms are compared; empty: the packaged one
 own: str = ""  # Python file with user-defined algorithms, which are compared with them
 by_rank: list = [{"systems": [[2, "ring_1d"], [4, "torus_2d", 2, 2]], "sizes": [16, 4096, 65536]}]  # one PE a SIP
 by_cube: list = [{"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}]  # number and shape of SIPs, bytes of a PE
 by_pe: list = [{"systems": [[2, "ring_1d"]], "sizes": [64, 2048]}]  # for all-reduces over every PE
-others: dict = {"systems": [[4, "ring_1d"]], "sizes": [64, 4096]}  # for collectives that are no all-reduce
+others: dict = {"systems": [[4, "ring_1d"]], "sizes": [64, 4096]}  # for collectives other than all-reduce
 kinds: list = [256, 4096]  # sizes with queues in TCM, SRAM and HBM
 root_bytes: int = 2048  # size with each cube as root
 more_sips: dict = {"counts": [2, 4, 8], "topology": "ring_1d", "sizes": [4096]}  # growing numbers of SIPs
@@ -53,7 +53,7 @@ halved: list = [4096]  # sizes with each resource halved
 real: dict = {"lists": ["llama3-70b"], "system": [4, "ring_1d"], "max_bytes": 262144}  # all-reduces of real programs
 marks: list = [2048]  # sizes of published figures
 workers: int = 1  # processes
-rerender: bool = False  # draw again from results that are there
+rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
 
 # %%
@@ -71,7 +71,7 @@ machine
 #
 # | slice | question |
 # |---|---|
-# | sizes | every all-reduce on every system that admits it, by size; your own too: `--param own=my_algorithms.py` |
+# | sizes | every all-reduce on every system that supports it, by size, user-defined ones included: `--param own=my_algorithms.py` |
 # | other collectives | broadcast, reduce, reduce-scatter, all-gather, all-to-all, barrier |
 # | buffer kinds | queues in TCM, in the cube's SRAM, in HBM |
 # | roots | which cube is the root of its SIP |
@@ -90,9 +90,9 @@ report = CclStudy().report(
 report
 
 # %% [markdown]
-# ## What does not run where
+# ## Unsupported systems
 #
-# An algorithm refuses a system that its topology does not admit, with its reason.
+# Each algorithm that does not support a system's topology, with the reason.
 
 # %%
 for name, why in report.study.refused(machine, **report.parameters).items():
@@ -113,7 +113,7 @@ tables.get("Fastest all-reduce of one PE of each SIP (time, over lower bound)")
 # %% [markdown]
 # ### By cube and by PE
 #
-# More is summed here: every cube, or every PE, has a vector.
+# These all-reduces sum more vectors: one for every cube, or one for every PE.
 
 # %%
 report.figure("ccl_cube_pe")
@@ -125,7 +125,7 @@ report.figure("ccl_cube_pe")
 tables.get("Other collectives (time, over lower bound)")
 
 # %% [markdown]
-# ## Where the queues are
+# ## Queues in TCM, SRAM and HBM
 
 # %%
 report.figure("ccl_kinds")

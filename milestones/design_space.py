@@ -15,37 +15,37 @@
 # %% [markdown]
 # # Milestone: the design space of two workloads
 #
-# For decoding with Llama-3 70B at a context of 32 K, and for the layers of GPT-2: what do the mesh of cubes, UCIe, HBM
-# and the links between SIPs buy, and what does it cost?
+# For decoding with Llama-3 70B at a context of 32 K, and for the layers of GPT-2: how much speed do the mesh of cubes,
+# UCIe, HBM and the links between SIPs gain, and at what cost?
 #
-# - **Decode**: one token of one user through a layer of Llama-3 70B, with the keys and values of the context spread
-#   over the PEs of each SIP, and the heads and weights over the SIPs (tensor parallelism). Attention, four products and
-#   two all-reduces, one after the other. Each product reads its input from one PE's memory; what gathers its output is
-#   left out.
-# - **GPT-2**: the products of its published layer list over one SIP, one after the other, each in its best placement.
+# - **Decode**: one token of one user passes through a layer of Llama-3 70B. The keys and values of the context are
+#   distributed over the PEs of each SIP, and the heads and weights over the SIPs (tensor parallelism). The layer
+#   consists of attention, four matrix products and two all-reduces, executed sequentially. Each product reads its input
+#   from one PE's memory; gathering its output is not included.
+# - **GPT-2**: the matrix products of its published layer list run sequentially on one SIP, each in its best placement.
 #
-# Times are simulated, flit by flit. Area and energy are proxies from the machine file (`docs/model.md`, M1.5), and rank
-# machines.
+# Times are simulated, flit by flit. Area and energy are proxies from the machine file (`docs/model.md`, M1.5), intended
+# only for ranking machines.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
 sips: int = 2  # SIPs of the machine
-context: int = 256  # tokens whose keys and values are kept
+context: int = 256  # tokens whose keys and values are stored
 hidden: int = 512  # elements of the hidden state
 ffn: int = 1024  # elements of the feed-forward network
-gpt2: str = "gpt2 QKTV"  # layer list, and words that its layers' names have
-placements: list = ["2-D"]  # of these the fastest counts
+gpt2: str = "gpt2 QKTV"  # layer list, and words that the names of its layers contain
+placements: list = ["2-D"]  # the fastest of these counts
 meshes: list = [[1, 1], [2, 1]]  # w and h of the cubes of a SIP
 ucie_gbs: list = [64, 128]  # bandwidth of a UCIe connection
 hbm_scale: list = [1, 2]  # bandwidth of HBM, as a factor, for decode
 gpt2_hbm_scale: list = [1, 2]  # the same for GPT-2
 topologies: list = ["ring_1d", "fully_connected"]  # of the SIPs, for decode
 factors: list = ["UCIe bandwidth", "router latency"]  # changed one at a time; all if none is named
-change: float = 0.2  # share by which each is changed
-ties: int = 2  # other orders of simultaneous arrivals that the machine is run with
+change: float = 0.2  # fraction by which each is changed
+ties: int = 2  # further orders of simultaneous arrivals to run the machine with
 workers: int = 1  # processes
-rerender: bool = False  # draw again from results that are there
+rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
 
 # %%
@@ -84,7 +84,7 @@ report
 # %% [markdown]
 # ## Decode: which machines are worth their silicon
 #
-# No other machine of the grid is smaller and faster than these.
+# No other machine of the grid is both smaller and faster than these.
 
 # %%
 report.figure("decode_front")
@@ -95,14 +95,14 @@ tables["Decode: machines worth their silicon"]
 # %% [markdown]
 # ## Decode: what each step buys
 #
-# Each step along one axis, the others held: the time saved (over all settings of the others the mean, the least and the
-# most), and the silicon that it takes.
+# Each row is a step along one axis with the others fixed: the time saved (mean, minimum and maximum over all settings
+# of the others), and the silicon area that it costs.
 
 # %%
 tables["Decode: what each step buys"]
 
 # %% [markdown]
-# Cubes against UCIe, each with the best of the other axes:
+# Cube mesh and UCIe bandwidth, with the best setting of the other axes for each combination:
 
 # %%
 report.figure("decode_map")
@@ -110,7 +110,7 @@ report.figure("decode_map")
 # %% [markdown]
 # ## Why
 #
-# The longest resources on the critical path of each part, on machines that differ in their cubes alone.
+# The resources that take the most time on the critical path of each part, on machines that differ only in their cubes.
 
 # %%
 tables["Decode: why"]
@@ -118,7 +118,7 @@ tables["Decode: why"]
 # %% [markdown]
 # ## Decode: what to change first
 #
-# One factor at a time, around the machine above.
+# One factor is changed at a time, starting from the machine above.
 
 # %%
 report.figure("decode_factors")

@@ -15,12 +15,12 @@
 # %% [markdown]
 # # Milestone: GEMM on one PE, and layers over a whole SIP
 #
-# What limits a matrix product on one processing element, and how far from the machine's own rates does it run? And
-# what is left of that when the layers of real networks are spread over all PEs of a SIP?
+# What limits a matrix product on one processing element (PE), and how close does it come to the machine's rates? How
+# much of that remains when the layers of real networks are distributed over all PEs of a SIP?
 #
 # ## One PE
 #
-# The operands A (M x K) and B (K x N) are in the HBM slice of PE 0, and the product C is written back there; both have
+# The operands A (M x K) and B (K x N) are in the HBM slice of PE 0, and the product C is written back there; all have
 # type f16. Each product is one tiled command (a *composite*) in one of three stagings:
 #
 # - `ref_ref`: A and B are streamed from HBM, tile by tile;
@@ -39,10 +39,10 @@ gathers: list = ["packed", "strided"]  # layouts of operands in HBM
 dtype: str = "f16"  # of A, B and C
 timeline: list = [64, 64, 64]  # the product whose tiles are drawn
 layer_lists: list = ["vit-s L0", "vit-s L1", "deepbench 64x1216x1"]  # layers over the whole SIP
-layer_cubes: list = [2, 1]  # w and h of the SIP for the layers; empty: the machine's
+layer_cubes: list = [2, 1]  # w and h of the SIP's cube mesh for the layers; empty: the machine's
 placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer are
 workers: int = 1  # processes
-rerender: bool = False  # draw again from results that are there
+rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
 
 # %%
@@ -73,8 +73,9 @@ one_pe
 # %% [markdown]
 # ## The numbers
 #
-# The composite's window ends with the acknowledgement of its last write; the PE's window holds everything that the PE
-# did, loads included. *Useful* counts the products that were asked for, *issued* the padding of ragged tiles, too.
+# The composite's window ends with the acknowledgement of its last write; the PE's window includes everything that the
+# PE did, including loads. *Useful* counts only the requested multiplications; *issued* also counts the padding of
+# ragged tiles.
 
 # %%
 one_pe.study.tables(one_pe.rows)["Operands packed"]
@@ -82,8 +83,8 @@ one_pe.study.tables(one_pe.rows)["Operands packed"]
 # %% [markdown]
 # ## How much of the matrix engine is used
 #
-# The *ideal* knows the machine file and nothing else: every tile takes as long as its slowest stage, reads and
-# write-back share the HBM slice, and only the first tile's stages and the last write show.
+# The *ideal* follows from the machine file alone: every tile takes as long as its slowest stage, reads and write-back
+# share the HBM slice, and only the first tile's stages and the last write are exposed.
 
 # %%
 one_pe.figure("gemm_utilization")
@@ -91,8 +92,8 @@ one_pe.figure("gemm_utilization")
 # %% [markdown]
 # ## Where the time goes
 #
-# The critical path first: what the end of the run waited for. How busy each engine was comes second: an engine can be
-# busy all the time without delaying anything.
+# The first figure shows the critical path: what the end of the run waited for. The second shows how busy each engine
+# was; an engine can be busy all the time without delaying anything.
 
 # %%
 one_pe.figure("gemm_critical_path")
@@ -115,22 +116,24 @@ one_pe.figure("gemm_tile_timeline")
 # %% [markdown]
 # ## Layers over a whole SIP
 #
-# C[M, N] = A[M, K] B[K, N], spread over all PEs of SIP 0. The weights B exist once, cut by columns over the PEs; the
-# inputs A exist once, cut by rows over the PEs. K is never split, so nothing has to be summed between PEs. Three
-# placements of C are compared, and with it what PEs read from each other:
+# C[M, N] = A[M, K] B[K, N] is distributed over all PEs of SIP 0. The weights B are stored once, split by columns over
+# the PEs; the inputs A are stored once, split by rows over the PEs. K is never split, so no sums between PEs are
+# needed. Three placements of C are compared; they differ in what PEs read from each other:
 #
 # | placement | C | a PE reads from the memory of other PEs | how |
 # |---|---|---|---|
-# | rows | rows over PEs | all of B | shard after shard into TCM, beginning with its own |
-# | columns | columns over PEs | all of A | a block of 32 rows after the other into TCM; PEs begin with different ones |
+# | rows | rows over PEs | all of B | shard by shard into TCM, beginning with its own |
+# | columns | columns over PEs | all of A | in blocks of 32 rows into TCM; PEs begin with different blocks |
 # | 2-D | columns over cubes, rows over PEs | its rows of A, and the shards of B of its cube | like rows, in its cube |
 #
-# Operands too large for a third of the operands' part of TCM are streamed from where they are, tile by tile. Nothing is
-# gathered: C stays with the PE that computed it, as the input of the next layer would; in *rows* and *2-D* it is stored
-# there block by block, a matrix for the columns of each shard of B, since a composite writes a whole one. The makespan
-# runs from the launch leaving the host to the last completion coming back, so that all of this traffic is inside it.
+# Operands that are larger than a third of TCM's operand space are streamed from their location, tile by tile. C is not
+# gathered: it stays in the memory of the PE that computed it, as the input of the next layer would. In *rows* and
+# *2-D*, C is stored there in blocks, one matrix for the columns of each shard of B, because a composite writes a whole
+# matrix. The makespan runs from the time the launch leaves the host until the last completion returns, so it includes
+# all of this traffic.
 #
-# A layer under tensor parallelism (tp) is the part of one SIP; the all-reduce between SIPs is not part of it.
+# For a layer under tensor parallelism (tp), only the part of one SIP is simulated; the all-reduce between SIPs is not
+# included.
 
 # %%
 w, h = layer_cubes or (machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h)

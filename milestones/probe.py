@@ -15,23 +15,23 @@
 # %% [markdown]
 # # Milestone: probing the machine's links and memories
 #
-# How long does a transfer take on each kind of route through the machine, what is that time made of, and what changes
-# when many transfers meet?
+# How long does a transfer take on each kind of route through the machine, what are the parts of that time, and what
+# changes when many transfers compete?
 #
 # - **Single transfers**: the host writes and reads an HBM slice; a PE reads and writes its own slice, its neighbour's,
 #   one across the cube, in the next cube, in the farthest one, and in another SIP.
-# - **Patterns**: all PEs of a SIP each to its own slice; all to one slice; the PEs of a cube eastward over UCIe; all
-#   PEs of a SIP to another SIP; all PEs of the machine to the slice of PE 0.
+# - **Patterns**: all PEs of a SIP access their own slices; all access one slice; the PEs of a cube access the next cube
+#   to the east over UCIe; all PEs of a SIP access another SIP; all PEs of the machine access the slice of PE 0.
 # - **PE to PE**: a message through a queue, a load and a store, to the next PE and the next cube of a row and a column.
 #
-# Each transfer of the first two is one transaction of the network, as a DMA engine sends it. All of a pattern start at
-# the same instant; a PE's commands and its limit of outstanding requests are left out, so that only links and memory
-# show.
+# Each transfer of the first two kinds is one network transaction, as a DMA engine sends it. All transfers of a pattern
+# start at the same time. PE commands and the limit on outstanding requests are not included, so the times show only
+# links and memory.
 
 # %% tags=["parameters"]
 topology: str = "preset:default"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
-cases: list = [  # names; empty: all cases that the machine has the parts for
+cases: list = [  # names; empty: all cases that the machine supports
     "h2d-write", "own-slice-read", "next-cube-read", "farthest-cube-read",  # alone
     "all-own-write", "all-one-read", "eastbound-write",  # patterns
     "pe-east-message", "pe-east-load", "pe-east-store",  # PE to PE
@@ -40,7 +40,7 @@ cases: list = [  # names; empty: all cases that the machine has the parts for
 sizes: list = [4096, 8192]  # bytes of each transfer
 messages: list = [128, 1024, 4096, 10240]  # bytes from PE to PE
 workers: int = 1  # processes
-rerender: bool = False  # draw again from results that are there
+rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
 
 # %%
@@ -65,9 +65,9 @@ report
 # %% [markdown]
 # ## Single transfers
 #
-# *Closed form, alone* is that of an idle machine. The parts sum to the time exactly: *wire* (propagation), *nodes*
-# (routers, ports, switches), *fill* (one flit's time on every link but the slowest), *serialization* (all bytes on the
-# slowest link), *memory* (what the channels add). A transfer alone never queues.
+# *Closed form, alone* is the time on an idle machine. The parts sum exactly to the time: *wire* (propagation), *nodes*
+# (routers, ports, switches), *fill* (one flit's time on every link except the slowest), *serialization* (all bytes on
+# the slowest link), *memory* (the time that the channels add). A single transfer never queues.
 
 # %%
 tables = report.study.tables(report.rows)
@@ -82,7 +82,7 @@ report.figure("probe_single_bandwidth")
 # %% [markdown]
 # ## Patterns
 #
-# *Fair streams* are the same bytes as streams that share every link by max-min fairness and have no latency.
+# *Fair streams* carry the same bytes without latency, and share every link by max-min fairness.
 
 # %%
 tables["Patterns"]
@@ -93,8 +93,8 @@ report.figure("probe_pattern_bandwidth")
 # %% [markdown]
 # ## PE to PE
 #
-# Here programs run. A message ends in the TCM of its receiver, which waits for it; loads and stores go to HBM, there
-# and back, and do not notify the other PE.
+# These cases run programs. A message ends in the TCM of its receiver, which waits for it. Loads and stores access HBM,
+# take a round trip, and do not notify the other PE.
 
 # %%
 tables["PE to PE, times in ns"]
@@ -103,6 +103,6 @@ tables["PE to PE, times in ns"]
 report.figure("probe_pe_to_pe")
 
 # %% [markdown]
-# ## Where they meet
+# ## Link utilization
 #
-# The share of the time that each link was busy, on the machine's geometry: the figures `probe_links_*` of the report.
+# The figures `probe_links_*` of the report show the share of time that each link was busy, on the machine's geometry.

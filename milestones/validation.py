@@ -13,21 +13,22 @@
 # ---
 
 # %% [markdown]
-# # Milestone: how right are the numbers?
+# # Milestone: how accurate are the numbers?
 #
-# Every rule of `docs/model.md` that states a number, put against the simulation: closed forms of transfers, memory,
-# launches and tile stages; a second simulator, written as a process for each hop of each flit; shares of streams that
-# meet; bytes and busy time that must add up; and how much the order of simultaneous arrivals decides.
+# This report compares every rule of `docs/model.md` that states a number with the simulation: closed forms of
+# transfers, memory, launches and tile stages; a second simulator, written as a process for each hop of each flit;
+# bandwidth shares of competing streams; sums of bytes and busy times; and the influence of the order of simultaneous
+# arrivals.
 #
-# A row is one rule. Its error is the largest difference over all its points: sizes, routes, random machines.
+# Each row is one rule. Its error is the largest difference over all its points: sizes, routes, random machines.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
-checks: list = []  # rows to make; all if none is named
+checks: list = []  # rows to compute; all if none is named
 repeats: int = 1  # random machines, or permutations of ranks, in each row
 workers: int = 1  # processes
-rerender: bool = False  # draw again from results that are there
+rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
 
 # %%
@@ -51,8 +52,8 @@ report
 # %% [markdown]
 # ## The rows
 #
-# *exact*: no point differs, not by a picosecond. *within*: the rule is approximate, and says how far. *reported*: no
-# formula claims the number; the row says how far it is from what it is compared with.
+# *exact*: no point differs by even a picosecond. *within*: the rule is approximate and states its tolerance.
+# *reported*: no formula predicts the number; the row gives the difference from its reference.
 
 # %%
 tables = report.study.tables(report.rows)
@@ -67,9 +68,9 @@ tables["Largest errors"]
 # %% [markdown]
 # ## Where no formula is exact
 #
-# Flits that reach a link in the same picosecond are served by fixed ranks (M4.4). Permuting the ranks shows how much of
-# a result rests on that choice: single transfers change places, the last end hardly moves. Fair shares and the ideal
-# product are what one would compute without a simulator.
+# Flits that reach a link in the same picosecond are served by fixed ranks (M4.4). Permuting the ranks shows how much a
+# result depends on that choice: individual transfers trade places, but the end of the last one hardly changes. Fair
+# shares and the ideal matrix product are the figures that one would calculate without a simulator.
 
 # %%
 report.figure("validation_spread")

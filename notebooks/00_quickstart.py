@@ -15,8 +15,8 @@
 # %% [markdown]
 # # Quickstart: from nothing to "why is it slow"
 #
-# Ten minutes: load a machine, run a matrix product on one of its processing elements, read where the time went, change
-# the machine, and see the limit move.
+# In ten minutes, you load a machine, run a matrix product on one of its processing elements, see where the time goes,
+# change the machine, and see the limit change.
 
 # %%
 import numpy as np
@@ -32,8 +32,8 @@ from kernbench.viz.figures import tile_timeline
 # %% [markdown]
 # ## A machine
 #
-# A machine is a YAML file. This one ships with kernbench: packages ("SIPs") of HBM cubes, eight processing elements
-# (PEs) on each cube, joined by a router mesh, and UCIe links between the cubes.
+# A machine is a YAML file. This one ships with kernbench. It has packages ("SIPs") of HBM cubes. Each cube has eight
+# processing elements (PEs), connected by a mesh of routers; UCIe links connect the cubes.
 
 # %%
 machine = kb.load("preset:default")
@@ -42,8 +42,9 @@ machine
 # %% [markdown]
 # ## A first run
 #
-# `kb.session` gives a namespace with torch's names. Tensors live where their `DPPolicy` puts them: here, all in the HBM
-# slice of one PE. `launch` runs a kernel on every PE that holds a part of a tensor; reading the result waits for it.
+# `kb.session` returns a namespace with torch's names. A tensor is stored where its `DPPolicy` places it: here, in the
+# HBM slice of one PE. `launch` runs a kernel on every PE that holds a part of a tensor; reading the result waits for
+# the launch.
 
 # %%
 M, K, N = 128, 256, 128
@@ -68,8 +69,9 @@ error = np.abs(product - a_host.astype(np.float32) @ b_host.astype(np.float32)).
 print(f"largest difference from numpy: {error:.4f}")
 
 # %% [markdown]
-# The values are right: data move when the simulated transfers move them, so a wrong number would show a wrong program.
-# Now the times. The result shows itself: simulated latency, exclusive time that sums to it, and the busiest parts.
+# The values are correct. Data moves only when the simulated transfers move it, so an error in the program would produce
+# wrong values. Now the times. The result displays itself: the simulated latency, the exclusive times that sum to it,
+# and the busiest components.
 
 # %%
 result
@@ -77,21 +79,22 @@ result
 # %% [markdown]
 # ## Why is it slow?
 #
-# Ask the run. `why` walks the critical path back from the end: a chain of work and waits, each beginning where its
-# cause ended, so that the numbers sum to the latency. It names the field of the machine file that each resource obeys.
+# `why` follows the critical path back from the end of the run: a chain of work and waits, each of which begins when its
+# cause ends, so the numbers sum to the latency. It also names the field of the machine file that sets the speed of each
+# resource.
 
 # %%
 result.why()
 
 # %% [markdown]
-# The host's copies count, too: they spend their time on the PCIe link. Of the launch alone, by the name that it was
-# given:
+# The whole run includes the host's copies, which spend their time on the PCIe link. To analyze only the launch, pass
+# its name:
 
 # %%
 result.why("gemm")
 
 # %% [markdown]
-# The HBM slice takes most. See it happen on the PE: each row is an engine, each box a tile.
+# The HBM slice accounts for most of the time. The timeline of the PE shows why: each row is an engine, each box a tile.
 
 # %%
 tiles = timeline(result.records, (0, 0, 0))
@@ -102,10 +105,10 @@ tile_timeline(tiles, machine=machine.hash, title="128x256x128, both operands str
 
 # %% [markdown]
 # The matrix engine works every other 16 ns. A tile needs 4 KiB of A and 4 KiB of B; the HBM slice of the PE delivers
-# 256 GB/s, so a tile's operands take 32 ns, twice as long as the product. *DMA in* is always busy: the HBM slice is
-# the limit.
+# 256 GB/s, so a tile's operands take 32 ns, twice as long as its product. *DMA in* is always busy: the HBM slice is the
+# limit.
 #
-# Does loading A first help? Then only B has to be streamed.
+# Does it help to load A first, so that only B has to be streamed?
 
 
 # %%
@@ -121,7 +124,8 @@ for staging in ("ref_ref", "load_ref", "load_load"):
 # %% [markdown]
 # ## Change the machine
 #
-# If the HBM slice is the limit for `ref_ref`, doubling it must help, and doubling the matrix engine must not.
+# If the HBM slice limits `ref_ref`, then doubling its bandwidth must help, and doubling the rate of the matrix engine
+# must not.
 
 # %%
 variants = {
@@ -137,7 +141,7 @@ for name, changes in variants.items():
     print(f"{name:>28}: {composite_ns(machine.with_(changes)):8.1f} ns")
 
 # %% [markdown]
-# A wrong value is refused with its name, its value and what to do:
+# An invalid value raises an error that states its name, the value and the remedy:
 
 # %%
 try:
@@ -148,7 +152,8 @@ except KernbenchError as error:
 # %% [markdown]
 # ## Where to go from here
 #
-# - `kernbench list` names benches, milestones, presets and components; `kernbench run --bench gemm-single-pe` runs one.
-# - `kernbench show --view cube` draws a machine; `kernbench new DIR` starts a folder of your own.
-# - The GEMM milestone (`milestones/gemm.ipynb`, its full report in `milestones/output/gemm`) asks the question above
-#   for eight shapes.
+# - `kernbench list` names benches, milestones, presets and components; `kernbench run --bench gemm-single-pe` runs a
+#   bench.
+# - `kernbench show --view cube` draws a machine; `kernbench new DIR` creates a folder to start from.
+# - The GEMM milestone (`milestones/gemm.ipynb`; full report in `milestones/output/gemm`) asks the same question for
+#   eight shapes.

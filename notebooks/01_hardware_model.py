@@ -15,8 +15,8 @@
 # %% [markdown]
 # # The hardware model, by probes
 #
-# What does this machine consist of, what does a transfer on it cost, and what becomes of that when many meet? Each
-# number below is simulated here, and each is compared with the rule that it should follow.
+# What are the parts of this machine, what does a transfer cost, and how does that change when many transfers compete?
+# This notebook simulates each number below and compares it with the rule that it should follow.
 
 # %%
 import kernbench as kb
@@ -36,14 +36,14 @@ def draw(name, rows):
 machine
 
 # %% [markdown]
-# A *SIP* is a package: a mesh of cubes and an IO chiplet on their west side. A *cube* is an HBM stack on a die with a
-# mesh of routers. Each *PE* stands at a router, and so does the slice of HBM that belongs to it: the only way to that
-# slice is that router.
+# A *SIP* is a package: a mesh of cubes, with an IO chiplet on its west side. A *cube* is an HBM stack on a die with a
+# mesh of routers. Each *PE* is attached to a router, and so is its slice of the HBM: that slice can be reached only
+# through that router.
 #
 # ## One read, link by link
 #
-# PE 0 reads 4 KiB of its own slice. A read is a command of no bytes, the memory's work, and 16 flits of 256 B on the
-# way back.
+# PE 0 reads 4 KiB of its own slice. A read consists of a command of 0 bytes, the memory access, and the reply: 16 flits
+# of 256 B.
 
 
 # %%
@@ -56,14 +56,15 @@ def show_hops(name, nbytes=4096):
 show_hops("own-slice-read")
 
 # %% [markdown]
-# The command reaches the router at once, which takes 1 ns to pass it on. From 1 ns to 9 ns the first burst is read: a
-# pseudo channel needs 8 ns for 256 B at 32 GB/s, and the eight channels work side by side. So eight flits are ready at
-# 9 ns and eight more at 17 ns, just as the link at 256 GB/s, 1 ns a flit, has carried the first eight. The last flit
-# leaves the slice at 25 ns; one router and one link later, at 27 ns, the read is done.
+# The command reaches the router immediately, and the router takes 1 ns to forward it. The first bursts are read from 1
+# ns to 9 ns: a pseudo channel needs 8 ns for 256 B at 32 GB/s, and the eight channels work in parallel. So eight flits
+# are ready at 9 ns and eight more at 17 ns. At that time the link, which takes 1 ns per flit at 256 GB/s, has just
+# carried the first eight. The last flit leaves the slice at 25 ns; one router and one link later, at 27 ns, the read is
+# complete.
 #
 # ## Zero-load table
 #
-# The same read over longer ways, with 256 B and with 4 KiB, nothing else in the machine.
+# The same read over longer routes, with 256 B and with 4 KiB, on an otherwise idle machine.
 
 # %%
 near_to_far = ["own-slice", "same-half", "other-half", "next-cube", "farthest-cube", "other-sip"]
@@ -78,14 +79,15 @@ for name in reads:
     print(f"{name:>18}: {time_ns(name, 256):7.2f} ns {time_ns(name, 4096):7.2f} ns   {known[name].says}")
 
 # %% [markdown]
-# Inside a cube every hop costs 1.03 ns each way (1 ns in the router, 0.03 ns for 3 mm of wire) and 1 ns more for the
-# first flit, which each link passes on whole. Another cube costs two UCIe ports of 8 ns, there and back, on each
-# crossing. Between 256 B and 4 KiB lie 15 flits: 15 ns in the cube, at 256 GB/s; 30 ns over UCIe, at 128 GB/s; 60 ns
-# over PCIe, at 64 GB/s. The rest of the way does not matter for them: flits follow one another like cars of a train.
+# Inside a cube, every hop costs 1.03 ns each way (1 ns in the router, 0.03 ns for 3 mm of wire), and 1 ns more for the
+# first flit, because each link forwards whole flits. Each crossing to another cube adds two UCIe ports of 8 ns, in each
+# direction. A read of 4 KiB has 15 flits more than a read of 256 B: they add 15 ns in the cube, at 256 GB/s; 30 ns over
+# UCIe, at 128 GB/s; 60 ns over PCIe, at 64 GB/s. The rest of the route adds nothing for them, because flits are
+# pipelined.
 #
 # ## What the time is made of
 #
-# These are the parts of the closed form for an idle machine; they sum to the simulated time to the picosecond.
+# These are the terms of the closed form for an idle machine; their sum equals the simulated time to the picosecond.
 
 # %%
 rows = [probe.row(probe.run(machine, known[name], 4096)) for name in reads]
@@ -96,9 +98,9 @@ for r in rows:
 draw("probe_single_parts", rows)
 
 # %% [markdown]
-# *Nodes* grow with the number of routers and ports, and dominate the way to the farthest cube; *wire* is next to
-# nothing on the die, but most of the way to the host and nearly half of that to another SIP; *memory* is the first
-# burst's 8 ns, after which the channels keep up with the link; nothing queues.
+# *Nodes* grows with the number of routers and ports, and dominates the time to the farthest cube. *Wire* is negligible
+# on the die, but it is most of the time to the host and nearly half of the time to another SIP. *Memory* is the 8 ns of
+# the first burst; after it, the channels keep up with the link. *Queueing* is zero.
 #
 # ## Size hides latency
 
@@ -111,14 +113,14 @@ for name in reads:
 draw("probe_single_bandwidth", grown)
 
 # %% [markdown]
-# 4 KiB from the own slice run at 152 of 256 GB/s; from the farthest cube, at 10 of 128. With 1 MiB all come within a
-# few percent of their slowest link. A kernel that has to read far away should ask for much at once, or for the next
-# piece before it needs it.
+# A read of 4 KiB from the PE's own slice reaches 152 of 256 GB/s; from the farthest cube, 10 of 128 GB/s. Reads of 1
+# MiB all come within a few percent of the bandwidth of their slowest link. A kernel that reads remote data should read
+# large pieces, or prefetch the next piece.
 #
 # ## Change the machine, and predict
 #
-# If UCIe ports took 4 ns instead of 8, a read from the next cube would pass two ports there and two back: 16 ns less.
-# If HBM needed 40 ns more before its first burst, every read would take those 40 ns more.
+# A read from the next cube passes two UCIe ports in each direction. If a port took 4 ns instead of 8, the read would
+# take 16 ns less. If the HBM had an access time of 40 ns, every read would take 40 ns more.
 
 # %%
 for path, value, name in (("cube.ucie.port_ns", 4, "next-cube-read"), ("cube.hbm.access_ns", 40, "own-slice-read")):
@@ -126,10 +128,10 @@ for path, value, name in (("cube.ucie.port_ns", 4, "next-cube-read"), ("cube.hbm
     print(f"{path} = {value}: {name} {before:.2f} -> {after:.2f} ns ({after - before:+.2f})")
 
 # %% [markdown]
-# ## When many meet
+# ## Many transfers at once
 #
-# Patterns: all start at the same instant, 4 KiB each. *Alone* is the mean of the closed forms; what is beyond is
-# queueing.
+# In a pattern, all transfers start at the same time, 4 KiB each. *Alone* is the mean of their closed forms; the rest of
+# the time is queueing.
 
 # %%
 patterns = [name for name, case in known.items() if case.pattern]
@@ -144,12 +146,13 @@ for r in met:
     print(f"{r['case']:>18}: {queueing:6.1%} of the mean time of {r['mean_ns']:,.1f} ns is queueing")
 
 # %% [markdown]
-# PEs that stay at their own slices never meet: 128 take as long as one, and together move 19 TB/s. All at one slice
-# have to share its 256 GB/s, and all to another SIP the 128 GB/s of the one link between the two: queueing is nearly
-# all of their time.
+# PEs that access only their own slices do not compete: 128 PEs take as long as one, and together move 19 TB/s. PEs that
+# access the same slice share its 256 GB/s, and PEs that write to another SIP share the 128 GB/s of the only link
+# between the two SIPs: nearly all of their time is queueing.
 #
-# The last number compares with *fair* streams: the same bytes, without latency, sharing every link max-min fairly.
-# Reads of the slice of PE 0 by all PEs fall short of that, and stay so with size, while writes do not:
+# The last number compares with *fair* streams: the same bytes without latency, with every link shared by max-min
+# fairness. When all PEs read the slice of PE 0, they do not reach this rate, even with larger reads; when they write,
+# they do:
 
 # %%
 far = [
@@ -162,14 +165,15 @@ for r in far:
 draw("probe_pattern_bandwidth", met + [r for r in far if r["nbytes"] > 4096])
 
 # %% [markdown]
-# Two limits follow one another there: the slice, which serves reads whole and in the order in which their commands
-# arrive, and the link between the SIPs, which carries half of all data at half of the slice's rate. Near askers come
-# first, and the link stands idle meanwhile. Writes meet on their way, flit by flit, and keep both busy.
+# Two limits act one after the other for these reads. The slice serves whole reads in the order in which their commands
+# arrive, and the link between the SIPs carries half of all data at half of the slice's rate. The commands of nearby PEs
+# arrive first, and the link is idle while the slice serves them. Writes interleave flit by flit on their routes, and
+# keep both the slice and the link busy.
 #
 # ## Hot spots of the mesh
 #
-# The share of the time that each link was busy, drawn where the links are. First: all PEs of SIP 0 read one slice in
-# its middle.
+# The share of the time that each link was busy, drawn on the machine's geometry. First, all PEs of SIP 0 read one slice
+# in the middle of the SIP.
 
 
 # %%
@@ -185,26 +189,28 @@ def heat(name, nbytes=4096):
 heat("all-one-read")
 
 # %% [markdown]
-# The data leave the slice by one link at its full rate. Behind it the tree of routes divides: each branch carries what
-# the PEs behind it asked for. Next: the eight PEs of cube 0 write to cube 1.
+# The data leaves the slice over one link at its full rate. Beyond it, the routes branch as a tree, and each branch
+# carries the data that the PEs beyond it requested. Next, the eight PEs of cube 0 write to cube 1.
 
 # %%
 heat("eastbound-write", 65536)
 
 # %% [markdown]
-# A PE's number picks its UCIe connection (modulo 4), so two PEs share each of the four, and 8 x 256 GB/s of DMA go over
-# 4 x 128 GB/s of UCIe. The routers' links before them are shared, too, but are twice as fast. Last: all of SIP 0 write
-# to SIP 1.
+# A PE's number modulo 4 selects its UCIe connection, so two PEs share each of the four connections, and 8 x 256 GB/s of
+# DMA bandwidth share 4 x 128 GB/s of UCIe bandwidth. The links between routers are also shared, but they are twice as
+# fast. Last, all PEs of SIP 0 write to SIP 1.
 
 # %%
 heat("to-other-sip-write")
 
 # %% [markdown]
-# 128 PEs, one link: the rest of the machine is nearly idle. A collective that crosses SIPs had better reduce first.
+# 128 PEs share one link, and the rest of the machine is nearly idle. A collective between SIPs should therefore reduce
+# inside each SIP first.
 #
 # ## Can it be trusted?
 #
-# Every flit is simulated on every link, and a transfer that meets no other takes as long as its closed form says.
+# Every flit is simulated on every link. A transfer that does not compete with others takes exactly the time of its
+# closed form.
 
 # %%
 print(f"{len(rows + grown + met + far)} runs")
@@ -215,6 +221,6 @@ for finding in ProbeStudy().findings(grown):
 # ## Where to go from here
 #
 # - `kernbench probe` prints this table for your machine file; `kernbench probe --case NAME` adds sizes and hops.
-# - The probe milestone (`milestones/probe.ipynb`, its full report in `milestones/output/probe`) has all cases and
-#   larger sizes.
+# - The probe milestone (`milestones/probe.ipynb`; full report in `milestones/output/probe`) covers all cases and larger
+#   sizes.
 # - `docs/model.md`, section 4, states the rules.

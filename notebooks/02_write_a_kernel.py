@@ -15,9 +15,9 @@
 # %% [markdown]
 # # Write a kernel: values first, then time, then why
 #
-# Fifteen minutes, three kernels: a copy, a softmax of rows, a matrix product with an epilogue. Each is first run on
-# plain numpy arrays, where only its values count; then on a simulated machine, which says how long it takes; then
-# its result says why, and the kernel changes.
+# Fifteen minutes, three kernels: a copy, a row-wise softmax, and a matrix product with an epilogue. Each kernel first
+# runs on plain numpy arrays, to check its values, and then on a simulated machine, to measure its time. The result
+# explains that time, and the kernel is improved.
 
 # %%
 import numpy as np
@@ -35,9 +35,9 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## 1. A copy
 #
-# A kernel is a Python function. Tensors arrive as typed pointers, everything else as it was passed, and `tl` holds the
-# language. Every processing element (PE) runs the whole function, and asks `tl` which one it is: `program_id(0)` is
-# the PE in its cube. A pointer plus a number moves on by that many elements.
+# A kernel is a Python function. Tensors arrive as typed pointers, other arguments are passed unchanged, and `tl`
+# provides the kernel language. Every processing element (PE) runs the whole function; `program_id(0)` is the number of
+# the PE in its cube. Adding a number to a pointer advances it by that many elements.
 
 
 # %%
@@ -52,9 +52,9 @@ def copy(x_ptr, out_ptr, n, block, *, tl):
 
 
 # %% [markdown]
-# **Values.** `run_kernel` runs it on numpy arrays, without a machine and without time; arrays are written in place.
-# The grid says how many PEs per cube and how many cubes there are. 16,384 elements over 3 PEs do not divide evenly, on
-# purpose.
+# **Values.** `run_kernel` runs the kernel on numpy arrays, without a machine and without simulated time; it writes
+# arrays in place. The grid is the number of PEs per cube and the number of cubes. 16,384 elements do not divide evenly
+# among 3 PEs; this tests the remainder.
 
 # %%
 x = rng.standard_normal(16_384).astype(np.float16)
@@ -64,9 +64,10 @@ for grid in ((1, 1), (3, 1)):
     print(f"{grid[0]} PE(s): {np.count_nonzero(out != x)} elements differ")
 
 # %% [markdown]
-# **Time.** The same function, on a machine. `dp` says where tensors live: here, in the memory (HBM slice) of one PE.
-# The helper launches a kernel and returns what happened, the values of the last tensor, and how long the PE worked,
-# from the start of its first transfer to the end of its last: host copies and the way of the launch do not count.
+# **Time.** The same function runs on a machine. `dp` selects where tensors are stored: here, in the memory (HBM slice)
+# of one PE. The helper launches a kernel and returns the result, the values of the last tensor, and the time that the
+# PE worked, from the start of its first transfer to the end of its last. Host copies and the latency of the launch are
+# not included.
 
 # %%
 machine = kb.load("preset:default")
@@ -88,15 +89,15 @@ for block in (128, 256, 512, 2048, 8192, 16_384):
     print(f"block {block:6d}: {2 * x.size // block:4d} commands, {ns:7.2f} ns, {2 * x.nbytes / ns:6.1f} GB/s")
 
 # %% [markdown]
-# **Why.** Two limits stand in this table.
+# **Why.** The table shows two limits.
 #
-# - Blocks of 128 elements make 256 commands, and the PE's CPU issues one every 2 ns: 512 of the 532 ns. Twice the
-#   block, half the commands; but only four transfers each way may be under way at a time, and that shows next.
-# - From 512 on the time stays close to 256 ns. 32 KiB are read and 32 KiB written, and the HBM slice serves 8 channels
-#   of 32 GB/s, 256 GB/s for both together: 64 KiB take 256 ns. No block size gets below that.
+# - Blocks of 128 elements need 256 commands, and the PE's CPU issues one every 2 ns: 512 of the 532 ns. Doubling the
+#   block halves the number of commands; then the limit of four outstanding transfers in each direction becomes visible.
+# - From 512 elements up, the time stays close to 256 ns. The kernel reads 32 KiB and writes 32 KiB, and the HBM slice
+#   has 8 channels of 32 GB/s, 256 GB/s for reads and writes together: 64 KiB take 256 ns. No block size can be faster.
 #
-# One block of everything is slower again: its store cannot begin before its load has ended, so the latency of both
-# shows, with nothing else to hide it.
+# A single block for all elements is slower again: its store cannot begin before its load has ended, so the latencies of
+# both are exposed.
 
 # %%
 result, _, ns = run(copy, x, np.zeros_like(x), args=(x.size, 2048))
@@ -105,13 +106,15 @@ print(f"bytes over the slice's rate: {slice_ns:.2f} ns; the PE worked {ns:.2f} n
 print(result)
 
 # %% [markdown]
-# The PE worked for a small part of the whole run: most of it is the host's copy of the data to the device and back
-# (`host`) and the way of the launch through the CPUs (`launch`). Both are in the result and outside of our question.
+# The PE worked during a small part of the whole run. The rest is mostly the host's copies to the device and back
+# (`host`) and the launch's path through the CPUs (`launch`). The result includes both, but they are not what we study
+# here.
 #
 # ## 2. Softmax of rows, unfused
 #
-# Softmax of a row is exp(x - max) divided by its sum. Written as a library of single operations, each step reads
-# memory and writes memory. `tl.sum` and `tl.max` reduce an axis; a short f32 column of row sums goes to memory, too.
+# The softmax of a row is exp(x - max) divided by its sum. If it is written as a sequence of library operations, each
+# step reads its input from memory and writes its output to memory. `tl.sum` and `tl.max` reduce an axis; the column of
+# row sums, in f32, also goes to memory.
 
 
 # %%
@@ -132,8 +135,8 @@ def softmax_steps(x_ptr, e_ptr, sum_ptr, out_ptr, rows, cols, block, *, tl):
 # %% [markdown]
 # ## 3. Softmax, fused
 #
-# A block of rows fits in the PE's own memory (TCM), so one pass will do: read once, write once, and keep everything
-# between in TCM.
+# A block of rows fits in the PE's own memory (TCM), so one pass is enough: read once, write once, and keep all
+# intermediate values in TCM.
 
 
 # %%
@@ -146,8 +149,8 @@ def softmax_fused(x_ptr, out_ptr, rows, cols, block, *, tl):
 
 
 # %% [markdown]
-# **Values.** Against numpy in f32, rounded to f16 at the end: half a unit in the last place of f16 is the most that
-# rounding may cost. Large inputs check that the maximum is really subtracted: exp(90) overflows f32.
+# **Values.** The reference is numpy in f32. The kernel rounds to f16 at the end, which may cost at most half a unit in
+# the last place of f16. Large inputs check that the maximum is really subtracted: exp(90) overflows f32.
 
 # %%
 ROWS, COLS = 64, 512
@@ -164,7 +167,7 @@ for kernel, tensors in ((softmax_steps, steps), (softmax_fused, fused)):
     print(f"{np.abs(tensors[-1].astype(np.float32).sum(axis=1) - 1).max():.1e}")
 
 # %% [markdown]
-# **Time.** Bytes moved by the PE's DMA, and time.
+# **Time.** The bytes that the PE's DMA moves, and the time:
 
 
 # %%
@@ -180,8 +183,8 @@ for kernel, tensors in ((softmax_steps, steps), (softmax_fused, fused)):
     print(f"{kernel.__name__:14}: {traffic(result):9,d} B, {ns:9.2f} ns")
 
 # %% [markdown]
-# A quarter of the bytes, and the very same time, to the picosecond: so bytes are not what limits here. **Why?** Ask
-# for the busy time of each engine while the PE worked, and look at it.
+# The fused kernel moves a quarter of the bytes in exactly the same time, to the picosecond, so memory is not the limit
+# here. **Why?** Look at the busy time of each engine while the PE worked.
 
 
 # %%
@@ -199,9 +202,9 @@ tile_timeline(
 )
 
 # %% [markdown]
-# The vector engine (PE_MATH) is busy nearly always: the loads are early and the stores are hidden. How long each
-# function takes follows from the machine file: an f32 operation takes elements over 128 lanes, and four times that for
-# exp and for division. A table of what it did:
+# The vector engine (PE_MATH) is busy nearly all the time; loads run ahead of it, and stores are hidden behind it. The
+# machine file determines the time of each operation: an f32 operation takes elements / 128 cycles (one per row of 128
+# lanes), and exp and division take four times as long. The time of each operation:
 
 
 # %%
@@ -216,8 +219,8 @@ def vector_time(result):
 print("  ".join(f"{name} {ns:,.0f} ns" for name, ns in vector_time(result).items()))
 
 # %% [markdown]
-# The division is as expensive as exp, and unnecessary: every element of a row is divided by the same number. One
-# reciprocal a row, and a multiplication a quarter as long, do the same.
+# The division is as expensive as exp, and it is unnecessary: every element of a row is divided by the same number. One
+# reciprocal per row and a multiplication, which takes a quarter of the time of a division, give the same result.
 
 
 # %%
@@ -236,7 +239,8 @@ print(f"{ns:.2f} ns before, {better_ns:.2f} ns now: {ns / better_ns:.2f} x as fa
 print("  ".join(f"{name} {time:,.0f} ns" for name, time in vector_time(better).items()))
 
 # %% [markdown]
-# And fusion? It pays where memory limits. On a machine whose vector engine is wide enough, the three kernels part:
+# Fusion pays off where memory is the limit. On a machine with a wide enough vector engine, the times of the three
+# kernels differ:
 
 # %%
 for lanes in (128, 512, 2048):
@@ -249,15 +253,17 @@ for lanes in (128, 512, 2048):
 print(f"{traffic(result) / 256:.1f} ns: the fused kernel's bytes over the rate of the slice")
 
 # %% [markdown]
-# With 2048 lanes the fused kernels stand at the rate of their memory, and the unfused one moves four times as much.
-# Fuse first, then count vector operations; which of the two matters depends on the machine, so ask it.
+# With 2048 lanes, memory bandwidth limits the fused kernels, and the unfused kernel moves four times as many bytes.
+# Fuse first, then reduce the number of vector operations. Which of the two matters more depends on the machine, so
+# measure it.
 #
 # ## 4. A matrix product with an epilogue
 #
-# out = gelu(a b + bias), in two ways. First as Triton's tutorial writes it: pointer tiles, a loop over k, and the
-# accumulator in the PE. Offsets and masks are made of `arange` and numbers alone, so they cost nothing; masked elements
-# are not read. Then as one command: `tl.ref` names an operand that stays in memory, and the composite streams tiles
-# of it through the DMA, the fetch stage and the matrix engine, applies the epilogue to each, and writes it back.
+# Here is out = gelu(a b + bias) in two versions. The first follows Triton's tutorial: pointer tiles, a loop over k, and
+# the accumulator in the PE. Offsets and masks are computed only from `arange` and numbers, so they cost nothing; masked
+# elements are not read. The second is one command: `tl.ref` names an operand that stays in memory. The composite
+# streams tiles of the operands through the DMA, the fetch stage and the matrix engine, applies the epilogue to each
+# output tile, and writes it back.
 
 
 # %%
@@ -284,7 +290,7 @@ def linear_composite(a_ptr, b_ptr, bias_ptr, out_ptr, M, N, K, *, tl):
 
 
 # %% [markdown]
-# **Values**, on a shape that no tile divides.
+# **Values**, for a shape that no tile size divides evenly:
 
 
 # %%
@@ -307,8 +313,8 @@ for kernel, sizes in ((linear_tiles, (M, N, K, 32, 32, 64)), (linear_composite, 
     print(f"{kernel.__name__:17}: largest difference {difference:.4f}")
 
 # %% [markdown]
-# **Time**, at 128 x 256 x 128. The matrix engine does 4096 multiplications a ns: with nothing else in the way, this
-# product takes 1024 ns.
+# **Time**, for 128 x 256 x 128. The matrix engine performs 4096 multiplications per ns, so this product takes at least
+# 1024 ns.
 
 # %%
 M, K, N = 128, 256, 128
@@ -321,7 +327,7 @@ for kernel, sizes in ((linear_tiles, (M, N, K, 32, 32, 64)), (linear_composite, 
     busy(result)
 
 # %% [markdown]
-# **Why.** The two do the same arithmetic. Look at the first 500 ns of both.
+# **Why.** Both versions do the same arithmetic. Compare their first 500 ns:
 
 # %%
 for name, (result, _, _) in runs.items():
@@ -330,10 +336,10 @@ for name, (result, _, _) in runs.items():
     display(tile_timeline(boxes, machine=machine.hash, title=name, zoom_ns=500))
 
 # %% [markdown]
-# Both wait for *DMA in*, and the first one longer. A pointer tile of b is 32 elements wide, 64 bytes of a row of 256;
-# memory serves whole lines of 256 bytes, so three quarters of what it serves are thrown away. The composite's operands
-# are taken to lie tile by tile (`cube.hbm.gather: packed`, an assumption about layout). The pointer form can do better:
-# a tile as wide as a row uses every line that it touches.
+# Both wait for *DMA in*, the first version longer. A pointer tile of b is 32 elements wide, 64 bytes of a row of 256
+# bytes. The memory serves whole lines of 256 bytes, so three quarters of the bytes that it serves are discarded. The
+# composite's operands are assumed to be stored tile by tile (`cube.hbm.gather: packed`, an assumption about layout).
+# The pointer version can do better: a tile as wide as a row uses all of every line that it touches.
 
 # %%
 for sizes in ((32, 32, 64), (32, 128, 64), (32, 128, 128), (128, 128, 128)):
@@ -342,8 +348,9 @@ for sizes in ((32, 32, 64), (32, 128, 64), (32, 128, 128), (128, 128, 128)):
     busy(result)
 
 # %% [markdown]
-# Twice as fast and more; then larger tiles lose again, as there are too few of them to overlap loads, products and
-# vector operations. For the composite, loading b into TCM before leaves only a to be streamed:
+# Wider tiles are more than twice as fast. Still larger tiles are slower again, because there are too few of them to
+# overlap loads, products and vector operations. For the composite, b can be loaded into TCM first, so that only a is
+# streamed:
 
 
 # %%
@@ -358,13 +365,14 @@ for activation in ("gelu", "relu"):
     busy(result)
 
 # %% [markdown]
-# Now the vector engine is the busiest: gelu is many operations for each element, exp and a division among them. With
-# relu instead the same product takes a quarter less, and memory limits again: 64 KiB of b once, 64 KiB of a four times
-# (once for each column of tiles) and 32 KiB of output take 1408 ns at 256 GB/s.
+# Now the vector engine is the busiest: gelu needs many operations for each element, including exp and a division. With
+# relu instead, the same product takes a quarter less time, and memory is the limit again: 64 KiB of b once, 64 KiB of a
+# four times (once for each column of tiles) and 32 KiB of output take 1408 ns at 256 GB/s.
 #
-# ## What to take with you
+# ## Summary
 #
-# - `run_kernel` for values: no machine, numpy arrays in place, any grid; odd sizes find wrong masks.
-# - `kb.session(..., log="tile")` for time; `torch.result`, `breakdown` and `timeline` for the reason.
-# - First find the engine that is busy all the time. Doing less for another one changes nothing.
-# - The shipped kernels (`kernbench/kernels`) are written like these; `docs/model.md` has the rules behind each number.
+# - `run_kernel` checks values: no machine, numpy arrays written in place, any grid; odd sizes reveal wrong masks.
+# - `kb.session(..., log="tile")` measures time; `torch.result`, `breakdown` and `timeline` explain it.
+# - First find the engine that is busy all the time. Reducing the work of another engine changes nothing.
+# - The shipped kernels (`kernbench/kernels`) are written in the same way; `docs/model.md` states the rules behind each
+#   number.

@@ -13,10 +13,11 @@
 # ---
 
 # %% [markdown]
-# # Write a collective: values first, then the machine, then why it is slow, then better
+# # Write a collective: check its values, measure its time, find the limit, improve it
 #
-# An all-reduce leaves the sum of everybody's tensor with everybody. Here it is written twice: one that passes whole
-# tiles, and one that beats it by far. Both are then compared with the algorithms that are shipped.
+# After an all-reduce, every participant holds the sum of all participants' tensors. This notebook implements it twice:
+# the first version passes whole tiles, and the second is three times as fast. Both are then compared with the shipped
+# algorithms.
 
 # %%
 import contextlib
@@ -43,9 +44,10 @@ from kernbench.studies import CclStudy, milestone
 # %% [markdown]
 # ## 1. Hello: each PE passes its tile east
 #
-# A collective is a kernel that runs on every *participant*. It gets a pointer to its own shard, `program_id(2)` says
-# which participant it is, `num_programs(2)` how many there are. Queues lead to neighbours by name: in a ring, `E` leads
-# to the next participant and `W` to the one before. `send` never blocks; `recv` waits until the bytes are there.
+# A collective is a kernel that runs on every *participant*. The kernel receives a pointer to the participant's shard;
+# `program_id(2)` is the participant's number, and `num_programs(2)` is the number of participants. Queues to neighbours
+# have names: in a ring, `E` leads to the next participant and `W` to the previous one. `send` never blocks; `recv`
+# waits until the bytes have arrived.
 
 
 # %%
@@ -63,7 +65,8 @@ run_kernel_in_mock(hello_send, tiles)
 [tile.tolist() for tile in tiles]
 
 # %% [markdown]
-# Participant 0 has what 4 had. A receive that nobody serves is found at once, and said in words:
+# Participant 0 now has the tile of participant 4. A receive without a matching send is detected immediately, with an
+# error that names every waiter:
 
 
 # %%
@@ -77,9 +80,9 @@ except kb.errors.IpcqDeadlock as error:
     print(error)
 
 # %% [markdown]
-# ## 2. An all-reduce: keep passing, keep adding
+# ## 2. An all-reduce: pass and add
 #
-# After n - 1 rounds every tile has been everywhere.
+# After n - 1 rounds, every participant has received every tile.
 
 
 # %%
@@ -104,8 +107,8 @@ def check(kernel, world, n):
 [check(passing, world, 840) for world in (1, 2, 3, 6, 8, 24)]
 
 # %% [markdown]
-# **Time.** On a machine: six SIPs in a 3 x 2 torus, a tensor of 60 KiB on one PE of each. `torch.collective` takes one
-# tensor of each device, and the algorithm: a kernel and what it talks over.
+# **Time.** The machine has six SIPs in a 3 x 2 torus, with a tensor of 60 KiB on one PE of each. `torch.collective`
+# takes one tensor per device and the algorithm: a kernel and the queues that it uses.
 
 # %%
 machine = kb.load("preset:six_sip_torus")
@@ -130,8 +133,8 @@ result = run(passing)
 # %% [markdown]
 # ## 3. Why is it slow?
 #
-# First: what is possible? The lower bound says what no algorithm between these six PEs can beat, and what it is that
-# stops it.
+# First, how fast could it be? No algorithm between these six PEs can be faster than the lower bound, and the bound also
+# names its cause.
 
 # %%
 leaders = [(sip, 0, 0) for sip in range(6)]
@@ -139,9 +142,9 @@ bound = Bounds(machine, leaders).of("all_reduce", 2 * N)
 print(f"{bound.ns:,.0f} ns, by {bound.by}")
 
 # %% [markdown]
-# *Traffic*: every byte has to be sent 2 (n - 1) / n times by each PE on average, over the one UCIe connection by which
-# PE 0 of cube 0 leaves its cube. `passing` sends everything n - 1 times: three times as much. And it sends at another
-# rate than the link's:
+# *Traffic*: on average, each PE has to send every byte 2 (n - 1) / n times, over the single UCIe connection that PE 0
+# of cube 0 uses to leave its cube. `passing` sends every byte n - 1 times: three times as often. It also does not reach
+# the link's rate:
 
 # %%
 channel = channel_model(machine).channel((0, 0, 0), (1, 0, 0), RingBuffer("tcm", 4, 4096, 16))
@@ -150,12 +153,12 @@ print(f"round trip     {channel.round_trip_ns:.0f} ns, from a slot leaving to it
 print(f"window         {channel.window_gbs:.0f} GB/s: 4 slots of 4 KiB in a round trip")
 
 # %% [markdown]
-# A queue has four slots; a fifth part waits for a credit. So two things are wrong: too many bytes, and too few of them
-# under way.
+# A queue has four slots, so a fifth part waits for a credit. `passing` therefore has two problems: it sends too many
+# bytes, and it keeps too few of them in flight.
 #
-# Now ask the run. `why()` is about all of it, and half of it were copies, over PCIe from the host and back. With the
-# name of a launch, as the result lists it, it is about that alone, from its first message to its last completion; for
-# one SIP's share, pass one of `result.launches`.
+# Does the run confirm this? `why()` covers the whole run, half of which is host copies over PCIe. With the name of a
+# launch, as the result lists it, `why` covers that launch alone, from its first message to its last completion. To
+# analyze one SIP's share, pass one of `result.launches`.
 
 # %%
 first = result.why()[0]
@@ -164,13 +167,14 @@ print(*(f"{x.name} on sip{x.sip}: {(x.end_ps - x.start_ps) / 1000:,.0f} ns" for 
 result.why("all_reduce by passing")
 
 # %% [markdown]
-# Parts travel one behind the other, and again and again one leaves only when a credit has come back over the wire: so
-# the wire's latency, which no byte has to pay more than once, is paid for every few of them.
+# After every few parts, the sender stalls until a credit has come back over the wire. The run therefore pays the
+# latency of the wire once for every few parts, where a pipelined transfer would pay it once.
 #
-# ## 4. Better: every participant sums a block of its own
+# ## 4. Better: each participant sums one block
 #
-# Cut the tile into n blocks. In n - 1 steps each block travels once round the ring, everybody adding their part
-# (reduce-scatter); then the complete blocks travel round once more (all-gather). Each step moves an n-th.
+# Divide the tile into n blocks. In n - 1 steps, each block travels once around the ring, and every participant adds its
+# part (reduce-scatter); then the complete blocks travel around once more (all-gather). Each step moves one n-th of the
+# tile.
 
 
 # %%
@@ -194,20 +198,20 @@ def blocks(t_ptr, n, world, *, tl):
 result = run(blocks)
 
 # %% [markdown]
-# And the window: with twice the slots the parts of a block leave one behind the other.
+# Now the window: with twice as many slots, the parts of a block leave back to back.
 
 # %%
 result = run(blocks, n_slots=8)
 
 # %% [markdown]
-# What is left? Nothing waits for a credit any more:
+# What limits it now? Nothing waits for credits any more:
 
 # %%
 result.why("all_reduce by blocks")
 
 # %% [markdown]
-# The way, ten steps one after the other, each with the latency of a hop between SIPs; and the bytes, over UCIe and
-# between the SIPs.
+# Two costs remain: the latency of ten sequential steps, each a hop between SIPs, and the serialization of the bytes
+# over UCIe and the SIP links.
 
 # %%
 print(f"10 hops of one element: {10 * channel.alpha_ns:,.0f} ns")
@@ -215,8 +219,8 @@ print(f"10 hops of one element: {10 * channel.alpha_ns:,.0f} ns")
 # %% [markdown]
 # ## 5. Compared with the shipped algorithms
 #
-# The study behind the collectives report takes a Python file with algorithms of your own, and judges them as it does
-# all others: by the lower bound, and in the same figure. Results are compared with numpy's.
+# The study behind the collectives report accepts a Python file with user-defined algorithms. It compares them with the
+# lower bound and plots them in the same figure as the shipped ones. It compares their results with numpy.
 
 # %%
 source = "\n\n".join(
@@ -242,13 +246,13 @@ for name in dict.fromkeys(row["algorithm"] for row in rows):
     print(f"{name:28}" + "".join(f"{times[size]:>10,.0f}" for size in sizes))
 
 # %% [markdown]
-# Rings win nothing at small sizes: a tree, or halving and doubling, has fewer steps. On a torus both dimensions and
-# both directions work at the same time, and that is hard to beat.
+# Rings are not competitive at small sizes: trees and recursive doubling need fewer steps. On a torus, `torus_allreduce`
+# uses both dimensions and both directions at the same time, which is hard to beat.
 #
 # ## 6. Let the tuner choose
 #
-# `algorithm: auto` in ccl.yaml does what follows: it ranks what the machine admits by closed form, with as many slots
-# as are worth their room, and simulates the best four.
+# `algorithm: auto` in ccl.yaml works as follows: it ranks the algorithms that the machine supports by closed form, each
+# with as many slots as are worth their memory, and simulates the best four.
 
 # %%
 config = load_ccl_config(default_ccl_path())
@@ -263,9 +267,9 @@ tuner.choose("all_reduce", 2 * N)
 # ## 7. In the report
 #
 # `kernbench milestone ccl --param own=my_collectives.py` compares the algorithms of a file with the shipped ones on
-# every system and at every size, in its table, its figures and its findings. Where a result is wrong, or a kernel does
-# not fit its memory, the report says so under *Failed*. Here is that command, on this machine and without the other
-# slices:
+# every system and at every size, in the table, the figures and the findings. The report lists wrong results, and
+# kernels that do not fit in memory, under *Failed*. The next cell runs the same milestone on this machine, without the
+# other slices of the study:
 
 # %%
 few = {
@@ -277,7 +281,7 @@ few = {
     "real": {"lists": [], "system": [2, "ring_1d"]},
     **{key: [] for key in ("by_cube", "by_pe", "kinds", "halved", "marks")},
 }
-with contextlib.redirect_stderr(io.StringIO()):  # the bar of progress
+with contextlib.redirect_stderr(io.StringIO()):  # the progress bar
     written = milestone.run("ccl", topology=machine, parameters=few, output=folder / "report").folder
 sorted(path.name for path in written.iterdir() if path.suffix in {".csv", ".md", ".svg"})
 
@@ -288,6 +292,6 @@ for row in CclStudy().read(written):
         print(f"{row['n_sips']} SIPs {row['algorithm']:20}{size:>10}{time:>12}, bound {row['bound_ns']:,.0f} ns")
 
 # %% [markdown]
-# To use an algorithm of your own by name, put its `kernel` and `kernel_args` into a module and add an entry to a
-# ccl.yaml: then it can be what `torch.distributed` runs, and `kernbench milestone ccl --param ccl_file=...` compares
-# the entries of that file.
+# To use your own algorithm by name, put its `kernel` and `kernel_args` into a module and add an entry to a ccl.yaml.
+# Then `torch.distributed` can run it, and `kernbench milestone ccl --param ccl_file=...` compares the entries of that
+# file.

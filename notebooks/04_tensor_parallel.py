@@ -15,11 +15,11 @@
 # %% [markdown]
 # # Tensor parallelism: from one linear layer to a Llama block
 #
-# A layer that is too large, or too slow, for one device is spread over several: *tensor parallelism*. The words are
-# Megatron-LM's (groups, column- and row-parallel layers), the collectives are torch's, and everything runs on the
-# simulated machine, with numbers that are compared with numpy's and times that say what the ranks' talking costs.
+# *Tensor parallelism* distributes a layer that is too large or too slow for one device over several devices. The terms
+# are Megatron-LM's (groups, column- and row-parallel layers), and the collectives are torch's. Everything runs on the
+# simulated machine: values are compared with numpy, and times show the cost of communication between ranks.
 #
-# A rank drives one SIP. Ranks are programs on one clock, started by `torch.multiprocessing.spawn`.
+# A rank drives one SIP. Ranks are programs on a common clock, started by `torch.multiprocessing.spawn`.
 
 # %%
 import numpy as np
@@ -42,8 +42,9 @@ def machine(sips):
 # %% [markdown]
 # ## 1. One linear layer, on all PEs of one device
 #
-# y = x wᵀ + b. The weight is (outputs, inputs), as in torch; in memory it lies transposed and cut by columns over all
-# PEs of the device, so that each PE streams its own part from its own HBM slice. `dp` says otherwise: here, one PE.
+# y = x wᵀ + b. The shape of the weight is (outputs, inputs), as in torch. In memory it is transposed and split by
+# columns over all PEs of the device, so each PE streams its part from its own HBM slice. The argument `dp` selects
+# another placement: in the second case, one PE.
 
 # %%
 x = rng.standard_normal((16, 1, 512)).astype(np.float16)
@@ -62,8 +63,9 @@ pd.DataFrame(times).round(2)
 # %% [markdown]
 # ## 2. Groups of ranks
 #
-# `parallel_state` cuts the world into groups: ranks that share a layer (tensor), a sequence (context), or the whole
-# model (data). The order string says whose ranks are next to each other.
+# `parallel_state` divides the world into groups: ranks that share a layer (tensor) or a sequence (context), or that
+# replicate the whole model (data). The order string determines which groups have adjacent ranks: the first axis varies
+# fastest.
 
 # %%
 from kernbench.tp import parallel_state as ps
@@ -81,9 +83,9 @@ pd.DataFrame(
 # %% [markdown]
 # ## 3. Two layers, one all-reduce
 #
-# A column-parallel layer gives each rank some outputs; nothing has to be told. A row-parallel layer takes them as its
-# inputs, and each rank has a *summand* of the result: one all-reduce, and every rank has the sum. `forward` returns
-# what Megatron's returns: the output, and the bias if its adding was skipped.
+# A column-parallel layer computes some of the outputs on each rank, without communication. A row-parallel layer takes
+# them as its inputs, and each rank computes a *partial sum* of the result; one all-reduce gives every rank the total.
+# As in Megatron, `forward` returns the output, and the bias if adding it was skipped.
 
 # %%
 HIDDEN, FFN, TOKENS = 256, 1024, 32
@@ -149,13 +151,14 @@ for ranks in (1, 2, 4, 8):
 pd.DataFrame(rows).round(2)
 
 # %% [markdown]
-# *Neither* is the way of the launches from the host to the PEs and back: at this size it is a fixed price for each
-# step. Work shrinks with the ranks; the messages do not.
+# *Neither* is the latency of the launches from the host to the PEs and back, which at this size is a fixed cost of each
+# step. With more ranks, the work per rank decreases, but the messages do not.
 #
 # ## 4. A Llama block
 #
-# RMSNorm, a fused projection to q, k and v, rotary embedding, causal attention with grouped query heads, the output
-# projection, and SwiGLU. Kv heads and feed-forward columns are spread over the ranks: two all-reduces in all.
+# The block consists of RMSNorm, a fused projection to q, k and v, rotary embedding, causal attention with grouped query
+# heads, the output projection, and SwiGLU. The kv heads and feed-forward columns are distributed over the ranks, which
+# requires two all-reduces.
 
 # %%
 SIZES = LlamaConfig(hidden=256, ffn=512, heads=16, kv_heads=8, head_dim=16)
@@ -191,7 +194,7 @@ for ranks in (1, 2, 4, 8):
 pd.DataFrame(rows).round(2)
 
 # %% [markdown]
-# Which launches were they, on the first rank?
+# The launches of the last run, with 8 ranks:
 
 # %%
 names = pd.Series([launch.name for launch in result.launches])
@@ -200,9 +203,10 @@ names.groupby(names).count().rename("launches on 8 SIPs").to_frame()
 # %% [markdown]
 # ## 5. The same with DTensor
 #
-# torch's `DTensor` says where a tensor lies instead of who calls which collective: one placement for each axis of a
-# mesh of ranks. A product of `Shard(1)` and `Shard(0)` is a `Partial`, a sum that has not been made yet; what makes it
-# is the move to the placement that is asked for. The collective of each move is a launch, and shows.
+# With torch's `DTensor`, a program states where a tensor is stored instead of which rank calls which collective: one
+# placement for each axis of a mesh of ranks. The product of `Shard(1)` and `Shard(0)` is a `Partial`, a sum that is
+# still pending; redistributing it to another placement computes the sum. The collective of each redistribution is a
+# launch, and appears in the result.
 
 
 # %%

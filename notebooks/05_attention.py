@@ -13,11 +13,12 @@
 # ---
 
 # %% [markdown]
-# # Attention: fold, travel, merge
+# # Attention: running softmax, ring and merge
 #
-# softmax(q kᵀ / √d) v needs every key for every query. When keys and values lie spread over many processing elements
-# (PEs), there are two ways: let tiles of K and V travel and fold what comes by (prefill), or fold what is at hand and
-# merge the parts (decode). Both stand on one idea, the running softmax.
+# softmax(q kᵀ / √d) v needs every key for every query. When keys and values are distributed over many processing
+# elements (PEs), there are two methods: tiles of K and V circulate, and each PE folds every tile that it receives into
+# its result (prefill); or each PE folds its local tiles, and the partial results are merged (decode). Both are based on
+# the running softmax.
 
 # %%
 import numpy as np
@@ -43,11 +44,12 @@ def exact(q, k, v):
 # %% [markdown]
 # ## 1. The running softmax
 #
-# Of the keys seen so far a row keeps three things: m, the largest score; l, the sum of exp(s - m); o, the sum of
-# exp(s - m) v. A new tile of keys may raise m; then l and o are scaled down. The order of tiles does not matter, and
-# nothing grows with the number of keys, so a tile loop fits TCM whatever the context.
+# For the keys seen so far, a row keeps three values: m, the largest score; l, the sum of exp(s - m); and o, the sum of
+# exp(s - m) v. If a new tile of keys raises m, then l and o are scaled down. The order of tiles does not matter, and
+# the state does not grow with the number of keys, so the loop over tiles fits in TCM for any context length.
 #
-# The query heads of one kv head are rows of one tile. That is what makes the matrix engine worth its tiles in decode:
+# The query heads of one kv head are rows of the same tile. This makes better use of the matrix engine's tiles in
+# decode:
 
 # %%
 MODEL = {"kv_heads": 2, "group": 8, "d": 64}
@@ -61,9 +63,9 @@ print("query and kv tokens of a tile: prefill", tiles(8, 4096), " decode", tiles
 # %% [markdown]
 # ## 2. Parts and their merge
 #
-# Two parts (m, l, o) of different keys merge into one: m = max, and l and o scaled by exp(m_i - m) and added. That is
-# associative and commutative, with an identity; so it is an operator for *any* all-reduce, like `sum`. A row
-# [m, l, o...] must not be cut in two, which is all that an algorithm has to know.
+# Two partial results (m, l, o) for different keys merge into one: m is the maximum of the two, and l and o are scaled
+# by exp(m_i - m) and added. This operation is associative and commutative and has an identity, so it can be the
+# operator of *any* all-reduce, like `sum`. An algorithm only has to know that a row [m, l, o...] must not be split.
 
 # %%
 keys = rng.standard_normal((3, 1, 40, 16)).astype(np.float16)
@@ -80,9 +82,9 @@ for merge in ("ring_allreduce_tcm", "tree_allreduce", "recursive_doubling_allred
 # %% [markdown]
 # ## 3. On the machine
 #
-# One decode step of Llama-3 70B's attention (64 query heads, 8 kv heads of 128), 8,192 tokens in the context, on the 8
-# PEs of a cube; then on 2, 4 and 8 cubes. With 8 PEs each has a whole kv head; with more, the ranks of a kv head share
-# its tokens and merge their parts.
+# The next cell runs one decode step of Llama-3 70B's attention (64 query heads, 8 kv heads of 128 elements) with a
+# context of 8,192 tokens, on the 8 PEs of a cube, and then on 2, 4 and 8 cubes. With 8 PEs, each PE has a whole kv
+# head; with more PEs, the ranks of a kv head share its tokens and merge their partial results.
 
 # %%
 machine = kb.load("preset:default")
@@ -101,10 +103,11 @@ for cubes in (1, 2, 4, 8):
 pd.DataFrame(rows).round(2)
 
 # %% [markdown]
-# ## 4. Ring, order, chain
+# ## 4. Ring or chain, and the order of tokens
 #
-# In prefill every rank keeps its queries. A tile of K and V is passed on before it is folded, so that it travels while
-# the ranks work. Under a causal mask the order of tokens decides who has how much to do.
+# In prefill, every rank keeps its queries. A rank forwards each tile of K and V before it folds it, so that the
+# transfer overlaps with the computation. Under a causal mask, the order of tokens determines how the work is
+# distributed over the ranks.
 
 # %%
 rows = []
@@ -121,17 +124,16 @@ for order, ring in (("contiguous", True), ("striped", True), ("zigzag", True), (
 pd.DataFrame(rows).round(2)
 
 # %% [markdown]
-# Every run was compared with numpy in f64, within the bound that the kernel's docstring states; a wrong number would
-# have raised an error.
+# Every run was compared with numpy in f64, within the error bound that the kernel's docstring states; a wrong value
+# would have raised an error.
 #
-# ## 5. Why does it take so long?
+# ## 5. Where does the time go?
 
 # %%
 result = gqa.run(machine, gqa.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag"))
 result
 
 # %% [markdown]
-# Softmax is the work of the vector engine: five passes over every score, one of them an exponential. The whole study,
-# with contexts to 128 Ki tokens and the test that halves each part of the machine, is
-# [the milestone](../milestones/gqa.ipynb); its report stands in
-# [milestones/output/gqa](../milestones/output/gqa/README.md).
+# The vector engine computes the softmax, in five passes over every score; one of them is an exponential. The full
+# study, with contexts up to 128 Ki tokens and a test that halves the speed of each part of the machine, is [the
+# milestone](../milestones/gqa.ipynb); its report is in [milestones/output/gqa](../milestones/output/gqa/README.md).

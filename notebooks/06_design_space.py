@@ -15,26 +15,26 @@
 # %% [markdown]
 # # Which machine? Sweeps over a design space
 #
-# One run says how fast a machine is. This notebook asks which machine to build: it runs a study over many machines, on
-# all cores, and puts the answers in one table. The question is that of the milestone
+# A single run shows how fast one machine is. To decide which machine to build, this notebook runs a study over many
+# machines, on all cores, and collects the results in one table. The question is that of the milestone
 # [design_space](../milestones/design_space.ipynb), at a size that takes seconds:
 #
-# *What do the mesh of cubes, UCIe, HBM and the links between SIPs buy, for decoding with Llama-3 70B and for the layers
-# of GPT-2?*
+# *How much do the mesh of cubes, UCIe, HBM and the links between SIPs contribute to the speed of decoding with Llama-3
+# 70B and of the layers of GPT-2?*
 
 # %%
 import kernbench as kb
 from kernbench.sweeps.sensitivity import effects, pareto, sensitivity
 from kernbench.viz import figures as draw
 
-# By default all cores work, and a bar shows how far it is and how long it will take: quick and quiet here.
+# By default, a sweep uses all cores and shows a progress bar; these sweeps are short, so both are off.
 quiet = {"progress": False, "workers": 1}
 
 # %% [markdown]
 # ## A first sweep
 #
-# An axis is a field of the machine file (its name has a dot) or a parameter of the study. A study is a function; those
-# that kernbench brings have names (`kernbench list studies`).
+# An axis is a field of the machine file (its name contains a dot) or a parameter of the study. A study is a function;
+# the studies that ship with kernbench are selected by name (`kernbench list studies`).
 
 # %%
 machine = kb.load("preset:small", ["sip.cube_mesh.w=1", "system.sips.count=2"])
@@ -42,31 +42,32 @@ first = kb.sweep(machine, "gemm", {"cube.hbm.channel_bw_gbs": [8, 16, 32, 64], "
 first
 
 # %% [markdown]
-# Two points are missing: machines that cannot be are found before anything runs, with the reason.
+# Two points are missing: invalid machines are rejected before anything runs, with the reason.
 
 # %%
 first.invalid
 
 # %% [markdown]
-# Every row has what was varied, what the study measured, the counts of what was done and moved, and the costs that
-# follow from them. Units stand in the names. `table` is a pandas DataFrame.
+# Every row contains the varied values, the study's measurements, counts of operations and of bytes moved, and the costs
+# that follow from them. Units are part of the column names. `table` is a pandas DataFrame.
 
 # %%
 first.table[["k", "latency_ns", "macs_f16", "hbm_bytes", "energy_uj", "energy_hbm_uj", "area_mm2"]].round(2)
 
 # %% [markdown]
-# Costs are proxies, declared in the machine file with their sources (`cost:` in topology.yaml). They change no time, so
-# they are outside the machine's hash; with another price, compute anew from the table's columns of what was moved.
+# Costs are proxies, declared in the machine file with their sources (`cost:` in topology.yaml). They do not affect
+# times, so the machine's hash excludes them. To apply other costs, recompute them from the table's counts.
 
 # %%
 cheap = kb.load(machine, ["cost.energy.hbm_pj_per_bit=2"])
 print(cheap.hash == machine.hash)
 
 # %% [markdown]
-# ## A study of your own
+# ## Your own study
 #
-# Any function of a machine that returns a row will do, and any program of the torch-like namespace, which is then
-# measured. A function of a notebook travels to the processes with what it uses.
+# A study can be any function that takes a machine and returns a row, or any program that uses the torch-like namespace;
+# a program is measured automatically. A function defined in a notebook is sent to the worker processes together with
+# the values that it uses.
 
 
 # %%
@@ -86,8 +87,8 @@ kb.sweep(machine, copy, {"kib": [1, 16, 256]}, workers=2, progress=False).table[
 # %% [markdown]
 # ## The question
 #
-# An axis may set several things under one name. The decode step of a layer: attention over a context (kept short here),
-# four products, and two all-reduces between the SIPs.
+# An axis may set several fields under one name. The workload is the decode step of a layer: attention over a context
+# (kept short here), four matrix products, and two all-reduces between the SIPs.
 
 # %%
 axes = {
@@ -105,7 +106,7 @@ print(f"{len(decode.ok)} machines, {len(decode.invalid)} left out")
 effects(decode.ok, decode.axes, "latency_ns").round(3)
 
 # %% [markdown]
-# `factor` is what the axis alone moves: largest over smallest latency, the others held.
+# `factor` is the effect of the axis alone: the largest latency divided by the smallest, with the other axes fixed.
 #
 # ## Which machines are worth their silicon
 
@@ -124,7 +125,7 @@ draw.heat_map(decode.ok, ("UCIe [GB/s]", "cube mesh"), "latency_ns", machine=mac
 # %% [markdown]
 # ## What would you change first?
 #
-# One factor at a time, 20 % down and up; fields that have to be as wide as each other are changed together.
+# Each factor is changed alone, 20 % down and up; fields whose bandwidths have to match are changed together.
 
 # %%
 factors = {
@@ -142,16 +143,16 @@ moved.ranked("latency_ns").round(2)
 draw.tornado(moved.ranked("latency_ns"), "latency_ns", machine=machine.hash)
 
 # %% [markdown]
-# And for a product of GPT-2, which has work enough for the matrix engines:
+# The same for a matrix product of GPT-2, which has enough work for the matrix engines:
 
 # %%
 gpt2 = sensitivity(machine, "gpt2-layers", factors, parameters={"layer_list": "gpt2 QKT"}, **quiet)
 gpt2.ranked("latency_ns").round(2)
 
 # %% [markdown]
-# ## More points than a grid should have
+# ## When a grid has too many points
 #
-# A Latin hypercube spreads points evenly over ranges: twelve here, however many axes there are.
+# A Latin hypercube spreads points evenly over ranges: twelve here, independent of the number of axes.
 
 # %%
 spread = kb.sweep(
@@ -167,8 +168,9 @@ spread.table[["k", "cube.hbm.channel_bw_gbs", "latency_ns"]].round(2)
 # ## Long sweeps
 #
 # - `folder="my_sweep"`: each finished point is written there at once, with the table as CSV (and Parquet where pyarrow
-#   is installed). After an interrupt the same call goes on where it was.
-# - `time_limit_s=60`, `memory_limit_mib=4096`: a point over its limit is ended and recorded; so is one that raises.
+#   is installed). After an interrupt, the same call resumes.
+# - `time_limit_s=60`, `memory_limit_mib=4096`: a point that exceeds a limit is stopped and recorded; a point that
+#   raises an error is recorded, too.
 # - `scheduler="tcp://host:8786"`, or a Dask `Client`: the same call on a cluster (`pip install 'kernbench[cluster]'`).
-# - Rows are kept in a cache that milestones share; `kernbench cache` shows and prunes it.
+# - Rows are stored in a cache that milestones share; `kernbench cache` shows and prunes it.
 # - `kernbench sweep plan.yaml` does all of this from the command line.

@@ -15,10 +15,10 @@
 # %% [markdown]
 # # Explorer
 #
-# Run the cell, press **Run**, and watch a simulated machine at work. Then change the machine or the work on the left:
-# a short run starts again by itself. *Why* ranks what the time went to, and names the field of the machine file that
-# each resource obeys; *Compare* sets one run against another. A function of your own, `f(torch, *, size: int = 64)`,
-# stands in the list of works when it is given to `explore(None, f)`.
+# Run the cell, press **Run**, and watch a simulated machine at work. Then change the machine or the workload on the
+# left: a short run restarts automatically. *Why* ranks the resources by time, and names the field of the machine file
+# that sets the speed of each; *Compare* compares one run with another. To add your own function,
+# `f(torch, *, size: int = 64)`, to the list of workloads, pass it to the explorer: `explore(None, f)`.
 
 # %%
 from kernbench.notebook import explore

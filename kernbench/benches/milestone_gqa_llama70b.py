@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kernbench.benches.milestone_1h_gemm import as_parameters
+from kernbench.benches.milestones import report
 from kernbench.benches.registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
-MILESTONE = "gqa"
-OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / MILESTONE
+OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / "gqa"
 
 
 @bench(
@@ -19,13 +18,10 @@ OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / MIL
     milestone=True,
 )
 def run(torch: RuntimeContext) -> None:
-    """Write the report of the machine at hand; at validation scale, run the panels on it and write sweep.json."""
+    """Write the report; with GQA_VALIDATION=1, run the panels on the given machine and write sweep.json."""
     if os.environ.get("GQA_VALIDATION") == "1":
         from kernbench.studies import gqa
 
         print(f"wrote {gqa.write_panels(gqa.panels(torch), OUTPUT_DIR)}")
-        return
-    from kernbench.studies import milestone
-
-    topology, overrides = as_parameters(torch.engine.machine)
-    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides, output=OUTPUT_DIR).folder}")
+    else:
+        report("gqa", torch, OUTPUT_DIR)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.errors import ConfigError
 from kernbench.registry import hint
@@ -20,10 +20,6 @@ from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.limits import Limits
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu.runner import check_plain
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
-
 
 # All that the package's benches read from the environment.
 SETTINGS = (
@@ -97,9 +93,6 @@ class Bench:
 
 
 _benches: dict[str, Bench] = {}
-
-# Modules of this package that are not benches.
-_SUPPORT = ("env", "registry", "run")
 
 
 def bench(
@@ -181,7 +174,7 @@ def _load() -> None:
     import kernbench.benches as package
 
     for module in pkgutil.iter_modules(package.__path__):
-        if module.name in _SUPPORT:
+        if module.name == "registry":
             continue
         name = importlib.import_module(f"{package.__name__}.{module.name}").__name__
         if not any(known.run.__module__ == name for known in _benches.values()):

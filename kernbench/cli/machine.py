@@ -1,9 +1,10 @@
-"""`kernbench list`: the names that other commands take."""
+"""`kernbench list`, `show`, `validate`, `compare` and `new`: names, machines and their files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,12 @@ def milestones() -> dict[str, str]:
         return {}
 
 
-def studies() -> dict[str, str]:
-    """Return every study that a sweep can run by its name, with its first line."""
-    from kernbench.registry import STUDIES
+def _registered(kind: str) -> dict[str, str]:
+    """Return the names of a registry, each with the first line of its documentation."""
+    from kernbench import registry
 
-    docs = {name: STUDIES.resolve(name).__doc__ or "" for name in STUDIES.names}
+    known = {"studies": registry.STUDIES, "components": registry.COMPONENTS}[kind]
+    docs = {name: known.resolve(name).__doc__ or "" for name in known.names}
     return {name: doc.strip().partition("\n")[0] for name, doc in docs.items()}
 
 
@@ -52,20 +54,12 @@ def presets() -> dict[str, str]:
     return {name: f"{c.n_sips} SIP{'s' if c.n_sips > 1 else ''}, {c.n_pes} PEs" for name, c in machines.items()}
 
 
-def components() -> dict[str, str]:
-    """Return every component implementation with what its class says of itself."""
-    from kernbench.registry import COMPONENTS
-
-    docs = {name: COMPONENTS.resolve(name).__doc__ or "" for name in COMPONENTS.names}
-    return {name: doc.strip().partition("\n")[0] for name, doc in docs.items()}
-
-
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "benches": benches,
     "milestones": milestones,
-    "studies": studies,
+    "studies": partial(_registered, "studies"),
     "presets": presets,
-    "components": components,
+    "components": partial(_registered, "components"),
 }
 
 
@@ -186,7 +180,7 @@ def _is_ccl(path: Path) -> bool:
     try:
         text = read_text(path, MOST_YAML, "")
     except ConfigError:
-        text = ""  # why it cannot be read is told where it is checked
+        text = ""  # _check reports why it cannot be read
     return path.name.startswith("ccl") or bool(_CCL_KEY.search(text))
 
 
@@ -274,7 +268,7 @@ def _contents() -> dict[str, str]:
     script = (resources.files("kernbench.cli") / "templates" / f"{NOTEBOOK}.py.txt").read_text(encoding="utf-8")
     notebook = jupytext.reads(script, fmt="py:percent")
     for i, cell in enumerate(notebook.cells):
-        cell["id"] = f"cell-{i}"  # jupytext draws lots; equal folders are easier to compare
+        cell["id"] = f"cell-{i}"  # jupytext draws random ones; equal folders are easier to compare
     nbformat.validate(notebook)
     return {
         "topology.yaml": config.preset_path("default").read_text(encoding="utf-8"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +15,6 @@ from kernbench.errors import ConfigError
 if TYPE_CHECKING:
     from kernbench.sim_engine.limits import Limits
     from kernbench.topology.builder import Machine
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 topology_option = click.option(
     "--topology",
@@ -30,19 +29,6 @@ set_option = click.option(
     help="Change a value of the machine file, e.g. --set sip.cube_mesh.w=2. May be repeated.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-
-limit_option = click.option(
-    "--limit",
-    "session_limits",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="End a session that takes more: events=N, simulated_ns=NS or host_s=SECONDS. May be repeated.",
-)
-
-
-def machine_options(command: Command) -> Command:
-    """Add --topology and --set."""
-    return topology_option(set_option(command))
 
 
 class NewFile(click.Path):
@@ -60,14 +46,23 @@ class NewFile(click.Path):
 
 
 def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
-    """Return the machine that the options mean; what is wrong with them is a ConfigError."""
+    """Return the machine that options name, or raise a ConfigError."""
     from kernbench.topology.builder import resolve_topology
 
     return resolve_topology(source, overrides)
 
 
-def read_limits(texts: Sequence[str]) -> Limits:
-    """Return what --limit says; what is wrong with it is a ConfigError."""
+def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --topology and --set, and pass the machine that they name to the command, as `machine`."""
+
+    @wraps(command)
+    def run(topology: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
+        return command(machine=load_machine(topology, overrides), **options)
+
+    return topology_option(set_option(run))
+
+
+def _limits(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> Limits:
     from kernbench.sim_engine.limits import Limits
 
     pairs: dict[str, Any] = {}
@@ -78,6 +73,16 @@ def read_limits(texts: Sequence[str]) -> Limits:
         except ValueError:
             raise ConfigError(f"--limit {text}: must be NAME=VALUE with a number, as in host_s=60") from None
     return Limits.of(pairs)
+
+
+limit_option = click.option(
+    "--limit",
+    "limits",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_limits,
+    help="End a session that takes more: events=N, simulated_ns=NS or host_s=SECONDS. May be repeated.",
+)
 
 
 def echo_json(value: Any) -> None:

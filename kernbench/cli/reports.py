@@ -1,4 +1,4 @@
-"""`kernbench milestone`: run a milestone notebook and write its report."""
+"""`kernbench milestone`, `sweep` and `cache`: write reports and tables, and look at the points that are kept."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli.options import echo_json, json_option, limit_option, machine_options, read_limits
+from kernbench.cli.options import echo_json, json_option, limit_option, set_option, topology_option
 
 if TYPE_CHECKING:
+    from kernbench.sim_engine.limits import Limits
     from kernbench.sweeps.plan import Plan
 
 
 @click.command(short_help="Run milestone notebooks and write their reports.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "every", is_flag=True, help="Run every milestone.")
-@machine_options
+@topology_option
+@set_option
 @click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
 @click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
 @click.option(
@@ -112,13 +114,13 @@ def sweep(
     scheduler: str | None,
     time_limit: float | None,
     memory_limit: int | None,
-    session_limits: tuple[str, ...],
+    limits: Limits,
     no_cache: bool,
     dry_run: bool,
 ) -> int:
     """Run the points of PLAN.yaml and write their table.
 
-    Finished points are written at once: the same command goes on where it was. Exit status 1 if a point failed, 2 if
+    Finished points are written at once: the same command continues where it was. Exit status 1 if a point failed, 2 if
     none can be.
 
     \b
@@ -135,7 +137,7 @@ def sweep(
     from kernbench.sweeps.sweep import run_plan
     from kernbench.sweeps.worker import PointLimits
 
-    sys.path.insert(0, str(plan_file.parent.resolve()))  # a study may stand beside its plan
+    sys.path.insert(0, str(plan_file.parent.resolve()))  # a study may be next to its plan
     read = read_plan(plan_file)
     if not read.plan.points:
         head = f"{plan_file}: none of its {len(read.plan.invalid)} points can be, so nothing is run:"
@@ -146,12 +148,12 @@ def sweep(
         return 0
     out = folder or Path(plan_file.stem)
     own = read.limits
-    limits = PointLimits(time_limit or own.seconds, memory_limit or own.mib, read_limits(session_limits) or own.session)
+    held = PointLimits(time_limit or own.seconds, memory_limit or own.mib, limits or own.session)
     try:
-        done = run_plan(read.plan, folder=out, workers=workers, scheduler=scheduler, limits=limits, cache=not no_cache)
+        done = run_plan(read.plan, folder=out, workers=workers, scheduler=scheduler, limits=held, cache=not no_cache)
     except KeyboardInterrupt as error:
         raise InterruptedRun(
-            f"interrupted; finished points are kept in {out}; the same command goes on from there"
+            f"interrupted; finished points are kept in {out}; the same command continues from there"
         ) from error
     done.save(out)
     click.echo(repr(done))
@@ -177,7 +179,7 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
     """Show what the cache holds, by study and version of the code.
 
     Milestones, sweeps and the explorer keep each finished point here, found again by its machine, study, parameters and
-    the version of the code: kernbench itself and, for a study of your own, the file that it stands in. Modules that
+    the version of the code: kernbench itself and, for a study of your own, the file that defines it. Modules that
     such a study imports are not looked at: after a change in one, take its points away: --prune --all --study NAME.
     KERNBENCH_CACHE names another folder, or says "off".
     """

@@ -1,4 +1,4 @@
-"""`kernbench run`: one bench on one machine."""
+"""`kernbench run`, `probe`, `gemm` and `ccl`: simulate on one machine, and print what it takes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kernbench.cli.options import (
     limit_option,
     load_machine,
     machine_options,
-    read_limits,
     set_option,
 )
 
 if TYPE_CHECKING:
+    from kernbench.sim_engine.limits import Limits
     from kernbench.studies.probe import Case
     from kernbench.studies.study import Study
     from kernbench.topology.builder import Machine
@@ -57,19 +57,18 @@ if TYPE_CHECKING:
 @json_option
 def run(
     bench: str,
-    topology: str | None,
-    overrides: tuple[str, ...],
+    machine: Machine,
     device: str,
     verify_data: bool,
     log: str,
     algorithm: str | None,
-    session_limits: tuple[str, ...],
+    limits: Limits,
     as_why: bool,
     save: Path | None,
     trace: Path | None,
     as_json: bool,
 ) -> int:
-    """Run a bench and print what it comes to: latency, where the time went, what was busiest.
+    """Run a bench and print its latency, where the time went, and what was busiest.
 
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """
@@ -77,7 +76,6 @@ def run(
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
 
-    machine = load_machine(topology, overrides)
     try:
         selector = resolve_device(device, machine.config.n_sips)
     except ValueError as error:
@@ -90,7 +88,6 @@ def run(
             "CCL_ALGORITHM says so: @bench(..., takes_algorithm=True))",
             param_hint="--algorithm",
         )
-    limits = read_limits(session_limits)
     # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, env_set("CCL_ALGORITHM", algorithm):
@@ -132,9 +129,7 @@ OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
 @click.option("--list", "listing", is_flag=True, help="List the cases that the machine has the parts for.")
 @machine_options
 @json_option
-def probe(
-    names: tuple[str, ...], listing: bool, topology: str | None, overrides: tuple[str, ...], as_json: bool
-) -> None:
+def probe(names: tuple[str, ...], listing: bool, machine: Machine, as_json: bool) -> None:
     """Time transfers between parts of a machine, and say what each time is made of.
 
     Without --case, every case with 4 KiB a transfer, and messages, loads and stores from PE to PE; with it, all sizes
@@ -145,7 +140,6 @@ def probe(
     from kernbench.studies.probe_report import side_by_side
     from kernbench.studies.study import plain
 
-    machine = load_machine(topology, overrides)
     chosen = select(machine, names)
     if listing:
         _list_cases(chosen, as_json)
@@ -263,8 +257,7 @@ def gemm(
     trans_b: bool,
     folder: Path | None,
     workers: int | None,
-    topology: str | None,
-    overrides: tuple[str, ...],
+    machine: Machine,
     as_json: bool,
 ) -> None:
     """Rank the placements of C[M, N] = A[M, K] B[K, N] over all PEs of a SIP, and say why the fastest takes as long.
@@ -277,18 +270,11 @@ def gemm(
 
     if (file is None) == (not sizes) or len(sizes) not in (0, 3):
         raise click.UsageError("give three sizes, M N K, or --csv FILE")
-    machine = load_machine(topology, overrides)
     if file is not None:
         if trans_a or trans_b:
             raise click.UsageError("--trans-a and --trans-b are columns of the list")
-        _list(
-            ProductsStudy(),
-            machine,
-            {"shapes": read_shapes(file), "dtype": dtype},
-            _folder(folder, file),
-            workers,
-            as_json,
-        )
+        products = {"shapes": read_shapes(file), "dtype": dtype}
+        _list(ProductsStudy(), machine, products, _folder(folder, file), workers, as_json)
         return
     m, n, k = sizes
     chosen = best(m, n, k, machine=machine, dtype=dtype, trans_a=trans_a, trans_b=trans_b)

@@ -43,17 +43,17 @@ def export(what: str, entry: Entry, result: Result) -> Export:
 
 def code(entry: Entry) -> str:
     """Return the text of a cell that does the run again."""
-    work, options = entry.work, entry.options
+    workload, options = entry.workload, entry.options
     imports = [
         "from functools import partial",
         "",
         "import kernbench as kb",
-        *([work.source[0]] if work.source[0] else []),
+        *([workload.source[0]] if workload.source[0] else []),
     ]
     changes = f", {list(entry.overrides)}" if entry.overrides else ""
     values = "".join(f", {name}={value!r}" for name, value in entry.values.items())
     run = f"kb.run(program, machine, data={options.data}, log={options.log!r})"
-    lines = [f"machine = kb.load({entry.source!r}{changes})", f"program = partial({work.source[1]}{values})", run]
+    lines = [f"machine = kb.load({entry.source!r}{changes})", f"program = partial({workload.source[1]}{values})", run]
     return "\n".join([*imports, "", *lines]) + "\n"
 
 
@@ -76,8 +76,8 @@ def roofline_figure(entry: Entry, result: Result) -> Figure:
     from kernbench.viz.figures import roofline  # matplotlib, which takes a while to import
 
     pes = max(1, len(result.records.pes()))
-    at = point(result.records, entry.work.name, pe_window(result.records))
-    row = {"name": f"run {entry.number}", "series": entry.work.name, "intensity": at.intensity, "gflops": at.gflops}
+    at = point(result.records, entry.workload.name, pe_window(result.records))
+    row = {"name": f"run {entry.number}", "series": entry.workload.name, "intensity": at.intensity, "gflops": at.gflops}
     return roofline([row], roofs_of(entry, pes), machine=entry.machine.hash, title=f"Roofline of {pes} PEs")
 
 

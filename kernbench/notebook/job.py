@@ -1,4 +1,4 @@
-"""One run in a thread of its own: built, run and closed there, for greenlets never cross threads."""
+"""One run in a thread, which builds and closes it (greenlets never cross threads), and its place in the cache."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
 from kernbench.benches.registry import env_settings
 from kernbench.errors import ConfigError, KernbenchError, LimitError
-from kernbench.notebook.live import Frame, live_frame
+from kernbench.notebook.live import Snapshot, live_snapshot
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import NONE, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.observer import Observer
 from kernbench.sweeps import worker as rows
-from kernbench.sweeps.cache import Cache, Kept, default_cache
+from kernbench.sweeps.cache import Cache, CachedPoint, default_cache
 from kernbench.sweeps.keys import Row, Study, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps.measure import complete, row_of
 from kernbench.sweeps.plan import resolve_study
@@ -43,7 +43,7 @@ LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a program returned, as it was shown."""
+    """What a program returned, as HTML."""
 
     html: str
 
@@ -52,7 +52,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class CachedRun:
     """The place of a run in the cache: that of the same point in a sweep."""
 
     cache: Cache
@@ -63,35 +63,35 @@ class Shared:
     parameters: Row
 
     def find(self) -> Outcome | Row | None:
-        """Return what a finished run of this came to; of one whose log is not kept, as of a sweep, only its row."""
-        kept = self.cache.find(self.key)
-        if kept is None:
+        """Return the outcome of a finished run of this; only its row if its log is not kept, as of a sweep."""
+        found = self.cache.find(self.key)
+        if found is None:
             return None
-        if kept.log is None:
-            return kept.row
+        if found.log is None:
+            return found.row
         try:
-            return self._outcome(kept, kept.log)
+            return self._outcome(found, found.log)
         except (ConfigError, LookupError, TypeError):
             self.cache.drop(self.key)
         except OSError as error:
             warnings.warn(f"the log of a run in the cache is not read: {error}", RuntimeWarning, stacklevel=2)
         return None
 
-    def _outcome(self, kept: Kept, log: bytes) -> Outcome:
-        notes: Any = dict(kept.notes)
+    def _outcome(self, found: CachedPoint, log: bytes) -> Outcome:
+        notes: Any = dict(found.notes)
         shown = notes.pop("shown")
         if {name: type(value) for name, value in notes.items()} != _NOTES:
             raise TypeError("not the notes on a run")
         return Outcome(
             Result(_unpacked(log), self.entry.name),
             shown=Shown(str(shown["html"])) if isinstance(shown, dict) else shown,
-            seconds=kept.seconds,
-            made=kept.made,
+            seconds=found.seconds,
+            made=found.made,
             **notes,
         )
 
     def keep(self, outcome: Outcome) -> None:
-        """Keep what a run came to; whoever asks for the same point finds it."""
+        """Keep the outcome of a run, for all later runs of the same point."""
         result, entry = outcome.result, self.entry
         assert result is not None
         row = rows.attempt(
@@ -107,31 +107,31 @@ class Shared:
                 warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
 
 
-def shared(entry: Entry) -> Shared | None:
+def cached_run(entry: Entry) -> CachedRun | None:
     """Return the place of a run in the cache; None where it has none.
 
     Studies and benches of the package have one, with the packaged ccl.yaml, on machines of built-in components; a
-    bench's settings in the environment are part of it. What code of a user's own reads is not known: it runs each time.
+    bench's settings in the environment are part of it. User-defined code may read anything, so it runs each time.
     """
-    cache, work, options = default_cache(), entry.work, asdict(entry.options)
-    module = getattr(work.function, "__module__", "")
+    cache, workload, options = default_cache(), entry.workload, asdict(entry.options)
+    module = getattr(workload.function, "__module__", "")
     if cache is None or not module.startswith((STUDIES, BENCHES)) or not only_ours(entry.machine):
         return None
     try:
-        fn: Study = resolve_study(work.function)
+        fn: Study = resolve_study(workload.function)
     except ConfigError:  # its parameters cannot be told from those of the run
         return None
     version = study_version(fn)
     parameters = complete(fn, {**entry.values, **options})
     if module.startswith(BENCHES):
         parameters["environment"] = env_settings()
-    return Shared(
+    return CachedRun(
         cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
     )
 
 
 def _notes(outcome: Outcome) -> Row:
-    """Return what the panel shows beside the result."""
+    """Return what the panel shows in addition to the result."""
     shown, html = outcome.shown, getattr(outcome.shown, "_repr_html_", None)
     return {
         "checks": outcome.checks,
@@ -142,19 +142,19 @@ def _notes(outcome: Outcome) -> Row:
 
 
 def _packed(records: Records) -> bytes:
-    with TemporaryDirectory() as aside:
-        return records.save(Path(aside) / "log").read_bytes()
+    with TemporaryDirectory() as folder:
+        return records.save(Path(folder) / "log").read_bytes()
 
 
 def _unpacked(log: bytes) -> Records:
-    with TemporaryDirectory() as aside:
-        path = Path(aside) / "log"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
         path.write_bytes(log)
         return Records.load(path)
 
 
 _EVERY_S = 0.1
-_COST = 10  # a frame is due again after this many times what the last one took
+_COST = 10  # a snapshot is due again after this many times what the last one took
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     result: Result | None = None
     error: str = ""
@@ -181,20 +181,20 @@ class Outcome:
 
 
 class Watch(Observer):
-    """Reports frames of a run some times a second."""
+    """Reports snapshots of a run some times a second."""
 
-    def __init__(self, report: Callable[[Frame], None]) -> None:
+    def __init__(self, report: Callable[[Snapshot], None]) -> None:
         self._report = report
         self._due, self._before = 0.0, (time.perf_counter(), 0)
 
     def pulse(self, engine: GraphEngine) -> None:
-        """Report where the engine stands, if that is due."""
+        """Report a snapshot of the engine, if that is due."""
         now = time.perf_counter()
         if now < self._due:
             return
         then, events = self._before
         self._before = now, engine.env.events
-        self._report(live_frame(engine.counters(), (engine.env.events - events) / max(1e-9, now - then)))
+        self._report(live_snapshot(engine.counters(), (engine.env.events - events) / max(1e-9, now - then)))
         self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))
 
 
@@ -206,7 +206,7 @@ class Job:
     program: Callable[[RuntimeContext], object]
     name: str
     options: Options
-    on_frame: Callable[[Frame], None]
+    on_snapshot: Callable[[Snapshot], None]
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
     limits: Limits = NONE
@@ -243,7 +243,7 @@ class Job:
 
     def _work(self) -> None:
         begin = time.perf_counter()
-        with _heard() as printed:
+        with _captured() as printed:
             outcome = self._outcome()
         self._ended.set()
         seconds = time.perf_counter() - begin
@@ -275,25 +275,26 @@ class Job:
         except KernbenchError as error:
             return Outcome(error=str(error))
         except BaseException as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
-            return Outcome(error=_told(error))
+            return Outcome(error=_describe(error))
 
     def _run(self) -> Outcome:
         options = self.options
-        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[Watch(self.on_frame)], live=True)
+        watch = Watch(self.on_snapshot)
+        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[watch], live=True)
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
 
 
-def _told(error: BaseException) -> str:
-    """Return what an error says, and where in the user's program it was raised."""
+def _describe(error: BaseException) -> str:
+    """Return the message of an error, and where in the user's program it was raised."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
     where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
 
 
-class _Printed(io.TextIOBase):
-    """Takes what one thread prints; what others print goes where it always went."""
+class _ThreadOutput(io.TextIOBase):
+    """Captures what one thread prints; other threads print as before."""
 
     def __init__(self, outer: io.TextIOBase) -> None:
         self.outer, self.text, self._thread = outer, io.StringIO(), threading.get_ident()
@@ -306,9 +307,9 @@ class _Printed(io.TextIOBase):
 
 
 @contextmanager
-def _heard() -> Iterator[_Printed]:
-    """Take what this thread prints: text of a thread reaches no cell."""
-    printed = _Printed(sys.stdout)  # type: ignore[arg-type]
+def _captured() -> Iterator[_ThreadOutput]:
+    """Capture what this thread prints: text of a thread reaches no cell."""
+    printed = _ThreadOutput(sys.stdout)  # type: ignore[arg-type]
     sys.stdout = printed
     try:
         yield printed

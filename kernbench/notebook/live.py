@@ -1,4 +1,4 @@
-"""What a frame looks like: time and progress, engines and links by how busy they were. Text only, for any thread."""
+"""Snapshots of a run: time, progress, and how busy engines and links were, live or from the log of a finished run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_LINKS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Snapshot:
     """What the live view shows."""
 
     now_ns: float
@@ -36,11 +36,11 @@ class Frame:
     events_per_s: float = 0.0
 
 
-def frame_of(records: Records) -> Frame:
-    """Return the frame at the end of `records`."""
+def snapshot_of(records: Records) -> Snapshot:
+    """Return the snapshot at the end of `records`."""
     result = Result(records)
     busy_ns = result.breakdown.busy_ns()
-    return Frame(
+    return Snapshot(
         result.latency_ns,
         {engine: busy_ns[engine] for engine in ENGINES},
         tuple(result.busiest_links(SHOWN_LINKS)),
@@ -48,8 +48,8 @@ def frame_of(records: Records) -> Frame:
     )
 
 
-def live_frame(counters: Counters, events_per_s: float) -> Frame:
-    """Return what a snapshot of a run shows."""
+def live_snapshot(counters: Counters, events_per_s: float) -> Snapshot:
+    """Return the snapshot of a run from its counters."""
     now, n_pes = counters.now_ps, len(counters.pes)
     first = np.argsort(-counters.busy_ps, kind="stable")[:SHOWN_LINKS].tolist()
     links = [
@@ -60,7 +60,7 @@ def live_frame(counters: Counters, events_per_s: float) -> Frame:
         if counters.busy_ps[i]
     ]
     busy = counters.engine_busy_ps.sum(axis=0) / (1000 * max(1, n_pes))
-    return Frame(
+    return Snapshot(
         now / 1000,
         dict(zip(ENGINES, busy.tolist(), strict=True)),
         tuple(links),
@@ -72,8 +72,8 @@ def live_frame(counters: Counters, events_per_s: float) -> Frame:
     )
 
 
-class Film:
-    """A finished run, to be looked at again at any simulated time."""
+class Replay:
+    """A finished run, shown again at any simulated time."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -83,9 +83,9 @@ class Film:
         """When the run ended."""
         return self.records.makespan_ps
 
-    def frame(self, t_ps: int) -> Frame:
-        """Return the frame at a simulated time: that of the log cut there."""
-        return frame_of(self.cut(t_ps))
+    def snapshot(self, t_ps: int) -> Snapshot:
+        """Return the snapshot at a simulated time: that of the log cut there."""
+        return snapshot_of(self.cut(t_ps))
 
     def cut(self, t_ps: int) -> Records:
         """Return the log up to a time: rows begun by then, cut at it, and the traffic of links."""
@@ -99,7 +99,7 @@ class Film:
         return replace(
             records,
             **columns,
-            links=self._crossings.between(0, t),
+            links=self._traffic.between(0, t),
             component_busy_ps=None,
             makespan_ps=t,
             launches=tuple(replace(x, end_ps=min(x.end_ps, t)) for x in records.launches if x.start_ps < t),
@@ -107,7 +107,7 @@ class Film:
         )
 
     @cached_property
-    def _crossings(self) -> LinkTraffic:
+    def _traffic(self) -> LinkTraffic:
         return LinkTraffic(self.records)
 
 
@@ -117,11 +117,11 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def frame_html(frame: Frame | None, status: str, message: str = "", end_ns: float | None = None) -> str:
-    """Return a frame, under a line that says how the run stands."""
+def snapshot_html(snapshot: Snapshot | None, status: str, message: str = "", end_ns: float | None = None) -> str:
+    """Return a snapshot as HTML, below the status of the run."""
     parts = [_status(status, message)]
-    if frame is not None:
-        parts += [_clock(frame, end_ns), _busy(frame)]
+    if snapshot is not None:
+        parts += [_clock(snapshot, end_ns), _busy(snapshot)]
     return f'<div class="kb-frame">{"".join(parts)}</div>'
 
 
@@ -134,22 +134,22 @@ def _status(status: str, message: str) -> str:
     )
 
 
-def _clock(frame: Frame, end_ns: float | None) -> str:
-    facts = [f'<b class="kb-now">{frame.now_ns:,.1f} ns</b>']
+def _clock(snapshot: Snapshot, end_ns: float | None) -> str:
+    facts = [f'<b class="kb-now">{snapshot.now_ns:,.1f} ns</b>']
     if end_ns is not None:
         facts.append(f"of {end_ns:,.1f} ns")
-    if frame.events:
-        facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f} a second")
-    if frame.total:
-        facts.append(f"{frame.done} of {frame.total} programs ended")
-    facts.append(f"mean of {frame.n_pes} PEs" if frame.n_pes > 1 else "")
+    if snapshot.events:
+        facts.append(f"{snapshot.events:,} events, {snapshot.events_per_s:,.0f} a second")
+    if snapshot.total:
+        facts.append(f"{snapshot.done} of {snapshot.total} programs ended")
+    facts.append(f"mean of {snapshot.n_pes} PEs" if snapshot.n_pes > 1 else "")
     return f'<div style="margin:6px 0">simulated time {" &nbsp; ".join(x for x in facts if x)}</div>'
 
 
-def _busy(frame: Frame) -> str:
-    now = max(frame.now_ns, 1e-3)
-    engines = "".join(_row(LABELS[name], ns / now) for name, ns in frame.busy_ns.items() if ns)
-    links = "".join(_row(f"<code>{escape(x.name)}</code>", x.share, f"{x.nbytes:,} B") for x in frame.links)
+def _busy(snapshot: Snapshot) -> str:
+    now = max(snapshot.now_ns, 1e-3)
+    engines = "".join(_row(LABELS[name], ns / now) for name, ns in snapshot.busy_ns.items() if ns)
+    links = "".join(_row(f"<code>{escape(x.name)}</code>", x.share, f"{x.nbytes:,} B") for x in snapshot.links)
     return "".join(
         f'<table class="kb-table {kind}"><tr><th>{title}</th><th>busy so far</th><th>{last}</th></tr>{rows}</table>'
         for kind, title, last, rows in (

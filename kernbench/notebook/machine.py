@@ -18,7 +18,7 @@ from kernbench.config.values import LARGEST
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 
-# Groups of the panel, each with the keys that stand in it; the first that fits takes a key.
+# Groups of the panel, each with its keys; the first that fits takes a key.
 GROUPS = {
     "System": ("system.sips", "sip.cube_mesh", "cube.pe_layout"),
     "Links": ("system",),
@@ -46,7 +46,7 @@ class Field:
     label: str
     unit: str
     bounds: str
-    says: str
+    description: str
     choices: tuple[str, ...]
 
 
@@ -157,7 +157,7 @@ def groups() -> dict[str, list[Field]]:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """Return the group of a path, and the key of the group that it stands below."""
+    """Return the group of a path, and the key of the group that it is below."""
     below = [(name, key) for name, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}.")]
     return below[0] if below else (OTHER, "")
 
@@ -185,8 +185,8 @@ def _field(path: str, value: Mapping[str, Any]) -> Field:
     alone = len(GROUPS.get(name, ())) == 1
     label = path.removeprefix(f"{key}." if alone else f"{key.rpartition('.')[0]}.")
     unit = str(kind.get("unit", ""))
-    says = str(value.get("description", "")).removesuffix(f"[{unit}]").strip()
-    return Field(path, label, unit, ", ".join(bounds), says, tuple(kind.get("enum", ())))
+    description = str(value.get("description", "")).removesuffix(f"[{unit}]").strip()
+    return Field(path, label, unit, ", ".join(bounds), description, tuple(kind.get("enum", ())))
 
 
 def _text(value: Any) -> str:

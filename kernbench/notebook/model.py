@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis.compare import Comparison, compare, machine_changes
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook.job import Job, Options, Outcome, shared
-from kernbench.notebook.live import Film, Frame
+from kernbench.notebook.job import Job, Options, Outcome, cached_run
+from kernbench.notebook.live import Replay, Snapshot
 from kernbench.notebook.machine import MachineForm
-from kernbench.notebook.workloads import Value, works
+from kernbench.notebook.workloads import Value, Workload, workloads
 from kernbench.registry import hint
 from kernbench.sim_engine.limits import NONE, Limits
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
-    from kernbench.notebook.job import Options, Outcome
-    from kernbench.notebook.live import Film, Frame
     from kernbench.notebook.serve import Quota
-    from kernbench.notebook.workloads import Value, Work
     from kernbench.topology.builder import Machine
 
 
@@ -35,9 +32,9 @@ _RECENT = 3
 
 
 class Point(NamedTuple):
-    """What determines how long a run takes: the work and its values, how it is run, and the PEs of the machine."""
+    """What determines how long a run takes: the workload and its values, how it is run, and the PEs of the machine."""
 
-    work: str
+    workload: str
     values: tuple[tuple[str, object], ...]
     options: object
     n_pes: int
@@ -54,19 +51,19 @@ class HostSpeed:
         """Remember how long a run took; its cost, if that is known."""
         self._seconds[point] = seconds
         if cost_us:
-            self._ratios.setdefault(point.work, []).append(seconds * 1e6 / cost_us)
+            self._ratios.setdefault(point.workload, []).append(seconds * 1e6 / cost_us)
 
     def seconds(self, point: Point, cost_us: float | None) -> float | None:
         """Return how long a run will take.
 
         The same run takes as long as before. Another one of known cost takes that, times how much slower than the
-        reference this host ran the same work, or other works. Of anything else nothing is known.
+        reference this host ran the same workload, or others. Of anything else nothing is known.
         """
         if point in self._seconds:
             return self._seconds[point]
         if cost_us is None:
             return None
-        own = self._ratios.get(point.work, [])[-_RECENT:]
+        own = self._ratios.get(point.workload, [])[-_RECENT:]
         every = [ratio for ratios in self._ratios.values() for ratio in ratios[-_RECENT:]]
         return cost_us / 1e6 * (median_low(own) if own else median(every) if every else 1.0)
 
@@ -81,7 +78,7 @@ class Entry:
     """A run of the history."""
 
     number: int
-    work: Work
+    workload: Workload
     values: dict[str, Value]
     machine: Machine = field(repr=False)
     source: str
@@ -93,8 +90,8 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What ran: the work and its parameters."""
-        return " ".join([self.work.name, *(f"{name}={value}" for name, value in self.values.items())])
+        """What ran: the workload and its parameters."""
+        return " ".join([self.workload.name, *(f"{name}={value}" for name, value in self.values.items())])
 
     @property
     def name(self) -> str:
@@ -113,7 +110,7 @@ class Finished:
 
     entry: Entry
     outcome: Outcome
-    film: Film
+    replay: Replay
     why: Why | str | None = None
 
     @property
@@ -123,7 +120,7 @@ class Finished:
         return self.outcome.result
 
     @property
-    def replays(self) -> bool:
+    def autoplays(self) -> bool:
         """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
         return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
 
@@ -134,7 +131,7 @@ class State:
 
     status: str = IDLE
     message: str = ""
-    frame: Frame | None = None
+    snapshot: Snapshot | None = None
     entry: Entry | None = None
     finished: Finished | None = None
 
@@ -167,7 +164,7 @@ class Explorer:
     ) -> None:
         self.form = MachineForm(machine, page=page)
         self.limits, self.quota = limits, quota
-        self.works = works(own)
+        self.workloads = workloads(own)
         self.options = Options()
         self.state = State()
         self.history: list[Entry] = []
@@ -180,26 +177,26 @@ class Explorer:
         self._again = False
         self._lock = threading.Lock()
         self._results: dict[int, Result] = {}
-        self.choose(next(iter(self.works)))
+        self.choose(next(iter(self.workloads)))
 
     # -- what to run
 
     def choose(self, name: str) -> None:
         """Choose what to run, with its usual parameters."""
-        if name not in self.works:
-            raise ConfigError(f"{name!r} cannot be run; {hint(name, self.works)}")
-        self.work = self.works[name]
+        if name not in self.workloads:
+            raise ConfigError(f"{name!r} cannot be run; {hint(name, self.workloads)}")
+        self.workload = self.workloads[name]
         self._unread: dict[str, str] = {}
         self._foreseen: tuple[object, float | None, dict[str, str]] = (None, None, {})
         self.values: dict[str, Value] = {}
-        for parameter in self.work.parameters:
+        for parameter in self.workload.parameters:
             options = parameter.options(self.form.machine)
             usual = str(parameter.default) in options or not options
             self.values[parameter.name] = parameter.default if usual else options[0]
 
     def set(self, name: str, given: object) -> bool:
         """Take the value of a parameter; return whether it is a value. `wrong` says why not."""
-        [parameter] = [x for x in self.work.parameters if x.name == name]
+        [parameter] = [x for x in self.workload.parameters if x.name == name]
         try:
             self.values[name] = parameter.parse(given, self.form.machine)
         except ConfigError as error:
@@ -218,13 +215,13 @@ class Explorer:
 
     def _foresee(self) -> tuple[float | None, dict[str, str]]:
         """Return the cost of a run, if that can be computed, and what this machine cannot run, by parameter."""
-        point = (self.work, dict(self.values), self.options.data, self.form.machine.hash)
+        point = (self.workload, dict(self.values), self.options.data, self.form.machine.hash)
         if self._foreseen[0] != point:
             cost: float | None = None
             wrong: dict[str, str] = {}
             try:
-                if self.work.cost is not None:
-                    cost = self.work.cost(self.form.machine, self.options.data, **self.values)
+                if self.workload.cost is not None:
+                    cost = self.workload.cost(self.form.machine, self.options.data, **self.values)
             except ConfigError as error:
                 for fault in error.faults:
                     found = _PARAMETER.match(fault)
@@ -261,7 +258,7 @@ class Explorer:
         return self._speed.seconds(self._point(), self._foresee()[0])
 
     def _point(self) -> Point:
-        return Point(self.work.name, tuple(self.values.items()), self.options, self.form.machine.config.n_pes)
+        return Point(self.workload.name, tuple(self.values.items()), self.options, self.form.machine.config.n_pes)
 
     @property
     def runs_by_itself(self) -> bool:
@@ -277,13 +274,13 @@ class Explorer:
         if self.state.finished is None:
             return []
         entry = self.state.finished.entry
-        before: dict[str, Any] = {"run": entry.work.name, **asdict(entry.options)}
-        now: dict[str, Any] = {"run": self.work.name, **asdict(self.options)}
-        if entry.work == self.work:
+        before: dict[str, Any] = {"run": entry.workload.name, **asdict(entry.options)}
+        now: dict[str, Any] = {"run": self.workload.name, **asdict(self.options)}
+        if entry.workload == self.workload:
             before, now = before | entry.values, now | self.values
         found = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
         machine = machine_changes(entry.machine.spec, self.form.machine.spec)
-        found += [f"{x.field} was {_said(x.before)}, is {_said(x.after)}" for x in machine]
+        found += [f"{x.field} was {_text_of(x.before)}, is {_text_of(x.after)}" for x in machine]
         return found + ["a value is wrong"] * bool(self.form.wrong or self.wrong)
 
     @property
@@ -312,16 +309,15 @@ class Explorer:
                 self.quota.take()
             self._runs += 1
             form, values = self.form, dict(self.values)
-            entry = Entry(
-                self._runs, self.work, values, form.machine, form.machine.source, tuple(form.overrides()), self.options
-            )
+            machine, overrides = form.machine, tuple(form.overrides())
+            entry = Entry(self._runs, self.workload, values, machine, machine.source, overrides, self.options)
             before = (lambda: None) if again else partial(self._found, entry)
             self._job = Job(
                 entry.machine,
-                self.work.program(values),
+                self.workload.program(values),
                 entry.name,
                 self.options,
-                partial(self._framed, entry),
+                partial(self._observed, entry),
                 partial(self._ended, entry, self._point(), self._foresee()[0]),
                 before,
                 self.limits,
@@ -356,7 +352,7 @@ class Explorer:
 
     def _found(self, entry: Entry) -> Outcome | None:
         """Return what the cache has of a run; of a point of a sweep, whose log is not kept, tell the time."""
-        place = shared(entry)
+        place = cached_run(entry)
         found = place.find() if place is not None else None
         if isinstance(found, dict):
             message = f"in the cache: {found['run_ns']:,.1f} ns; its log is not there, so it is simulated for that"
@@ -364,8 +360,8 @@ class Explorer:
             return None
         return found
 
-    def _framed(self, entry: Entry, frame: Frame) -> None:
-        self._replace(entry, frame=frame)
+    def _observed(self, entry: Entry, snapshot: Snapshot) -> None:
+        self._replace(entry, snapshot=snapshot)
 
     def _replace(self, entry: Entry, **fields: Any) -> bool:
         """Change the state of a run that is under way; return False, and do nothing, where it is not any more."""
@@ -389,11 +385,11 @@ class Explorer:
         result = outcome.result
         assert result is not None
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
-        film = Film(result.records)
-        finished = Finished(entry_done, outcome, film)
+        replay = Replay(result.records)
+        finished = Finished(entry_done, outcome, replay)
         if not entry_done.found:
             self._speed.note(point, cost_us, outcome.seconds)
-            place = shared(entry_done)
+            place = cached_run(entry_done)
             if place is not None:
                 place.keep(outcome)  # first, so that what is shown as done survives whatever comes
         with self._lock:
@@ -401,7 +397,7 @@ class Explorer:
                 return
             self.history.append(entry_done)
             self._keep(entry_done, result)
-            done = self.state = State(DONE, _origin(outcome), film.frame(film.end_ps), entry_done, finished)
+            done = self.state = State(DONE, _origin(outcome), replay.snapshot(replay.end_ps), entry_done, finished)
         self._changed()
         try:
             why: Why | str = result.why()
@@ -429,7 +425,7 @@ class Explorer:
             raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
         return self._results[entry.number]
 
-    def kept(self) -> list[Entry]:
+    def with_results(self) -> list[Entry]:
         """Return the runs whose results are kept."""
         return [entry for entry in self.history if entry.number in self._results]
 
@@ -454,7 +450,7 @@ class Explorer:
         return [
             {
                 "run": entry.number,
-                "work": entry.title,
+                "workload": entry.title,
                 "machine": ", ".join(
                     [entry.source if ":" in entry.source else Path(entry.source).name, *entry.overrides]
                 ),
@@ -477,7 +473,7 @@ class Explorer:
                 del self._results[number]
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return "absent" if value is None else str(value)
 
 

@@ -15,15 +15,15 @@ from kernbench.analysis.utilization import utilization
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook.export import EXPORTS, export, png_of, roofline_figure
-from kernbench.notebook.live import frame_html
+from kernbench.notebook.live import snapshot_html
 from kernbench.notebook.model import DONE, OPTIONS, Explorer
-from kernbench.notebook.style import NOTHING, button, download, row, told
+from kernbench.notebook.style import NOTHING, button, download, message_html, row
 from kernbench.viz.html import gantt_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
-    from kernbench.notebook.live import Film
-    from kernbench.notebook.model import Entry, Explorer, Finished
+    from kernbench.notebook.live import Replay
+    from kernbench.notebook.model import Entry, Finished
     from kernbench.notebook.workloads import Parameter
 
 
@@ -37,7 +37,7 @@ class RunPanel:
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
-        self._film: Film | None = None
+        self._replay: Replay | None = None
         self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.current), "primary")
         self.run.add_class("kb-run")
         self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
@@ -50,8 +50,8 @@ class RunPanel:
         self.auto.observe(lambda change: setattr(explorer, "auto", change["new"]), "value")
         self.note = widgets.HTML()
         self.note.add_class("kb-note")
-        self.frame = widgets.HTML()
-        self.frame.add_class("kb-live")
+        self.snapshot = widgets.HTML()
+        self.snapshot.add_class("kb-live")
         self.play = widgets.Play(max=STEPS, interval=_INTERVAL_MS, show_repeat=False, tooltip="replay the run")
         self.play.add_class("kb-play")
         self.at = widgets.IntSlider(max=STEPS, tooltip="simulated time", readout=False, layout={"flex": "1 1 200px"})
@@ -62,8 +62,9 @@ class RunPanel:
         widgets.jslink((self.play, "value"), (self.at, "value"))
         self.at.observe(lambda _: self._show(), "value")
         self.speed.observe(lambda change: setattr(self.play, "interval", round(_INTERVAL_MS / change["new"])), "value")
-        self.replay = row("replay", self.play, self.at, self.speed, tip="the run again, from its log")
-        self.root = widgets.VBox([widgets.HBox([self.run, self.cancel, self.auto, self.note]), self.frame, self.replay])
+        self.replay_row = row("replay", self.play, self.at, self.speed, tip="the run again, from its log")
+        buttons = widgets.HBox([self.run, self.cancel, self.auto, self.note])
+        self.root = widgets.VBox([buttons, self.snapshot, self.replay_row])
         self.refresh()
 
     def refresh(self) -> None:
@@ -73,7 +74,7 @@ class RunPanel:
         self.run.description, self.run.tooltip = (
             ("Run again", "Simulate this once more, whatever is in the cache")
             if explorer.current
-            else ("Run", "Simulate this work on this machine, or show it at once if it is in the cache")
+            else ("Run", "Simulate this workload on this machine, or show it at once if it is in the cache")
         )
         self.cancel.disabled = not state.busy
         estimate = explorer.estimate_s()
@@ -85,25 +86,26 @@ class RunPanel:
             else ""
         )
         finished = state.finished
-        if finished is not None and finished.film is not self._film:
-            self._film = finished.film
-            if finished.replays:
+        if finished is not None and finished.replay is not self._replay:
+            self._replay = finished.replay
+            if finished.autoplays:
                 self.play.value = self.at.value = 0
                 self.play.playing = True
             else:
                 self.play.playing = False
                 self.play.value = self.at.value = STEPS
-        self.replay.layout.display = "flex" if state.status == DONE else "none"
+        self.replay_row.layout.display = "flex" if state.status == DONE else "none"
         self._show()
 
     def _show(self) -> None:
         state, status, message = self._explorer.state, self._explorer.status, self._explorer.message
         if state.status != DONE or state.finished is None:
-            self.frame.value = frame_html(state.frame, status, message)
+            self.snapshot.value = snapshot_html(state.snapshot, status, message)
             return
-        film = state.finished.film
-        frame = film.frame(round(film.end_ps * self.at.value / STEPS)) if self.at.value < STEPS else state.frame
-        self.frame.value = frame_html(frame, status, message, film.end_ps / 1000)
+        replay = state.finished.replay
+        at = self.at.value
+        snapshot = replay.snapshot(round(replay.end_ps * at / STEPS)) if at < STEPS else state.snapshot
+        self.snapshot.value = snapshot_html(snapshot, status, message, replay.end_ps / 1000)
 
 
 def _rounded(seconds: float) -> str:
@@ -118,18 +120,18 @@ def _rounded(seconds: float) -> str:
 _LOG = "tile: every piece of work; operation: every command; off: only totals"
 
 
-class WorkPanel:
+class WorkloadPanel:
     """Chooses what runs."""
 
     def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
         self._explorer, self._on_change = explorer, on_change
-        self.work = widgets.Dropdown(
-            options=list(explorer.works),
+        self.workload = widgets.Dropdown(
+            options=list(explorer.workloads),
             tooltip="what runs",
-            value=explorer.work.name,
+            value=explorer.workload.name,
             layout={"width": "auto", "flex": "1 1 0", "min_width": "0"},
         )
-        self.work.add_class("kb-work")
+        self.workload.add_class("kb-work")
         self.title = widgets.HTML()
         self.fields = widgets.VBox()
         self.inputs: dict[str, widgets.Widget] = {}
@@ -140,14 +142,14 @@ class WorkPanel:
         self.log = widgets.Dropdown(
             options=OPTIONS["log"], value=explorer.options.log, tooltip=_LOG, layout={"width": "110px"}
         )
-        self.work.observe(lambda change: self._choose(change["new"]), "value")
+        self.workload.observe(lambda change: self._choose(change["new"]), "value")
         for name, control in (("data", self.data), ("log", self.log)):
             control.add_class(f"kb-{name}")
             control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
         self._show()
         self.root = widgets.VBox(
             [
-                row("run", self.work),
+                row("run", self.workload),
                 self.title,
                 self.fields,
                 row("log", self.log, tip=_LOG),
@@ -157,7 +159,7 @@ class WorkPanel:
 
     def refresh(self) -> None:
         """Show the choices of the machine as it is now, and what is wrong on it."""
-        for parameter in self._explorer.work.parameters:
+        for parameter in self._explorer.workload.parameters:
             control = self.inputs[parameter.name]
             options = parameter.options(self._explorer.form.machine)
             if options and list(control.options) != options:
@@ -168,7 +170,7 @@ class WorkPanel:
     def _mark(self) -> None:
         wrong = self._explorer.wrong
         for name, message in self._messages.items():
-            message.value = told(wrong.get(name, ""), wrong=True)
+            message.value = message_html(wrong.get(name, ""), wrong=True)
 
     def _choose(self, name: str) -> None:
         self._explorer.choose(name)
@@ -180,15 +182,15 @@ class WorkPanel:
         self._on_change()
 
     def _show(self) -> None:
-        work = self._explorer.work
-        self.title.value = f'<div class="kb-title">{escape(work.title)}</div>'
+        workload = self._explorer.workload
+        self.title.value = f'<div class="kb-title">{escape(workload.title)}</div>'
         self.inputs, rows = {}, []
         self._messages = {"": widgets.HTML()}
-        for parameter in work.parameters:
+        for parameter in workload.parameters:
             control, message = self._control(parameter), widgets.HTML()
             message.add_class("kb-wrong")
             self.inputs[parameter.name], self._messages[parameter.name] = control, message
-            rows += [row(parameter.name, control, tip=parameter.says), message]
+            rows += [row(parameter.name, control, tip=parameter.description), message]
         self.fields.children = [*rows, self._messages[""]]
         self._mark()
 
@@ -206,7 +208,7 @@ class WorkPanel:
             )
         else:
             control = widgets.Text(value=str(value), continuous_update=False, layout={"width": "140px"})
-        control.tooltip = parameter.says
+        control.tooltip = parameter.description
         control.add_class(f"kb-param-{parameter.name}")
         control.observe(lambda change: self._set(parameter.name, change["new"]), "value")
         return control
@@ -297,7 +299,7 @@ class HistoryTab:
     def refresh(self) -> None:
         """Show the history as it is; may be called from any thread."""
         explorer = self._explorer
-        runs = explorer.kept()
+        runs = explorer.with_results()
         if runs == self._runs:
             return
         self._runs = runs
@@ -327,17 +329,17 @@ class HistoryTab:
         try:
             self.comparison.value = self._explorer.compared(after, before)._repr_html_()
         except KernbenchError as error:
-            self.comparison.value = told(str(error), wrong=True)
+            self.comparison.value = message_html(str(error), wrong=True)
 
     def _tabulate(self) -> None:
         rows = "".join(
-            f"<tr><td>{x['run']}</td><td>{escape(x['work'])}</td><td>{escape(x['machine'])}</td>"
+            f"<tr><td>{x['run']}</td><td>{escape(x['workload'])}</td><td>{escape(x['machine'])}</td>"
             f'<td style="text-align:right">{x["latency_ns"]:,.1f}</td>'
             f'<td style="text-align:right">{_ratio(x["against_baseline"])}</td>'
             f'<td style="text-align:right">{x["host_s"]:.2f}{" (cache)" * x["found"]}</td></tr>'
             for x in self._explorer.table()
         )
-        head = "".join(f"<th>{x}</th>" for x in ("run", "work", "machine", "latency [ns]", "against A", "took [s]"))
+        head = "".join(f"<th>{x}</th>" for x in ("run", "workload", "machine", "latency [ns]", "against A", "took [s]"))
         self.table.value = f'<h4>History</h4><table class="kb-table"><tr>{head}</tr>{rows}</table>' if rows else ""
 
 
@@ -354,7 +356,7 @@ class ResultPanel:
     def __init__(self, explorer: Explorer, machine: widgets.Widget) -> None:
         self._explorer = explorer
         self._drawn: dict[str, object] = {}
-        self._film: Film | None = None
+        self._replay: Replay | None = None
         self.timeline, self.history = TimelineTab(explorer), HistoryTab(explorer)
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
@@ -396,9 +398,9 @@ class ResultPanel:
         self.subject.value = _subject(self._explorer)
         if finished is not None and "Why" not in self._drawn:
             self.root.selected_index = self._names.index("Why")
-        if finished is not None and finished.film is not self._film:
-            self._film = finished.film
-            self.of.options = (WHOLE, *calls(finished.film.records.launches))
+        if finished is not None and finished.replay is not self._replay:
+            self._replay = finished.replay
+            self.of.options = (WHOLE, *calls(finished.replay.records.launches))
             self.file.value = ""
         self.history.refresh()
         self._draw()
@@ -413,7 +415,7 @@ class ResultPanel:
         finished = self._explorer.state.finished
         if finished is None:
             return
-        seen = (finished.film, finished.why, self.of.value) if name == "Why" else finished.film
+        seen = (finished.replay, finished.why, self.of.value) if name == "Why" else finished.replay
         draw: Callable[[Finished], str] | None = {
             "Why": self._why, "Stages": self._stages, "Links": self._links, "Roofline": self._roofline
         }.get(name)  # fmt: skip
@@ -427,7 +429,7 @@ class ResultPanel:
             try:
                 self.html[name].value = draw(finished)
             except (KernbenchError, ValueError) as error:
-                self.html[name].value = told(str(error), wrong=True)
+                self.html[name].value = message_html(str(error), wrong=True)
 
     def _why(self, finished: Finished) -> str:
         why, outcome = finished.why, finished.outcome
@@ -437,9 +439,9 @@ class ResultPanel:
         if why is None:
             found = "<p>looking for the critical path ...</p>"
         else:
-            found = told(why, wrong=True) if isinstance(why, str) else why_html(why)
+            found = message_html(why, wrong=True) if isinstance(why, str) else why_html(why)
         printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
-        return "".join([told(checked) if outcome.checks else "", found, _shown(outcome.shown), printed])
+        return "".join([message_html(checked) if outcome.checks else "", found, _shown(outcome.shown), printed])
 
     def _stages(self, finished: Finished) -> str:
         return finished.result._repr_html_()
@@ -458,12 +460,12 @@ class ResultPanel:
     def _export(self) -> None:
         finished = self._explorer.state.finished
         if finished is None:
-            self.file.value = told("nothing has run yet: press Run first", wrong=True)
+            self.file.value = message_html("nothing has run yet: press Run first", wrong=True)
             return
         try:
             made = export(self.what.value, finished.entry, finished.result)
         except KernbenchError as error:
-            self.file.value = told(str(error), wrong=True)
+            self.file.value = message_html(str(error), wrong=True)
             return
         text = f"<pre>{escape(made.content.decode())}</pre>" if made.name.endswith((".py", ".yaml")) else ""
         self.file.value = f"{download(*made)} ({len(made.content):,} B){text}"
@@ -527,4 +529,4 @@ def _shown(value: Any) -> str:
     html = getattr(value, "_repr_html_", None)
     if callable(html):
         return str(html())
-    return told(value) if isinstance(value, str) else ""
+    return message_html(value) if isinstance(value, str) else ""

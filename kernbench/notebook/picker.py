@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from kernbench.errors import ConfigError, HostError
 from kernbench.notebook.machine import Field, MachineForm, groups
 from kernbench.notebook.serve import is_page
-from kernbench.notebook.style import STYLE, button, download, mimebundle, row, told
+from kernbench.notebook.style import STYLE, button, download, message_html, mimebundle, row
 from kernbench.topology.builder import Machine
 from kernbench.viz.machine import view_svg
 
@@ -119,7 +119,7 @@ class TopologyPicker:
         try:
             self.form.load(source)
         except ConfigError as error:
-            self.saved.value = told(str(error), wrong=True)
+            self.saved.value = message_html(str(error), wrong=True)
             return
         self.saved.value = ""
         self._show_group()
@@ -134,10 +134,10 @@ class TopologyPicker:
         try:
             wrote = "" if self.form.page else f"wrote {self.form.save(self.path.value)}"
         except (ConfigError, HostError) as error:
-            self.saved.value = told(str(error), wrong=True)
+            self.saved.value = message_html(str(error), wrong=True)
             return
         name, text = Path(self.path.value).name, self.form.yaml().encode()
-        self.saved.value = told(wrote) + download(name, text, "application/yaml")
+        self.saved.value = message_html(wrote) + download(name, text, "application/yaml")
 
     def _show_group(self) -> None:
         self.inputs, self._messages, rows = {}, {}, []
@@ -148,7 +148,7 @@ class TopologyPicker:
             message.add_class("kb-wrong")
             self.inputs[field.path], self._messages[field.path] = control, message
             unit = widgets.HTML(f'<span class="kb-unit">{escape(f"{field.unit} {field.bounds}".strip())}</span>')
-            rows += [row(field.label, control, unit, tip=f"{field.path}: {field.says}"), message]
+            rows += [row(field.label, control, unit, tip=f"{field.path}: {field.description}"), message]
         self.fields.children = rows
         self._refresh()
 
@@ -159,7 +159,7 @@ class TopologyPicker:
             if field.choices
             else widgets.Text(value=text, continuous_update=False, layout={"width": "110px", "min_width": "0"})
         )
-        control.tooltip = f"{field.path}: {field.says}"
+        control.tooltip = f"{field.path}: {field.description}"
         control.add_class("kb-" + field.path.replace(".", "-"))
         control.observe(lambda change: self._set(field.path, change["new"]), "value")
         return control
@@ -177,7 +177,7 @@ class TopologyPicker:
         form = self.form
         if form.wrong:
             elsewhere = [text for path, text in form.wrong.items() if path not in self.inputs]
-            self.summary.value = told("\n".join(elsewhere), wrong=True)
+            self.summary.value = message_html("\n".join(elsewhere), wrong=True)
             return
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
@@ -189,7 +189,7 @@ class TopologyPicker:
 
     def _mark(self) -> None:
         for path, message in self._messages.items():
-            message.value = told(self.form.wrong[path], wrong=True) if path in self.form.wrong else ""
+            message.value = message_html(self.form.wrong[path], wrong=True) if path in self.form.wrong else ""
 
     def _draw(self) -> None:
         if self.form.valid:

@@ -27,7 +27,7 @@ _SHARE = Path(__file__).parent / "share"
 
 
 def notebook() -> Path:
-    """Return the explorer's notebook: in `notebooks`, nearest upward, else beside the package."""
+    """Return the explorer's notebook: in `notebooks`, nearest upward, else next to the package."""
     here = Path.cwd().resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
         if (folder / "notebooks" / NOTEBOOK).is_file():

@@ -20,8 +20,8 @@ _CSS = f"""<style>
 .kb-explorer .kb-label {{ flex: 0 0 128px; overflow: hidden; text-overflow: ellipsis }}
 .kb-explorer .widget-html-content, .kb-explorer .widget-html {{ line-height: 1.45; height: auto; white-space: normal }}
 .kb-explorer .kb-unit {{ opacity: .75; font-size: 85%; white-space: nowrap }}
-.kb-explorer .kb-told {{ border-left: 3px solid {palette.GREEN}; padding-left: 6px; margin: 2px 0 4px }}
-.kb-explorer .kb-told.kb-bad {{ border-color: {palette.VERMILION} }}
+.kb-explorer .kb-message-box {{ border-left: 3px solid {palette.GREEN}; padding-left: 6px; margin: 2px 0 4px }}
+.kb-explorer .kb-message-box.kb-bad {{ border-color: {palette.VERMILION} }}
 .kb-explorer .kb-outdated {{ border-left: 3px solid {palette.ORANGE}; padding-left: 6px }}
 .kb-explorer table {{ border-collapse: collapse; margin: 6px 0; font-size: 90% }}
 .kb-explorer td, .kb-explorer th {{ padding: 1px 8px 1px 0; text-align: left }}
@@ -62,12 +62,12 @@ def button(text: str, tip: str, icon: str, action: Callable[[], Any], kind: str 
     return made
 
 
-def told(text: str, *, wrong: bool = False) -> str:
+def message_html(text: str, *, wrong: bool = False) -> str:
     """Return a message to the user; of something wrong, it is read out at once."""
     if not text:
         return ""
     lines = escape(text).replace("\n", "<br>")
-    kind, role = ("kb-told kb-bad", "alert") if wrong else ("kb-told", "status")
+    kind, role = ("kb-message-box kb-bad", "alert") if wrong else ("kb-message-box", "status")
     return f'<div class="{kind}" role="{role}">{lines}</div>'
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from kernbench.notebook.model import Explorer
-from kernbench.notebook.panels import ResultPanel, RunPanel, WorkPanel
+from kernbench.notebook.panels import ResultPanel, RunPanel, WorkloadPanel
 from kernbench.notebook.picker import TopologyPicker
 from kernbench.notebook.serve import is_page, page_limits, page_quota
 from kernbench.notebook.style import STYLE, mimebundle
@@ -38,11 +38,11 @@ class ExplorerView:
         self.explorer = explorer
         self._lock = threading.Lock()
         self.machine_panel = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.work_panel = WorkPanel(explorer, self._touched)
+        self.workload_panel = WorkloadPanel(explorer, self._touched)
         self.run_panel = RunPanel(explorer)
         self.result_panel = ResultPanel(explorer, self.machine_panel.picture)
         self.controls = widgets.Accordion(
-            [self.work_panel.root, self.machine_panel.controls], titles=["Work", "Machine"]
+            [self.workload_panel.root, self.machine_panel.controls], titles=["Workload", "Machine"]
         )
         self.controls.selected_index = 0
         self.controls.add_class("kb-controls")
@@ -69,7 +69,7 @@ class ExplorerView:
             self.result_panel.refresh()
 
     def _machine_changed(self) -> None:
-        self.work_panel.refresh()
+        self.workload_panel.refresh()
         self._touched()
 
     def _touched(self) -> None:
@@ -90,7 +90,7 @@ def explore(
     machine : str, Path, Machine, optional
         As for `kb.load`.
     *own : callable
-        Functions `f(torch, *, size=64, ...)` of your own to run: kernels, algorithms, components at work.
+        Functions `f(torch, *, size=64, ...)` of your own to run: kernels, algorithms, components.
     limits : Limits, optional
         Of each run; a served page has its own as well.
     """
@@ -124,4 +124,4 @@ class LiveRun:
         return self.explorer.result
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return mimebundle(self.root, f"a run of {self.explorer.work.name}, watched")
+        return mimebundle(self.root, f"a run of {self.explorer.workload.name}, watched")

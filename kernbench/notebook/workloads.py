@@ -29,7 +29,7 @@ class Parameter:
     name: str
     kind: type
     default: Value
-    says: str = ""
+    description: str = ""
     choices: Choices | None = None
 
     def options(self, machine: Machine) -> list[str]:
@@ -73,10 +73,10 @@ def _annotation(function: Callable[..., object], given: inspect.Parameter) -> An
 
 
 def _parameter(name: str, kind: Any, default: Any) -> Parameter:
-    says, choices = "", None
+    description, choices = "", None
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)
-        says = next((note for note in notes if isinstance(note, str)), "")
+        description = next((note for note in notes if isinstance(note, str)), "")
         choices = next((note for note in notes if isinstance(note, Choices)), None)
     if get_origin(kind) is Literal:
         names = [str(value) for value in get_args(kind)]
@@ -85,11 +85,11 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
         raise ConfigError(
             f"{name}: {kind} has no field in a panel; use {', '.join(k.__name__ for k in _KINDS)}, Literal"
         )
-    return Parameter(name, kind, default, says, choices)
+    return Parameter(name, kind, default, description, choices)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """A program for one machine, with its parameters."""
 
     name: str
@@ -104,30 +104,30 @@ class Work:
         return partial(self.function, **values)
 
 
-def works(own: Iterable[Callable[..., object]] = ()) -> dict[str, Work]:
+def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     """Return all that can be run, by name: the user's own functions, then studies, then benches."""
     found = [_own(function) for function in own]
     for name, study in explorations().items():
         package, _, module = study.run.__module__.rpartition(".")
         source = (f"from {package} import {module}", f"{module}.{study.source}")
-        found.append(_work(f"study {name}", study.run, source, study.cost))
+        found.append(_workload(f"study {name}", study.run, source, study.cost))
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
             found.append(
-                Work(f"bench {bench.name}", bench.description, bench.run, tuple(parameters_of(bench.run)), source)
+                Workload(f"bench {bench.name}", bench.description, bench.run, tuple(parameters_of(bench.run)), source)
             )
-    return {work.name: work for work in found}
+    return {workload.name: workload for workload in found}
 
 
-def _own(function: Callable[..., object]) -> Work:
+def _own(function: Callable[..., object]) -> Workload:
     name = getattr(function, "__name__", "program")
     home = getattr(function, "__module__", "__main__")
-    return _work(name, function, ("" if home == "__main__" else f"from {home} import {name}", name))
+    return _workload(name, function, ("" if home == "__main__" else f"from {home} import {name}", name))
 
 
-def _work(
+def _workload(
     name: str, function: Callable[..., object], source: tuple[str, str], cost: Callable[..., float | None] | None = None
-) -> Work:
+) -> Workload:
     title = (inspect.getdoc(function) or name).partition("\n")[0]
-    return Work(name, title, function, tuple(parameters_of(function)), source, cost)
+    return Workload(name, title, function, tuple(parameters_of(function)), source, cost)

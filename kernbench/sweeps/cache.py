@@ -1,4 +1,4 @@
-"""The rows of every finished point on this machine, shared by milestones, sweeps and whoever asks."""
+"""The rows of every finished point on this machine, shared by milestones, sweeps and the explorer."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is kept of a point: its row, the time it took, when it was made; its log and notes on it, if there are."""
+class CachedPoint:
+    """A point in the cache: its row, the time it took, when it was made; its log and notes on it, if there are."""
 
     row: Row
     seconds: float
@@ -162,8 +162,8 @@ class Cache:
                         found[key] = _object(hit[0])
         return found
 
-    def find(self, key: str) -> Kept | None:
-        """Return all that there is of one point."""
+    def find(self, key: str) -> CachedPoint | None:
+        """Return one point with its log and notes."""
         if not self.path.is_file():
             return None
         with _passed_over("read"), self._open() as database:
@@ -173,7 +173,7 @@ class Cache:
             if hit:
                 row, seconds, made, notes, log = hit
                 with self._dropped_if_damaged(database, key):
-                    return Kept(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
+                    return CachedPoint(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
         return None
 
     def drop(self, key: str) -> None:
@@ -182,7 +182,7 @@ class Cache:
             self._drop(database, key)
 
     def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
-        """Keep a row, and what it is of."""
+        """Keep a row, and what it was made of."""
         with self.writer() as put:
             put(key, row, study, machine, version, seconds)
 
@@ -193,7 +193,7 @@ class Cache:
 
     @contextmanager
     def writer(self) -> Iterator[Put]:
-        """Give what `put` does, for many rows: opening and closing the file costs more than a row."""
+        """Return a `put` for many rows: opening and closing the file costs more than a row."""
         with ExitStack() as stack:
             database: sqlite3.Connection | None = None
             with _passed_over("write"):
@@ -224,7 +224,7 @@ class Cache:
     def prune(
         self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
     ) -> int:
-        """Take rows away and return how many; without a condition, all."""
+        """Delete rows and return how many; all of them without a condition."""
         if not self.path.is_file():
             return 0
         conditions: list[str] = ["1"]
@@ -269,7 +269,7 @@ class Cache:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Raise an error that names the file and says what to do."""
+        """Raise an error that names the file and the remedy."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -282,10 +282,10 @@ class Cache:
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as database:
-            # Text that is no text is damage of its entry alone.
+            # Text that cannot be decoded damages its entry alone.
             database.text_factory = lambda data: data.decode(errors="replace")
             database.execute("PRAGMA journal_mode = WAL")
-            # Losing the last rows to a power cut is no loss: they are computed again.
+            # Rows that a power cut loses are computed again.
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_TABLE)
             database.execute(_LOGS)

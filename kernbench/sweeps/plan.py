@@ -18,8 +18,8 @@ from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import STUDIES, hint
 from kernbench.sim_engine.limits import Limits
-from kernbench.sweeps import checks
-from kernbench.sweeps.checks import is_number, mapping
+from kernbench.sweeps import argument_checks as checks
+from kernbench.sweeps.argument_checks import is_number, mapping
 from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.measure import HOW, complete, machine_columns, measured, parameters_of
 from kernbench.sweeps.runner import Job, check_limits
@@ -45,7 +45,7 @@ class Span:
     log : bool
         Spread evenly over the logarithm.
     step : float or None
-        Values are whole multiples of this, of which one at least lies within.
+        Values are whole multiples of this, of which at least one is within the range.
     """
 
     low: float
@@ -163,7 +163,7 @@ PROGRAM = "torch"  # the first parameter of a program
 
 
 def resolve_study(study: Callable[..., Any] | str) -> Study:
-    """Return the function of a machine that a study is."""
+    """Return a study as a function of a machine."""
     found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
     if hasattr(found, "simulate"):
         simulate: Study = (found() if isinstance(found, type) else found).simulate
@@ -323,7 +323,7 @@ def _check_names(fn: Study, names: set[str]) -> None:
 
 
 def _check_columns(names: set[str]) -> None:
-    """Refuse what would stand in a column that the table has for every point."""
+    """Refuse names of columns that the table has for every point."""
     taken = sorted(names & set(RESERVED))
     if taken:
         raise ConfigError(

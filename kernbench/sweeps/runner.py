@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import ConfigError, StateError, quote
-from kernbench.sweeps import checks
+from kernbench.sweeps import argument_checks as checks
 from kernbench.sweeps.cache import Cache, Store
 from kernbench.sweeps.keys import Row, code_version, own_module
 from kernbench.sweeps.worker import (
@@ -23,9 +23,9 @@ from kernbench.sweeps.worker import (
     MEMORY,
     OK,
     TIME,
-    Child,
     Outcome,
     PointLimits,
+    Worker,
     attempt,
     packed,
     unpacked,
@@ -40,7 +40,7 @@ FIRST = 5  # points until the time left is estimated
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep is."""
+    """The progress of a sweep."""
 
     done: int
     total: int
@@ -59,7 +59,7 @@ class Progress:
 
 
 class Watch:
-    """Counts points as they come, and tells it on."""
+    """Counts points as they end, and reports it."""
 
     def __init__(self, total: int, show: bool | Callable[[Progress], object]) -> None:
         self._start = time.perf_counter()
@@ -85,14 +85,14 @@ class Watch:
             self._tell(self.now())
 
     def now(self) -> Progress:
-        """Return how far it is."""
+        """Return the progress."""
         elapsed = time.perf_counter() - self._start
         ran = self._count["done"] - self._count["found"]
         left = elapsed / ran * (self._total - self._count["done"]) if ran >= FIRST else None
         return Progress(total=self._total, elapsed_s=elapsed, left_s=left, **self._count)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -109,7 +109,7 @@ Outcomes = Iterator[tuple[str, Outcome]]
 
 
 def check_limits(limits: PointLimits) -> None:
-    """Refuse limits that cannot be held."""
+    """Refuse limits that cannot be enforced."""
     if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
         raise ConfigError(f"time_limit_s = {quote(limits.seconds)} must be a number > 0 [s]")
     if limits.mib is not None:
@@ -127,17 +127,17 @@ def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
 def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) -> Outcomes:
     """Yield the outcomes of points as they end, run in `workers` processes of this machine.
 
-    A process that dies is replaced, and its point run once more: somebody else may have been after the memory.
+    A process that dies is replaced, and its point runs once more: another program may have taken the memory.
     """
-    own = threading.local()
-    children: list[Child] = []
+    local = threading.local()
+    started: list[Worker] = []
 
     def run(point: Row) -> Outcome:
-        if not hasattr(own, "child"):
-            own.child = Child(fn, limits)
-            children.append(own.child)
-        outcome: Outcome = own.child.run(point)
-        return own.child.run(point) if outcome.status == DIED else outcome
+        if not hasattr(local, "worker"):
+            local.worker = Worker(fn, limits)
+            started.append(local.worker)
+        outcome: Outcome = local.worker.run(point)
+        return local.worker.run(point) if outcome.status == DIED else outcome
 
     pool = ThreadPoolExecutor(min(workers, len(points)), "kernbench-sweep")
     try:
@@ -147,14 +147,14 @@ def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) ->
     finally:
         # Not waited for: an interrupt is answered at once.
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in children:
-            child.close()
+        for worker in started:
+            worker.close()
 
 
 def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) -> Outcomes:
     """Yield the outcomes of points as they end, run by the workers of a Dask cluster.
 
-    A worker that is lost is the scheduler's to replace: its points run elsewhere.
+    The scheduler replaces a worker that is lost: its points run elsewhere.
     """
     from distributed import as_completed as as_done
 
@@ -173,24 +173,24 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
 
 
 class Task:
-    """What the workers of a cluster do with a point."""
+    """A study, as the workers of a cluster run it."""
 
     def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
-        self._own = threading.local()
+        self._local = threading.local()
 
     def __reduce__(self) -> tuple[type[Task], tuple[bytes, PointLimits, str]]:
         return Task, (self.fn, self.limits, self.version)
 
     def run(self, point: Row) -> Outcome:
-        """Return what becomes of a point."""
+        """Return the outcome of a point."""
         if code_version() != self.version:
             return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
         if not self.limits.need_process:
             return attempt(self._study, point, self.limits.session)
-        if not hasattr(self._own, "child"):
-            self._own.child = Child(self.fn, self.limits)
-        outcome: Outcome = self._own.child.run(point)
+        if not hasattr(self._local, "worker"):
+            self._local.worker = Worker(self.fn, self.limits)
+        outcome: Outcome = self._local.worker.run(point)
         return outcome
 
     @cached_property
@@ -207,7 +207,7 @@ def _run(task: Task, point: Row) -> Outcome:
 
 
 def _outcome(future: Future[Outcome]) -> Outcome:
-    """Return the outcome of a point of the cluster; one that keeps losing its worker is given up by the scheduler."""
+    """Return the outcome of a point of the cluster; the scheduler gives up one that keeps losing its worker."""
     try:
         return future.result()
     except Exception as error:  # noqa: BLE001 - KilledWorker, or a cluster that is gone
@@ -238,7 +238,7 @@ def run(
     limits: PointLimits | None = None,
     keep_failed: bool = True,
 ) -> Iterator[tuple[str, Outcome, bool]]:
-    """Yield every point's key, its outcome, and whether it was kept from before, in the order in which they are had."""
+    """Yield the key and the outcome of every point as it ends, and whether it was kept from before."""
     limits = limits or PointLimits()
     check_limits(limits)
     with ExitStack() as stack:

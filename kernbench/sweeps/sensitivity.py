@@ -51,7 +51,7 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
 
 
 def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFrame:
-    """Return how much each axis moves a metric while the others stand still, the strongest first.
+    """Return how much each axis changes a metric while the others are fixed, the strongest first.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
 
 
 def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
-    """Return what each step along an axis buys, and costs, while the other axes stand still."""
+    """Return what each step along an axis gains, and costs, while the other axes are fixed."""
     import pandas as pd
 
     check_columns(table, [*axes, metric, cost])

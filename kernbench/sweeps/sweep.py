@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kernbench.config.files import replacing, write_text
 from kernbench.errors import HostError, MissingModuleError
 from kernbench.sim_engine.limits import Limits
+from kernbench.sweeps.argument_checks import folder_of, whole
 from kernbench.sweeps.cache import Cache, default_cache
-from kernbench.sweeps.checks import folder_of, whole
 from kernbench.sweeps.keys import Row, Study, study_name, study_version
 from kernbench.sweeps.measure import energy_columns, machine_columns, parameters_of
 from kernbench.sweeps.plan import Constraint, Plan, make_plan
@@ -25,8 +25,6 @@ from kernbench.topology.builder import Machine
 if TYPE_CHECKING:
     import pandas as pd
     from distributed import Client
-
-    from kernbench.sweeps.plan import Plan
 
 
 CSV, PARQUET, PLAN = "table.csv", "table.parquet", "plan.json"

@@ -1,4 +1,4 @@
-"""What becomes of one point: its row, or why there is none."""
+"""One point: its row, or why there is none; and the processes that run points."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pickle
-import struct
 import subprocess
 import sys
 import threading
@@ -54,7 +53,7 @@ class PointLimits:
 
 
 def attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None = None) -> Outcome:
-    """Return what `fn(point)` comes to, its sessions held to `limits`; only an interrupt gets out of here."""
+    """Return the outcome of `fn(point)`, its sessions held to `limits`; raises only on an interrupt."""
     start = time.perf_counter()
     try:
         with limited(limits or NONE):
@@ -82,16 +81,16 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a row holds plain values, not {type(value).__name__}")
 
 
-_HEAD = struct.Struct(">Q")
 _MAIN = "from kernbench.sweeps.worker import serve; serve()"
 # The processes share the cores already: threads of numpy's matrix products would wait for each other.
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 
-class Child:
-    """A process that runs `fn` for one point at a time, made when it is first needed.
+class Worker:
+    """A process that runs `fn` for one point at a time, started when it is first needed.
 
-    It is no fork, which would inherit locks and threads half alive, and does not import the caller's script again.
+    It is a new interpreter: a fork would inherit locks and threads, and multiprocessing's spawn imports the caller's
+    script again.
     """
 
     def __init__(self, fn: Callable[[Row], Row] | bytes, limits: PointLimits) -> None:
@@ -102,10 +101,10 @@ class Child:
         self._closed = threading.Event()
 
     def run(self, point: Row) -> Outcome:
-        """Return what becomes of a point; the process is ended if it goes over a limit."""
+        """Return the outcome of a point; the process is ended if it goes over a limit."""
         outcome = self._run(point)
         if outcome.status == MEMORY:
-            # What points before it left in memory is not this one's fault.
+            # Earlier points of this process may have left too much in memory.
             again = self._served > 1
             self._end()
             return self.run(point) if again else outcome
@@ -118,31 +117,24 @@ class Child:
 
     def _run(self, point: Row) -> Outcome:
         process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
         self._served += 1
-        late = threading.Event()
+        late, limit = threading.Event(), self._limits.seconds
 
-        def over() -> None:
+        def end() -> None:
             late.set()
             process.kill()
 
-        timer = threading.Timer(self._limits.seconds, over) if self._limits.seconds is not None else None
+        timer = threading.Timer(limit, end) if limit is not None else None
         if timer is not None:
             timer.daemon = True
             timer.start()
-        answer = None
-        with contextlib.suppress(OSError):
-            _send(process.stdin, pickle.dumps(point))
-            answer = _receive(process.stdout)
+        found: Outcome | None = _exchange(process, point)
         if timer is not None:
             timer.cancel()
-        if answer is not None:
-            found: Outcome = pickle.loads(answer)  # noqa: S301 - from our own process
+        if found is not None:
             return found
         self._end()
         if late.is_set():
-            limit = self._limits.seconds
             return Outcome(TIME, {}, f"ended after its limit of {limit:g} s", seconds=limit or 0.0)
         return Outcome(DIED, {}, f"its process ended with status {process.returncode}")
 
@@ -150,24 +142,19 @@ class Child:
         if self._closed.is_set():
             raise StateError("the run is being ended")
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        # A group of its own: an interrupt at the terminal is the parent's to handle.
-        alone = {"process_group": 0} if os.name == "posix" else {"creationflags": 0x200}
+        # In a separate group: the parent handles an interrupt at the terminal.
+        group = {"process_group": 0} if os.name == "posix" else {"creationflags": 0x200}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**_ONE_THREAD, **os.environ, "PYTHONPATH": paths},
-            **alone,  # type: ignore[call-overload]
+            **group,  # type: ignore[call-overload]
         )
         self._served = 0
         if self._closed.is_set():
             self._process.kill()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            _send(self._process.stdin, pickle.dumps((self._fn, self._limits)))
-            # Imports take their time, which is no point's.
-            _receive(self._process.stdout)
+        _exchange(self._process, (self._fn, self._limits))  # waits for the imports, whose time is no point's
         return self._process
 
     def _end(self) -> None:
@@ -175,9 +162,24 @@ class Child:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(OSError):
-                    pipe.close() if pipe else None
+                    pipe.close()
+
+
+def _exchange(process: subprocess.Popen[bytes], message: object) -> Any:
+    """Send a message and return the answer; None if the process has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+        _send(process.stdin, message)
+        return pickle.load(process.stdout)  # noqa: S301 - from our own process
+    return None
+
+
+def _send(pipe: IO[bytes], message: object) -> None:
+    pipe.write(pickle.dumps(message))
+    pipe.flush()
 
 
 def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
@@ -197,7 +199,7 @@ def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
 
 
 def unpacked(data: bytes) -> Callable[[Row], Row]:
-    """Return the function of `packed`; one that cannot be had here says so at every point, where it is read."""
+    """Return the function of `packed`; if it cannot be imported here, every point says so."""
     try:
         fn: Callable[[Row], Row] = pickle.loads(data)  # noqa: S301 - from our own parent or client
     except Exception as error:  # noqa: BLE001 - whatever a module raises when it is imported
@@ -206,49 +208,38 @@ def unpacked(data: bytes) -> Callable[[Row], Row]:
 
 
 def serve() -> None:
-    """Answer points from stdin until it ends: what the process of a `Child` does."""
+    """Answer points from stdin until it ends: the main function of a `Worker`'s process."""
     answers = os.fdopen(os.dup(1), "wb")
     points = os.fdopen(os.dup(0), "rb")
-    # What a study prints must not stand between the answers.
+    # What a study prints must not get between the answers.
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    head = _receive(points)
-    if head is None:
+    try:
+        fn_bytes, limits = pickle.load(points)  # noqa: S301 - from our own parent
+    except EOFError:
         return
-    fn_bytes, limits = pickle.loads(head)  # noqa: S301 - from our own parent
     if limits.mib is not None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (limits.mib << 20, limits.mib << 20))
     fn = unpacked(fn_bytes)
-    inbox: SimpleQueue[bytes] = SimpleQueue()
+    inbox: SimpleQueue[Row] = SimpleQueue()
     threading.Thread(target=_listen, args=(points, inbox), daemon=True).start()
-    _send(answers, b"ready")
+    _send(answers, "ready")
     while True:
-        _send(answers, pickle.dumps(attempt(fn, pickle.loads(inbox.get()), limits.session)))  # noqa: S301 - as above
+        _send(answers, attempt(fn, inbox.get(), limits.session))
 
 
-def _listen(points: IO[bytes], inbox: SimpleQueue[bytes]) -> None:
-    """Take points in; end with the parent, even in the middle of a point that never ends."""
-    while (data := _receive(points)) is not None:
-        inbox.put(data)
-    os._exit(0)
+def _listen(points: IO[bytes], inbox: SimpleQueue[Row]) -> None:
+    """Receive points; end with the parent, even in the middle of a point that never ends."""
+    try:
+        while True:
+            inbox.put(pickle.load(points))  # noqa: S301 - from our own parent
+    except (EOFError, pickle.UnpicklingError):
+        pass
+    finally:
+        os._exit(0)
 
 
 def _refuse(why: str, point: Row) -> Row:
     raise ArgumentError(why)
-
-
-def _send(pipe: IO[bytes], data: bytes) -> None:
-    pipe.write(_HEAD.pack(len(data)) + data)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> bytes | None:
-    """Return the next message, or None if the other side is gone."""
-    head = pipe.read(_HEAD.size)
-    if len(head) < _HEAD.size:
-        return None
-    (size,) = _HEAD.unpack(head)
-    data = pipe.read(size)
-    return data if len(data) == size else None

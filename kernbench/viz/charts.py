@@ -325,7 +325,7 @@ def parts(
 def points(
     x: str, y: str, *, by: str = "", label: str = "", panel: str = "", log_x: bool = False, log_y: bool = False
 ) -> Draw:
-    """Return a kind of chart: a dot for each row, with the column `label` written beside it."""
+    """Return a kind of chart: a dot for each row, labelled with the column `label`."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
         alt = altair()

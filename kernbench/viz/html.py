@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,8 +17,6 @@ from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from kernbench.analysis.compare import Comparison
     from kernbench.analysis.records import Records
     from kernbench.analysis.result import Busy, Result

@@ -141,9 +141,9 @@ def _line_label_svg(line: Line, scale: float) -> str:
 
 
 def _label_place(line: Line, scale: float) -> tuple[float, float, float, float] | None:
-    """Return where a line's label stands: the middle of the longest piece, the angle [degrees], and the size.
+    """Return the place of a line's label: the middle of the longest piece, the angle [degrees], and the size.
 
-    None where the piece is too short for it; the tip of the line says it then.
+    None where the piece is too short for it; the tip of the line has it then.
     """
     (ax, ay), (bx, by) = max(zip(line.points, line.points[1:], strict=False), key=lambda piece: dist(*piece))
     upright = abs(by - ay) > abs(bx - ax)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kernbench as kb
-from kernbench.benches.milestone_1h_gemm import as_parameters
+from kernbench.benches.milestones import as_parameters
 from kernbench.benches.registry import resolve
 from kernbench.studies import milestone
 
@@ -42,4 +42,4 @@ def test_runs_the_milestone_for_the_machine(monkeypatch):
     monkeypatch.setattr(milestone, "run", note)
     assert resolve("milestone_1h_gemm").is_milestone
     assert kb.run("milestone-1h-gemm", kb.load("preset:small")).ok
-    assert asked == [("gemm", {"topology": "preset:small", "overrides": []})]
+    assert asked == [("gemm", {"topology": "preset:small", "overrides": [], "output": None})]

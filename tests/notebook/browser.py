@@ -59,8 +59,8 @@ class Page:
             return wait.until(lambda _: condition())
         except TimeoutException:
             self.shot("failed")
-            told = " ".join(x.text for x in self.all(".kb-status"))
-            raise AssertionError(f"waited for {what} in vain; {told!r} is shown, see build/screenshots") from None
+            shown = " ".join(x.text for x in self.all(".kb-status"))
+            raise AssertionError(f"waited for {what} in vain; {shown!r} is shown, see build/screenshots") from None
 
     def one(self, css: str):
         return self.until(lambda: self.all(css)[0], css)

@@ -105,7 +105,7 @@ def test_two_runs_are_compared(page):
 
 
 def test_a_long_run_is_seen_growing_and_ends_when_told(page):
-    page.heading(".kb-controls .jupyter-widget-Collapse-header", "Work")
+    page.heading(".kb-controls .jupyter-widget-Collapse-header", "Workload")
     page.choose(".kb-work", "study gemm")
     page.click(".kb-data input")
     for name in "mkn":

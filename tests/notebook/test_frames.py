@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.notebook.live import SHOWN_LINKS, Film, frame_of, live_frame
+from kernbench.notebook.live import SHOWN_LINKS, Replay, live_snapshot, snapshot_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import ENGINES
@@ -22,8 +22,8 @@ def result():
 
 
 @pytest.fixture(scope="module")
-def film(result):
-    return Film(result.records)
+def replay(result):
+    return Replay(result.records)
 
 
 def busy_by_hand(records, t):
@@ -41,18 +41,18 @@ def busy_by_hand(records, t):
 
 @settings(max_examples=15)
 @given(share=st.floats(0.01, 1))
-def test_frame_is_the_log_cut_at_its_time(result, film, share):
+def test_frame_is_the_log_cut_at_its_time(result, replay, share):
     t = round(result.records.makespan_ps * share)
-    frame = film.frame(t)
+    frame = replay.snapshot(t)
     assert frame.now_ns == t / 1000
     assert frame.n_pes <= 1
     assert frame.busy_ns == pytest.approx(busy_by_hand(result.records, t))
     assert all(ns <= frame.now_ns for ns in frame.busy_ns.values())
 
 
-def test_last_frame_is_the_result(result, film):
-    last = film.frame(film.end_ps)
-    assert last == frame_of(result.records)
+def test_last_frame_is_the_result(result, replay):
+    last = replay.snapshot(replay.end_ps)
+    assert last == snapshot_of(result.records)
     assert last.now_ns == result.latency_ns
     assert list(last.links) == result.busiest_links(SHOWN_LINKS)
 
@@ -61,7 +61,7 @@ def test_a_live_frame_at_the_end_is_the_last_one(result):
     engine = GraphEngine(kb.load("preset:small"), True, log="tile", live=True)
     with RuntimeContext(engine) as torch:
         gemm.product(torch, 64, 128, 64, "ref_ref", "f16")
-    live, last = live_frame(engine.counters(), 0.0), frame_of(result.records)
+    live, last = live_snapshot(engine.counters(), 0.0), snapshot_of(result.records)
     assert (live.now_ns, live.busy_ns, live.n_pes) == (last.now_ns, pytest.approx(last.busy_ns), 1)
     every = {x.name: x for x in result.busiest_links(1000)}
     assert [x.busy_ns for x in live.links] == [x.busy_ns for x in last.links], "which of several that are as busy?"
@@ -69,19 +69,19 @@ def test_a_live_frame_at_the_end_is_the_last_one(result):
     assert (live.done, live.total) == (1, 1)
 
 
-def test_links_are_never_busier_than_time_and_end_where_the_result_ends(result, film):
+def test_links_are_never_busier_than_time_and_end_where_the_result_ends(result, replay):
     table = result.records.links
     before = [0] * len(table.names)
     for share in (0.1, 0.4, 0.7, 0.95):
-        t = round(film.end_ps * share)
-        busy = film.cut(t).links.busy_ps.tolist()
+        t = round(replay.end_ps * share)
+        busy = replay.cut(t).links.busy_ps.tolist()
         assert all(a <= b <= whole for a, b, whole in zip(before, busy, table.busy_ps.tolist(), strict=True))
         before = busy
-    assert film.cut(film.end_ps).links is table
+    assert replay.cut(replay.end_ps).links is table
 
 
-def test_the_first_frame_is_empty(film):
-    first = film.frame(0)
+def test_the_first_frame_is_empty(replay):
+    first = replay.snapshot(0)
     assert first.now_ns == 0
     assert not first.links
     assert not any(first.busy_ns.values())

@@ -56,11 +56,11 @@ def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
     state, seen = run(there)
     assert state.status == DONE
     assert state.message.startswith("from the cache: simulated 20")
-    assert all(other.frame is None for other in seen if other.status == RUNNING), "nothing was simulated"
+    assert all(other.snapshot is None for other in seen if other.status == RUNNING), "nothing was simulated"
     assert there.result.records.digest() == first.finished.result.records.digest()
     assert [repr(x) for x in state.finished.why] == [repr(x) for x in first.finished.why]
     assert (state.finished.outcome.checks, state.finished.outcome.seconds) == (1, first.finished.outcome.seconds)
-    assert state.finished.replays
+    assert state.finished.autoplays
     assert there.table()[0]["found"]
     assert there.history[0].name == there.result.name
 
@@ -94,9 +94,9 @@ def test_what_is_in_the_cache_can_be_run_again():
 def test_the_button_says_whether_it_simulates():
     view = explore("preset:small", programs.copies)
     view.explorer.auto = False
-    view.work_panel.work.value = "study gemm"
+    view.workload_panel.workload.value = "study gemm"
     for name in "mkn":
-        view.work_panel.inputs[name].value = "64"
+        view.workload_panel.inputs[name].value = "64"
     button, found = view.run_panel.run, []
     for label in ("Run", "Run again"):
         assert button.description == label
@@ -104,13 +104,13 @@ def test_the_button_says_whether_it_simulates():
         assert view.explorer.wait(LONG_S)
         found.append(view.explorer.history[-1].found)
     for size in ("96", "64"):
-        view.work_panel.inputs["m"].value = size
+        view.workload_panel.inputs["m"].value = size
         assert button.description == "Run"
         button.click()
         assert view.explorer.wait(LONG_S)
         found.append(view.explorer.history[-1].found)
     assert found == [False, False, False, True]
-    assert "from the cache" in view.run_panel.frame.value
+    assert "from the cache" in view.run_panel.snapshot.value
     assert "(cache)" in view.result_panel.history.table.value
 
 
@@ -180,8 +180,8 @@ def test_the_explorer_tells_the_time_of_a_sweeps_point_and_runs_it_for_its_log()
     there.set_option("data", False)
     _, seen = run(there)
     (ns,) = swept.table["run_ns"]
-    told = {other.message for other in seen if other.status == RUNNING}
-    assert f"in the cache: {ns:,.1f} ns; its log is not there, so it is simulated for that" in told
+    messages = {other.message for other in seen if other.status == RUNNING}
+    assert f"in the cache: {ns:,.1f} ns; its log is not there, so it is simulated for that" in messages
     assert there.result.latency_ns == ns
     assert run(explorer())[0].message == ""
     there = explorer()

@@ -38,7 +38,7 @@ def test_fields_carry_units_bounds_and_choices():
     assert fields()["cube.hbm.efficiency"].bounds == "> 0, <= 1"
     assert "torus_2d" in fields()["system.sips.topology"].choices
     assert fields()["system.sips.w"].bounds == ">= 1"
-    assert all(field.says for field in fields().values())
+    assert all(field.description for field in fields().values())
 
 
 def test_every_value_is_shown_as_it_would_be_typed(form):

@@ -52,7 +52,7 @@ def begin_endless(explorer):
 def test_begins_idle_with_something_to_run(explorer):
     assert explorer.state.status == IDLE
     assert not explorer.obstacle
-    assert explorer.work.name == "copies"
+    assert explorer.workload.name == "copies"
     assert explorer.result is None
     assert not explorer.cancel()
 
@@ -61,7 +61,7 @@ def test_a_run_ends_with_its_result_its_frame_and_its_reasons(explorer):
     small_gemm(explorer)
     state = run(explorer)
     assert state.status == DONE
-    assert state.frame.now_ns == explorer.result.latency_ns
+    assert state.snapshot.now_ns == explorer.result.latency_ns
     assert state.finished.outcome.checks == 1
     assert state.finished.why.path.makespan_ps == explorer.result.records.makespan_ps
     alone = gemm.run(kb.load("preset:small"), (64, 64, 64), "ref_ref")
@@ -83,13 +83,13 @@ def test_observers_hear_each_state_and_frames_grow(explorer):
     run(explorer)
     assert seen[0].status == RUNNING
     assert seen[-1].status == DONE
-    frames = [state.frame.now_ns for state in seen if state.frame and state.status == RUNNING]
+    frames = [state.snapshot.now_ns for state in seen if state.snapshot and state.status == RUNNING]
     assert frames == sorted(frames)
 
 
 def test_frames_tell_of_a_run_under_way(explorer):
     frames = []
-    explorer.on_change.append(lambda: frames.append(explorer.state.frame))
+    explorer.on_change.append(lambda: frames.append(explorer.state.snapshot))
     begin_endless(explorer)
     while len([x for x in frames if x is not None]) < 3:
         assert explorer.state.status == RUNNING
@@ -145,18 +145,18 @@ def test_cancel_ends_a_run_in_every_phase(phase, monkeypatch):
 
 def test_no_run_begins_before_the_thread_of_a_cancelled_one_has_ended(explorer, monkeypatch):
     begin_endless(explorer)
-    told, cancelled = [], threading.Event()
+    messages, cancelled = [], threading.Event()
 
     def ends(dog):
         cancelled.wait(LONG_S)  # the run's thread may come here before `cancel` has returned
-        told.append(explorer.obstacle)
+        messages.append(explorer.obstacle)
         close(dog)
 
     monkeypatch.setattr(Watchdog, "close", ends)
     assert explorer.cancel()
     cancelled.set()
     assert explorer.wait(LONG_S)
-    assert told[-1:] == ["the cancelled run is ending"]
+    assert messages[-1:] == ["the cancelled run is ending"]
     assert not explorer.obstacle
 
 
@@ -252,16 +252,16 @@ def test_options_reach_the_run(explorer):
 def test_a_study_is_estimated_before_it_has_run_and_then_at_the_speed_of_this_host(explorer):
     small_gemm(explorer)
     first = explorer.estimate_s()
-    cost = explorer.work.cost(explorer.form.machine, True, **explorer.values)
+    cost = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
     assert first == pytest.approx(cost / 1e6)
     run(explorer)
     took = explorer.history[-1].seconds
     assert explorer.estimate_s() == took, "the same run takes as long again"
     explorer.set("m", 1024)
-    larger = explorer.work.cost(explorer.form.machine, True, **explorer.values)
+    larger = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
     assert explorer.estimate_s() == pytest.approx(took * larger / cost)
     explorer.choose("study probe")
-    other = explorer.work.cost(explorer.form.machine, True, **explorer.values)
+    other = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
     assert explorer.estimate_s() == pytest.approx(other * took / cost), "another work, at the same speed"
 
 
@@ -506,7 +506,7 @@ def test_auto_tells_why_it_chose(explorer):
     shown = state.finished.outcome.shown
     assert state.finished.outcome.checks == 1
     assert "lower bound" in shown.reason
-    assert {"auto", shown.algorithm} <= set(explorer.work.parameters[0].options(explorer.form.machine))
+    assert {"auto", shown.algorithm} <= set(explorer.workload.parameters[0].options(explorer.form.machine))
 
 
 def test_values_are_compared_when_every_device_has_its_own():
@@ -524,7 +524,7 @@ def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):
         run(explorer)
         if len(explorer.history) == 1:
             explorer.pin()
-    assert [entry.number for entry in explorer.kept()] == [1, 3]
+    assert [entry.number for entry in explorer.with_results()] == [1, 3]
     with pytest.raises(KernbenchError, match="run 2 is no longer kept"):
         explorer.result_of(explorer.history[1])
     assert len(explorer.table()) == 3

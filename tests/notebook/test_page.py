@@ -175,9 +175,9 @@ def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(tmp_path):
 
     with served("web", tmp_path, code=SERVE) as address:
         visitor = Visitor(address)
-        told = "you have started 2 runs within an hour, as many as this page allows; try later"
-        assert said(address, visitor.open(), used_up) == (2, 2, told)
-        assert said(address, visitor.open(), refused) == (0, 0, told)
+        message = "you have started 2 runs within an hour, as many as this page allows; try later"
+        assert said(address, visitor.open(), used_up) == (2, 2, message)
+        assert said(address, visitor.open(), refused) == (0, 0, message)
         said(address, Visitor(address).open(), first)
 
 

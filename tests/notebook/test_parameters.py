@@ -8,7 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.notebook.workloads import parameters_of, works
+from kernbench.notebook.workloads import parameters_of, workloads
 from kernbench.studies.study import Choices, explorations
 
 MACHINE = kb.load("preset:small")
@@ -36,7 +36,7 @@ PARAMETERS = {x.name: x for x in parameters_of(program)}
 
 def test_every_parameter_with_a_default_is_asked_for():
     assert list(PARAMETERS) == ["rows", "scale", "name", "check", "staging", "sip", "plain"]
-    assert PARAMETERS["rows"].says == "of both"
+    assert PARAMETERS["rows"].description == "of both"
     assert PARAMETERS["plain"].kind is int
 
 
@@ -89,20 +89,20 @@ def test_a_parameter_without_a_field_is_refused():
 
 
 def test_studies_and_benches_appear_by_themselves():
-    names = works()
+    names = workloads()
     assert {"study gemm", "study probe", "bench qkv-gemm"} <= set(names)
     assert {f"study {name}" for name in explorations()} <= set(names)
     assert not [name for name in names if "milestone" in name]
 
 
 def test_functions_of_the_user_stand_first():
-    found = works([program])
+    found = workloads([program])
     assert next(iter(found)) == "program"
     assert found["program"].title == "Do something."
 
 
 def test_every_work_has_parameters_that_its_machine_allows():
-    for work in works().values():
+    for work in workloads().values():
         for parameter in work.parameters:
             assert parameter.parse(parameter.default, kb.load("preset:default")) == parameter.default
 
@@ -116,5 +116,5 @@ def test_a_bench_of_the_users_own_appears_when_it_is_registered(monkeypatch):
     def run(torch, *, count: int = 2):
         pass
 
-    work = works()["bench of-my-own"]
+    work = workloads()["bench of-my-own"]
     assert (work.title, work.parameters[0].name) == ("Adds nothing", "count")

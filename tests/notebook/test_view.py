@@ -29,9 +29,9 @@ def view():
 
 @pytest.fixture
 def ran(view):
-    view.work_panel.work.value = "study gemm"
+    view.workload_panel.workload.value = "study gemm"
     for name in "mkn":
-        view.work_panel.inputs[name].value = "64"
+        view.workload_panel.inputs[name].value = "64"
     view.run_panel.run.click()
     assert view.explorer.wait(LONG_S)
     return view
@@ -42,11 +42,11 @@ def text(html):
 
 
 def latency(view):
-    return float(re.search(r'kb-now">([\d,.]+) ns', view.run_panel.frame.value)[1].replace(",", ""))
+    return float(re.search(r'kb-now">([\d,.]+) ns', view.run_panel.snapshot.value)[1].replace(",", ""))
 
 
 def test_run_button_runs_and_the_panel_shows_it(ran):
-    assert "done" in text(ran.run_panel.frame)
+    assert "done" in text(ran.run_panel.snapshot)
     assert ran.result_panel.root.titles[ran.result_panel.root.selected_index] == "Why"
     assert "of the time" in text(ran.result_panel.html["Why"])
     assert "1 result compared with a reference: right" in text(ran.result_panel.html["Why"])
@@ -62,7 +62,7 @@ def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
     panel.of.value = launch.name
     assert why_html(result.why(launch.name)) in panel.html["Why"].value
     assert text(panel.html["Why"]) != whole
-    ran.work_panel.inputs["k"].value = "128"
+    ran.workload_panel.inputs["k"].value = "128"
     ran.run_panel.run.click()
     assert ran.explorer.wait(LONG_S)
     assert panel.of.value == WHOLE
@@ -75,11 +75,11 @@ def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
 
 
 def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
-    panel, film = ran.run_panel, ran.explorer.state.finished.film
+    panel, replay = ran.run_panel, ran.explorer.state.finished.replay
     assert panel.play.playing
     assert panel.at.value == 0
     panel.at.value = STEPS // 2
-    assert latency(ran) == pytest.approx(film.end_ps / 2000, abs=0.1)
+    assert latency(ran) == pytest.approx(replay.end_ps / 2000, abs=0.1)
     panel.at.value = STEPS
     assert latency(ran) == pytest.approx(ran.result.latency_ns, abs=0.1)
     panel.speed.value = 4.0
@@ -91,7 +91,7 @@ def test_a_change_is_simulated_by_itself(ran):
     ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
     assert ran.explorer.wait(LONG_S)
     assert [entry.overrides for entry in ran.explorer.history] == [(), ("cube.hbm.channel_bw_gbs=16",)]
-    assert "done" in text(ran.run_panel.frame)
+    assert "done" in text(ran.run_panel.snapshot)
     assert latency(ran) == 0, "the replay begins again"
 
 
@@ -105,35 +105,35 @@ def test_a_long_run_is_not_replayed(view, monkeypatch):
 
 def test_buttons_say_what_can_be_done_during_a_run(view):
     programs.started.clear()
-    view.work_panel.work.value = "endless"
+    view.workload_panel.workload.value = "endless"
     view.run_panel.run.click()
     assert programs.started.wait(LONG_S)
     assert view.run_panel.run.disabled
     assert not view.run_panel.cancel.disabled
     view.run_panel.cancel.click()
     assert view.explorer.wait(LONG_S)
-    assert "cancelled" in text(view.run_panel.frame)
+    assert "cancelled" in text(view.run_panel.snapshot)
     assert not view.run_panel.run.disabled
 
 
 def test_an_error_is_shown_and_the_panel_stays_usable(view):
-    view.work_panel.inputs["fail"].value = True
+    view.workload_panel.inputs["fail"].value = True
     view.run_panel.run.click()
     assert view.explorer.wait(LONG_S)
-    assert "ZeroDivisionError: as asked for" in text(view.run_panel.frame)
-    view.work_panel.inputs["fail"].value = False
+    assert "ZeroDivisionError: as asked for" in text(view.run_panel.snapshot)
+    view.workload_panel.inputs["fail"].value = False
     view.run_panel.run.click()
     assert view.explorer.wait(LONG_S)
-    assert "done" in text(view.run_panel.frame)
+    assert "done" in text(view.run_panel.snapshot)
 
 
 def test_a_cancelled_run_says_so_once(view):
     programs.started.clear()
-    view.work_panel.work.value = "endless"
+    view.workload_panel.workload.value = "endless"
     view.run_panel.run.click()
     assert programs.started.wait(LONG_S)
     view.run_panel.cancel.click()
-    assert text(view.run_panel.frame).split().count("cancelled") == 1
+    assert text(view.run_panel.snapshot).split().count("cancelled") == 1
 
 
 def test_a_wrong_value_has_its_message_beside_it(view):
@@ -152,10 +152,10 @@ def test_a_wrong_value_has_its_message_beside_it(view):
 
 
 def test_a_wrong_parameter_has_its_message_beside_it(view):
-    view.work_panel.inputs["count"].value = "x"
-    assert "must be a whole number" in text(view.work_panel._messages["count"])
-    view.work_panel.inputs["count"].value = "3"
-    assert text(view.work_panel._messages["count"]) == ""
+    view.workload_panel.inputs["count"].value = "x"
+    assert "must be a whole number" in text(view.workload_panel._messages["count"])
+    view.workload_panel.inputs["count"].value = "3"
+    assert text(view.workload_panel._messages["count"]) == ""
     assert view.explorer.values["count"] == 3
 
 
@@ -213,10 +213,10 @@ def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
 
 
 def test_choices_of_a_parameter_follow_the_machine(view):
-    view.work_panel.work.value = "study probe"
-    few = view.work_panel.inputs["case"].options
+    view.workload_panel.workload.value = "study probe"
+    few = view.workload_panel.inputs["case"].options
     view.machine_panel.source.value = "preset:default"
-    assert set(few) < set(view.work_panel.inputs["case"].options)
+    assert set(few) < set(view.workload_panel.inputs["case"].options)
 
 
 def test_every_tab_shows_the_run(ran):
@@ -246,9 +246,9 @@ def test_every_tab_names_the_run_it_shows_and_says_when_it_is_another(ran, name)
     assert "outdated" not in subject(panel)
     ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
     assert "outdated: cube.hbm.channel_bw_gbs was 32.0, is 16.0" in subject(panel)
-    assert "outdated" in text(ran.run_panel.frame)
-    ran.work_panel.work.value = "copies"
-    ran.work_panel.inputs["fail"].value = True
+    assert "outdated" in text(ran.run_panel.snapshot)
+    ran.workload_panel.workload.value = "copies"
+    ran.workload_panel.inputs["fail"].value = True
     ran.run_panel.run.click()
     assert ran.explorer.wait(LONG_S)
     assert "Run 1" in subject(panel)
@@ -257,15 +257,15 @@ def test_every_tab_names_the_run_it_shows_and_says_when_it_is_another(ran, name)
 
 def test_a_parameter_that_this_machine_cannot_run_has_its_message_beside_it(view):
     view.machine_panel.source.value = "preset:default"
-    view.work_panel.work.value = "study ccl"
-    view.work_panel.inputs["cubes"].value = "99"
-    assert "cubes = 99 must be at most 16" in text(view.work_panel._messages["cubes"])
+    view.workload_panel.workload.value = "study ccl"
+    view.workload_panel.inputs["cubes"].value = "99"
+    assert "cubes = 99 must be at most 16" in text(view.workload_panel._messages["cubes"])
     assert view.run_panel.run.disabled
-    view.work_panel.inputs["cubes"].value = "16"
-    assert text(view.work_panel._messages["cubes"]) == ""
+    view.workload_panel.inputs["cubes"].value = "16"
+    assert text(view.workload_panel._messages["cubes"]) == ""
     assert not view.run_panel.run.disabled
     view.machine_panel.set("sip.cube_mesh.w", "2")
-    assert "must be at most 8" in text(view.work_panel._messages["cubes"])
+    assert "must be at most 8" in text(view.workload_panel._messages["cubes"])
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_every_control_says_what_it_is_to_whoever_does_not_see_it(ran):
     found = list(controls(ran.root))
     assert len(found) > 30
     assert not [x for x in found if not (x.tooltip or getattr(x, "tooltips", ()) or x.description)]
-    for panel in (ran.machine_panel, ran.work_panel):
+    for panel in (ran.machine_panel, ran.workload_panel):
         for row in [row for row in panel.fields.children if hasattr(row, "children")]:
             assert "<label" in row.children[0].value
 

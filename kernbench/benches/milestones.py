@@ -1,16 +1,25 @@
-"""The GEMM report, as a bench: executes the milestone's notebook with its full parameters."""
+"""Reports as benches: each executes its milestone's notebook with the full parameters, on the machine of the run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from kernbench.benches.registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Machine, resolve_topology
 
-MILESTONE = "gemm"
+
+@bench(
+    "milestone-1h-ccl",
+    "the collectives report: algorithms x sizes x SIPs, bounds, closed forms, figures, on this machine",
+    milestone=True,
+)
+def ccl(torch: RuntimeContext) -> None:
+    """Write the collectives report."""
+    report("ccl", torch)
 
 
 @bench(
@@ -18,16 +27,21 @@ MILESTONE = "gemm"
     "the GEMM report: shapes x stagings on one PE, table and figures, on this machine",
     milestone=True,
 )
-def run(torch: RuntimeContext) -> None:
-    """Write the report of the machine at hand; the study makes engines of its own."""
+def gemm(torch: RuntimeContext) -> None:
+    """Write the GEMM report."""
+    report("gemm", torch)
+
+
+def report(name: str, torch: RuntimeContext, output: Path | None = None) -> None:
+    """Write a milestone's report for the machine of `torch`; the study makes its own engines."""
     from kernbench.studies import milestone
 
     topology, overrides = as_parameters(torch.engine.machine)
-    print(f"wrote {milestone.run(MILESTONE, topology=topology, overrides=overrides).folder}")
+    print(f"wrote {milestone.run(name, topology=topology, overrides=overrides, output=output).folder}")
 
 
 def as_parameters(machine: Machine) -> tuple[str, list[str]]:
-    """Return a machine as a file or preset, and what is different from it, as the notebook's parameters say it."""
+    """Return a machine as the notebook's parameters: a file or preset, and the values that differ from it."""
     source = "preset:default" if machine.source == "mapping" else machine.source
     plain = dict(_leaves(resolve_topology(source).spec))
     changed = {key: value for key, value in _leaves(machine.spec) if key not in plain or plain[key] != value}

@@ -1,15 +1,46 @@
-"""Query, key and value projections: three products of one input, on one PE, a cube, or a whole SIP."""
+"""Matrix products: a small one to look at first, one by one composite command, and the projections of attention."""
 
 from __future__ import annotations
 
-from kernbench.benches.registry import bench, env_int
-from kernbench.kernels.gemm import column_gemm
+from kernbench.benches.registry import bench, env_choice, env_int
+from kernbench.dtypes import as_dtype, int8, int32
+from kernbench.kernels.gemm import STAGINGS, column_gemm
+from kernbench.kernels.gemm import gemm as kernel
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand
 from kernbench.runtime_api.context import RuntimeContext
 
 M, K, N = 128, 256, 128
+DTYPES = ("f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8")
 GPT3_D_MODEL = 12288
+
+
+@bench("gemm-single-pe", "32 x 128 x 32 (M x K x N) in f16 on one PE, both operands streamed")
+def gemm(torch: RuntimeContext) -> None:
+    """All tensors are in the HBM slice of PE 0 of cube 0."""
+    _multiply(torch, "gemm", (32, 128, 32), "f16", STAGINGS[0], "out = a @ b")
+
+
+@bench(
+    "matmul-composite",
+    f"M x K x N on one PE: MATMUL_M (128), _K (256), _N (128), _DTYPE (f16), _VARIANT ({', '.join(STAGINGS)})",
+)
+def matmul(torch: RuntimeContext) -> None:
+    """All tensors are in the HBM slice of PE 0 of cube 0; i8 gives i32, other types give their own."""
+    mkn = env_int("MATMUL_M", 128), env_int("MATMUL_K", 256), env_int("MATMUL_N", 128)
+    dtype, variant = env_choice("MATMUL_DTYPE", "f16", DTYPES), env_choice("MATMUL_VARIANT", STAGINGS[0], STAGINGS)
+    _multiply(torch, f"matmul-{variant}", mkn, dtype, variant, f"out = a @ b ({variant}, {as_dtype(dtype).name})")
+
+
+def _multiply(
+    torch: RuntimeContext, name: str, mkn: tuple[int, int, int], dtype_name: str, variant: str, title: str
+) -> None:
+    (m, k, n), dtype = mkn, as_dtype(dtype_name)
+    a, a_values = operand(torch, "a", (m, k), dtype)
+    b, b_values = operand(torch, "b", (k, n), dtype)
+    out = torch.empty(m, n, dtype=int32 if dtype is int8 else dtype, device="ahbm", name="out")
+    torch.launch(name, kernel, a, b, out, m, k, n, variant)
+    check_product(torch, title, out, a_values, b_values)
 
 
 def project(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: int) -> None:
@@ -33,7 +64,7 @@ def project(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: int)
 
 @bench("qkv-gemm", f"q, k and v of {M} x {K} x {N} (M x K x N) each in f16 on one PE")
 def qkv_gemm(torch: RuntimeContext) -> None:
-    """Everything lies in the HBM slice of PE 0 of cube 0."""
+    """All tensors are in the HBM slice of PE 0 of cube 0."""
     project(torch, M, K, N, cubes=1, pes=1)
 
 
