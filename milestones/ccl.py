@@ -71,7 +71,7 @@ machine
 #
 # | slice | question |
 # |---|---|
-# | sizes | every all-reduce on every system that supports it, by size, user-defined ones included: `--param own=my_algorithms.py` |
+# | sizes | every all-reduce on every system that supports it, by size; also your own: `--param own=my_algorithms.py` |
 # | other collectives | broadcast, reduce, reduce-scatter, all-gather, all-to-all, barrier |
 # | buffer kinds | queues in TCM, in the cube's SRAM, in HBM |
 # | roots | which cube is the root of its SIP |
