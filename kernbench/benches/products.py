@@ -18,7 +18,7 @@ GPT3_D_MODEL = 12288
 @bench("gemm-single-pe", "32 x 128 x 32 (M x K x N) in f16 on one PE, both operands streamed")
 def gemm(torch: RuntimeContext) -> None:
     """All tensors are in the HBM slice of PE 0 of cube 0."""
-    _multiply(torch, "gemm", (32, 128, 32), "f16", STAGINGS[0], "out = a @ b")
+    _multiply(torch, "gemm", (32, 128, 32), "f16", "out = a @ b")
 
 
 @bench(
@@ -29,17 +29,17 @@ def matmul(torch: RuntimeContext) -> None:
     """All tensors are in the HBM slice of PE 0 of cube 0; i8 gives i32, other types give their own."""
     mkn = env_int("MATMUL_M", 128), env_int("MATMUL_K", 256), env_int("MATMUL_N", 128)
     dtype, variant = env_choice("MATMUL_DTYPE", "f16", DTYPES), env_choice("MATMUL_VARIANT", STAGINGS[0], STAGINGS)
-    _multiply(torch, f"matmul-{variant}", mkn, dtype, variant, f"out = a @ b ({variant}, {as_dtype(dtype).name})")
+    _multiply(torch, f"matmul-{variant}", mkn, dtype, f"out = a @ b ({variant}, {as_dtype(dtype).name})", variant)
 
 
 def _multiply(
-    torch: RuntimeContext, name: str, mkn: tuple[int, int, int], dtype_name: str, variant: str, title: str
+    torch: RuntimeContext, name: str, mkn: tuple[int, int, int], dtype_name: str, title: str, *staging: str
 ) -> None:
     (m, k, n), dtype = mkn, as_dtype(dtype_name)
     a, a_values = operand(torch, "a", (m, k), dtype)
     b, b_values = operand(torch, "b", (k, n), dtype)
     out = torch.empty(m, n, dtype=int32 if dtype is int8 else dtype, device="ahbm", name="out")
-    torch.launch(name, kernel, a, b, out, m, k, n, variant)
+    torch.launch(name, kernel, a, b, out, m, k, n, *staging)
     check_product(torch, title, out, a_values, b_values)
 
 

@@ -69,7 +69,7 @@ def test_the_value_of_the_file_is_no_change(form):
         ("cube.noc.link_bw_gbs", "-5", "must be > 0 [GB/s]"),
         ("cube.noc.link_bw_gbs", "fast", "must be a plain number, not text"),
         ("cube.hbm.channels", "6", "must be a power of two"),
-        ("cube.hbm.gather", "[", "no YAML"),
+        ("cube.hbm.gather", "[", "not valid YAML"),
         ("cube.noc.removed", "[[1, 1, 1]]", "must be a pair"),
     ],
 )

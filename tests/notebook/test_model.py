@@ -115,7 +115,7 @@ def reached(explorer, phase, monkeypatch):
     """Start a run that never leaves a phase, and wait until it is in it."""
     programs.started.clear()
     if phase == "cache":
-        monkeypatch.setattr(model, "shared", lambda _: programs.spinning(None))
+        monkeypatch.setattr(model, "cached_run", lambda _: programs.spinning(None))
         small_gemm(explorer)
     elif phase == "records":
         monkeypatch.setattr(GraphEngine, "records", lambda _: programs.spinning(None))
