@@ -58,10 +58,11 @@ def milestone(
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
-    chosen = tuple(milestones.names()) if every else tuple(milestones.resolve(name) for name in names)
+    chosen = tuple(milestones.shortest_first()) if every else tuple(milestones.resolve(name) for name in names)
     if output and len(chosen) > 1:
         raise click.UsageError("--output is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)
+    click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
     for name in chosen:
         report = milestones.run(
             name,

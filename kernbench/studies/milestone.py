@@ -58,6 +58,17 @@ def names() -> dict[str, str]:
     return found
 
 
+def shortest_first() -> list[str]:
+    """Return all milestones, the smallest rows in milestones/output first: the first report is there soon."""
+
+    def nbytes(name: str) -> int:
+        stem = name.replace("-", "_")
+        rows = folder() / "output" / stem / f"{stem}.json"
+        return rows.stat().st_size if rows.is_file() else 0
+
+    return sorted(names(), key=nbytes)
+
+
 def resolve(name: str) -> str:
     """Return a milestone's name as `names` has it."""
     kebab = name.replace("_", "-")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from kernbench.cli.main import cli, main
 from kernbench.sim_engine.network import ENGINE
+from kernbench.studies import milestone
 
 COMMANDS = sorted(cli.commands)
 
@@ -226,6 +227,19 @@ def test_a_folder_that_is_missing_is_said_before_anything_runs(command, capsys, 
     monkeypatch.setattr("kernbench.runtime_api.bench_runner.run_bench", None)
     assert main(command) == 2
     assert "there is no folder none; make it first" in capsys.readouterr().err
+
+
+def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkeypatch):
+    ran = []
+
+    def run(name, **_):
+        ran.append(name)
+        return milestone.Report(milestone.folder(), found=False)
+
+    monkeypatch.setattr(milestone, "run", run)
+    assert main(["milestone", "--all"]) == 0
+    assert capsys.readouterr().err == f"making 6 reports: {', '.join(ran)}\n"
+    assert (ran[0], ran[-1]) == ("validation", "ccl")
 
 
 def test_no_milestone_runs_when_one_of_the_names_is_unknown(capsys, monkeypatch):
