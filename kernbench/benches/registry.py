@@ -215,7 +215,7 @@ def run(
     device: DeviceSelector | str | None = None,
     limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:
-    """Run a bench and return what came of it.
+    """Run a bench and return its result.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def lab(port: int | None, no_browser: bool) -> None:
 @click.command(short_help="Serve the explorer alone as a page, on this machine.")
 @port_option
 @browser_option
-@click.option("--token", help="What a visitor has to know. Default: drawn anew.")
+@click.option("--token", help="The token that visitors need. Default: a random one.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
 def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
     """Serve the explorer alone, on loopback and behind a token; visitors run no code of their own. Needs [web]."""

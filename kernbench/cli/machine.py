@@ -125,11 +125,11 @@ def _describe(machine: Machine, names: tuple[str, ...]) -> None:
     for name in names:
         view = machine.views[name]
         click.echo(f"\n{view.title}")
-        alike: dict[tuple[str, ...], list[str]] = {}
+        same: dict[tuple[str, ...], list[str]] = {}
         for box in view.boxes:
             if box.detail:
-                alike.setdefault((box.kind, *box.detail), []).append(box.label)
-        for (_, *detail), labels in alike.items():
+                same.setdefault((box.kind, *box.detail), []).append(box.label)
+        for (_, *detail), labels in same.items():
             last = f" .. {labels[-1]}" if len(labels) > 1 else ""
             click.echo(f"  {labels[0]}{last}: {', '.join(x.rstrip(',') for x in detail)}")
         for line in view.lines:

@@ -201,10 +201,10 @@ def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
         mine = [row for row in rows if row["case"] == case.name]
         click.echo(f"{case.name}: {case.says}")
         for row in mine:
-            alike = f" and {row['hottest_alike'] - 1} more" if row["hottest_alike"] > 1 else ""
+            others = f" and {row['hottest_alike'] - 1} more" if row["hottest_alike"] > 1 else ""
             rate = f"{row['bandwidth_gbs']:,.1f} GB/s, {row['path_utilization']:.1%} of its path"
             fair = f"{row['fair_utilization']:.1%} of fair streams ({row['fair_gbs']:,.1f} GB/s)"
-            hot = f"hottest {row['hottest_link']}{alike}, busy {row['hottest_share']:.1%}"
+            hot = f"hottest {row['hottest_link']}{others}, busy {row['hottest_share']:.1%}"
             click.echo(f"  {size_name(row['nbytes']):>8}: {rate}, {fair}; {hot}")
         if mine and "hops" in mine[0]:
             _hops(mine[0])

@@ -58,7 +58,7 @@ class MachineForm:
         self._begin(resolve_topology(source))
 
     def load(self, source: str | Path | Machine | None) -> None:
-        """Begin anew with a file, a preset, or a machine."""
+        """Replace the machine by a file, a preset, or another machine; changes are dropped."""
         if self.page and source not in (*self.sources().values(), self.file.source):
             raise ConfigError(f"a page loads only what it offers: {', '.join(self.sources())}")
         self._begin(resolve_topology(source))

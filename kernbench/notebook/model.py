@@ -1,4 +1,4 @@
-"""The explorer without its widgets: what is chosen, what runs, what came of it, and what was before."""
+"""The explorer without its widgets: what is chosen, what runs, its result, and earlier runs."""
 
 from __future__ import annotations
 

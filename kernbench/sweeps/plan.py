@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,6 @@ from kernbench.sweeps.runner import Job, check_limits
 from kernbench.sweeps.worker import PointLimits
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.triton_emu.runner import check_plain
-
-if TYPE_CHECKING:
-    pass
-
 
 Settings = Mapping[str, Any]  # machine fields (with dots) and study parameters (without), with their values
 
