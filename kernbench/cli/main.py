@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 
 import click
 
-from kernbench import build
+from kernbench import build, interrupts
 from kernbench.cli.lab import lab, web
 from kernbench.cli.machine import compare, list_, new, show, validate
 from kernbench.cli.reports import cache, milestone, sweep
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is
     try:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
+        while interrupts._first_s:  # one came during an import and is about to be raised again
+            time.sleep(0.001)
     except click.ClickException as error:
         error.show()
         return BAD_INPUT

@@ -74,6 +74,12 @@ def test_an_interrupt_while_modules_are_imported(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupt_while_modules_are_imported_is_not_lost_where_the_command_ends_before_it_is_raised(tmp_path):
+    slow = AT_IMPORT.replace("sys.argv =", "import kernbench.interrupts as i; i._RAISE_AGAIN_S = 1.0; sys.argv =")
+    done = interrupted(slow, "kernbench.triton_emu.runner", RUN, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
+
+
 @pytest.mark.parametrize("command", [["-m", "kernbench"], ["kernbench"]], ids=["module", "script"])
 @pytest.mark.parametrize(
     "name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench.interrupts"]
