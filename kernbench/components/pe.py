@@ -391,7 +391,7 @@ class Program(Callee):
 
     def receives(self) -> bool:
         """Return whether the program waits for a message that has not come."""
-        return bool(self.pe.ipcq.receiver.describe(self.launch.queues))
+        return bool(self.pe.ipcq.waiting(self))
 
     def describe(self) -> str:
         """Return who waits for what since when, for a deadlock's message."""
@@ -400,7 +400,7 @@ class Program(Callee):
         if self.short and isinstance(on, Value):
             what = f"{on.nbytes} B of TCM"
         lines = [f"{self.location()}, waits for {what} since {self.since / 1000:,.2f} ns"]
-        lines += self.pe.ipcq.receiver.describe(self.launch.queues)
+        lines += self.pe.ipcq.waiting(self)
         lines += [f"ring {queue.describe()}" for queue in self.queues.values()]
         return "\n    ".join(lines)
 
@@ -448,10 +448,11 @@ class Pe:
 
     def job(self, command: Command, program: Program | None = None) -> Job:
         """Return what its engines make of a command of `program` (None: no program waits for its end)."""
+        queues = {} if program is None else program.queues
         if isinstance(command, Send):
-            return self.ipcq.message(command, program)
+            return self.ipcq.inbox.message(self, command, program, queues)
         if isinstance(command, Recv):
-            return self.ipcq.receive(command, program)
+            return self.ipcq.receive(command, program, queues)
         if isinstance(command, (Load, Store)):
             return self.dma.job(command, program)
         return self.scheduler.job(command, program)
