@@ -18,10 +18,10 @@ from kernbench.dtypes import int8
 from kernbench.errors import ArgumentError
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.registry import hint
-from kernbench.sim_engine.definition import Hop
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import QueueSpec
-from kernbench.sim_engine.transfer import Route, Transaction
+from kernbench.sim_engine.host_requests import QueueSpec
+from kernbench.sim_engine.python_core import Hop
+from kernbench.sim_engine.transaction import Route, Transaction
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
 from kernbench.studies.study import Choices, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
