@@ -22,11 +22,11 @@ _hook: Callable[[Any], object] = sys.__unraisablehook__
 
 
 class Repeated(BaseException):
-    """An exception that whoever raised it in this thread raises again until it is noticed."""
+    """An exception that is raised again in this thread until it is noticed."""
 
 
 def handle_interrupts() -> None:
-    """Let a process of the command line take Ctrl-C as this module says; one that ignores it still does."""
+    """Let a command-line process handle Ctrl-C as this module describes; one that ignores it continues to."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupted)
         hold()

@@ -280,7 +280,7 @@ def title(algorithm: Algorithm) -> str:
 
 @dataclass(frozen=True)
 class CollectiveRun:
-    """What one collective came to."""
+    """The outcome of one collective."""
 
     latency_ns: float
     result: Result
@@ -429,7 +429,7 @@ def collective(
     n_slots: int | None,
     call: dict[str, object],
 ) -> Plan:
-    """Queue a collective on the devices of `tensors`, and return what it came to.
+    """Queue a collective on the devices of `tensors`, and return its outcome.
 
     Raises
     ------

@@ -245,7 +245,7 @@ class RangeMap(Broadcast):
         super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
         self.sent_ps = engine.env._now
-        # Most PEs, often all, are told the same: what a copy carries is counted once for each set of tellings.
+        # Most PEs, often all, receive the same: the content of a copy is counted once for each set of mappings.
         self._told = {id(mine): mine for mine in ranges.values()}
         self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
         for (cube, _), mine in ranges.items():

@@ -30,7 +30,7 @@ _MOST_PROGRAMS = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a run may take; `None` is no limit.
+    """How much a run may take; `None` means unlimited.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Expired(Repeated):
     watchdog: Watchdog
 
     def error(self, running: str) -> LimitError:
-        """Return what the user is told about it; `running` says what was interrupted."""
+        """Return the message to the user; `running` names what was interrupted."""
         return self.watchdog.error(running)
 
 

@@ -334,7 +334,7 @@ class HbmSlice:
         self.free = [0] * self.n
         self.direction: list[int | None] = [None] * self.n
         self.served_ps = 0
-        # For each channel: since when it has been busy without a gap, and the transaction that came to it then.
+        # For each channel: since when it has been busy without a gap, and the transaction that arrived then.
         self._since = [(0, -1)] * self.n
         link.memory = self
 

@@ -43,7 +43,7 @@ SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
 
 
 def _transfers(machine: Machine) -> list[str]:
-    """Return the cases that are transactions: those from PE to PE bring programs of their own."""
+    """Return the cases that are transactions: those from PE to PE have separate programs."""
     return [case.name for case in cases(machine).values() if not case.pair]
 
 
