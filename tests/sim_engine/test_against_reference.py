@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.sim_engine.transfer import COUNT_BITS
+from kernbench.sim_engine.transaction import COUNT_BITS
 from kernbench.studies import validation_reference
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import Reference, play, random_machine, random_traffic
