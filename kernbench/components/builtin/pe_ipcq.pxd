@@ -11,7 +11,7 @@ from kernbench.components.pe cimport Pe, Program
 from kernbench.components.builtin.queues cimport Inbox, Message, Queue, Receive, Slot
 from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine.op_log cimport OpLog
-from kernbench.sim_engine.transfer cimport Callee, Route
+from kernbench.sim_engine.transaction cimport Callee, Route
 
 cdef int _PROGRESS, _IN_SLOT, _RELEASE, _MATCH
 

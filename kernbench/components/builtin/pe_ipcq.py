@@ -15,11 +15,11 @@ from kernbench.analysis.records import CREDIT, FETCH, PART
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Receive, Slot
 from kernbench.components.command import Recv, Run
 from kernbench.errors import AllocationError, KernbenchError
-from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.host_requests import QueueSpec
 from kernbench.sim_engine.network import QUEUE, Arbiter
 from kernbench.sim_engine.observer import QueueEvent
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import Callee, Transaction
+from kernbench.sim_engine.transaction import Callee, Transaction
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 
