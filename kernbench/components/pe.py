@@ -33,7 +33,6 @@ from kernbench.topology import naming
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_dma import PeDma
-    from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.builtin.pe_scheduler import PeScheduler
     from kernbench.components.builtin.pe_units import PeFetchStore, PeGemm, PeMath, PeMmu, PeTcm
 
@@ -440,7 +439,7 @@ class Pe:
         self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
         self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
         self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
-        self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
+        self.ipcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = self.scheduler.pipeline
         self.order: AccessOrder | None = None
@@ -449,13 +448,16 @@ class Pe:
     def job(self, command: Command, program: Program | None = None) -> Job:
         """Return what its engines make of a command of `program` (None: no program waits for its end)."""
         queues = {} if program is None else program.queues
+        job: Job
         if isinstance(command, Send):
-            return self.ipcq.inbox.message(self, command, program, queues)
-        if isinstance(command, Recv):
-            return self.ipcq.receive(command, program, queues)
-        if isinstance(command, (Load, Store)):
-            return self.dma.job(command, program)
-        return self.scheduler.job(command, program)
+            job = self.ipcq.inbox.message(self, command, program, queues)
+        elif isinstance(command, Recv):
+            job = self.ipcq.receive(command, program, queues)
+        elif isinstance(command, (Load, Store)):
+            job = self.dma.job(command, program)
+        else:
+            job = self.scheduler.job(command, program)
+        return job
 
     def add(self, job: Job, issued: int) -> None:
         """Take a job whose command PE_CPU has issued at `issued`; it goes to the engines in program order."""

@@ -185,9 +185,9 @@ def test_a_message_costs_the_same_however_many_wait(n_slots):
             for more in (8, 1000):
                 for _ in range(more):
                     send()
-                costs.append(lines_of(send))
+                costs.append(min(lines_of(send) for _ in range(5)))  # a collection of garbage runs lines, too
         else:
-            for _ in range(1010):
+            for _ in range(1018):
                 tl.recv("W", shape=n)
 
     run_kernel_in_mock(kernel, zeros(2), n_slots=n_slots)

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 cdef class Part
 cdef class PeIpcq
-cdef class Ring
+cdef class PeQueue
 
 from kernbench.components.builtin.pe_units cimport PeFetchStore
 from kernbench.components.command cimport Recv
@@ -19,12 +19,12 @@ cdef int _PROGRESS, _IN_SLOT, _RELEASE, _MATCH
 cdef class Part(Slot):
     cdef public int64_t arrived_ps, credit, credit_key, credit_ps, key, pa, read_ps, sent_ps
     cdef public bint loaded
-    cdef public Ring queue
+    cdef public PeQueue queue
     cdef public Route route, back
     cdef public Part by
 
 
-cdef class Ring(Queue):
+cdef class PeQueue(Queue):
     cdef public PeIpcq peer
     cdef public object spec
     cdef public int64_t peer_pa, ring_pa, credit_bytes, credit_key, wake_ps
@@ -43,20 +43,20 @@ cdef class PeIpcq(Callee):
     cdef public dict sets, setup_ps, _by_ring
     cdef public Inbox inbox
     cdef public int64_t _write_free, _read_free, _deciding
-    @cython.locals(first=Ring, job=Receive)
+    @cython.locals(first=PeQueue, job=Receive)
     cpdef Receive receive(self, Recv command, Program program, dict queues)
     @cython.locals(now=int64_t, message=Message)
-    cpdef progress(self, Ring queue)
+    cpdef progress(self, PeQueue queue)
     @cython.locals(slot=Part)
-    cpdef _give_slot(self, Ring queue, Message message)
+    cpdef _give_slot(self, PeQueue queue, Message message)
     @cython.locals(slot=Part, arbiter=CArbiter, route=Route)
-    cpdef _leave(self, Ring queue)
+    cpdef _leave(self, PeQueue queue)
     @cython.locals(now=int64_t)
     cpdef reached(self, Part slot)
-    @cython.locals(queue=Ring, written=dict, ring_pa=int64_t)
+    @cython.locals(queue=PeQueue, written=dict, ring_pa=int64_t)
     cpdef _in_slot(self, Part slot)
     @cython.locals(now=int64_t, message=Message)
-    cpdef _arrive(self, Ring queue, Part slot)
+    cpdef _arrive(self, PeQueue queue, Part slot)
     cpdef post(self, Receive job)
     @cython.locals(now=int64_t, job=Receive)
     cpdef _match(self, bint settled)
@@ -66,7 +66,7 @@ cdef class PeIpcq(Callee):
     cpdef _received(self, Receive job, int64_t end)
     cpdef _log_read(self, Receive job, Part slot, int64_t end)
     cpdef release(self, Part slot, int64_t t)
-    @cython.locals(queue=Ring, first=Part, back=Route, key=int64_t, arbiter=CArbiter)
+    @cython.locals(queue=PeQueue, first=Part, back=Route, key=int64_t, arbiter=CArbiter)
     cpdef _release(self, Part slot)
-    @cython.locals(queue=Ring, route=Route, slot=Part, key=int64_t)
+    @cython.locals(queue=PeQueue, route=Route, slot=Part, key=int64_t)
     cpdef credited(self, Part first)

@@ -50,7 +50,7 @@ class Part(Slot):
         self.loaded = False
 
 
-class Ring(Queue):
+class PeQueue(Queue):
     """A queue of the machine: parts go `way` where rings are in TCM, credits for its own ring go `way_back`."""
 
     __slots__ = (
@@ -87,14 +87,14 @@ class PeIpcq(Callee):
         self.core, self.network, self.log = pe.engine.env.core, pe.engine.network, pe.engine.log
         self.observers = pe.engine.observers
         self.component = self.log.component(node_id)
-        self.sets: dict[str, dict[str, Ring]] = {}
+        self.sets: dict[str, dict[str, PeQueue]] = {}
         self.inbox = Inbox()
         config = pe.config.pe_ipcq
         self.setup_ps = {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
         self._ports = pe.fetch_store
         self._write_free = self._read_free = 0
         self._deciding = -1
-        self._by_ring: dict[int, Ring] = {}
+        self._by_ring: dict[int, PeQueue] = {}
 
     # -- installation
 
@@ -102,7 +102,7 @@ class PeIpcq(Callee):
         """Set up the queues of one installation."""
         if key in self.sets:
             raise AllocationError(f"{self.name}: queues {key!r} are installed already; use them, or another key")
-        queues: dict[str, Ring] = {}
+        queues: dict[str, PeQueue] = {}
         for spec in specs:
             if spec.direction in queues:
                 raise AllocationError(f"{self.name}: {key!r} names direction {spec.direction!r} twice")
@@ -114,7 +114,7 @@ class PeIpcq(Callee):
                         f"{self.name}: the ring of {spec.direction!r} [{start:#x}, {end:#x}) overlaps that of "
                         f"{other.name!r} [{other_start:#x}, {other_end:#x}); reserve each ring from the allocator"
                     )
-            queues[spec.direction] = self._by_ring[start] = Ring(self, spec)
+            queues[spec.direction] = self._by_ring[start] = PeQueue(self, spec)
         for size in {spec.chunk_bytes for spec in specs}:
             self._arbitrate(specs[0], size, key)
         self.sets[key] = queues
@@ -133,17 +133,17 @@ class PeIpcq(Callee):
 
     # -- commands
 
-    def receive(self, command: Recv, program: Program | None, queues: Mapping[str, Ring]) -> Receive:
+    def receive(self, command: Recv, program: Program | None, queues: Mapping[str, PeQueue]) -> Receive:
         """Return the job of a receive."""
         job = self.inbox.receive(self.pe, command, program, queues)
-        first: Ring = job.queues[0]
+        first: PeQueue = job.queues[0]
         # A message of one slot in TCM is used in place.
         job.stays = command.consume and first.in_tcm and command.nbytes <= first.slot_bytes
         return job
 
     # -- sending
 
-    def progress(self, queue: Ring) -> None:
+    def progress(self, queue: PeQueue) -> None:
         """Send what can be sent."""
         now, outbox = self.core.now, queue.outbox
         while outbox:
@@ -165,7 +165,7 @@ class PeIpcq(Callee):
                 self._give_slot(queue, message)
             outbox.pop(0)
 
-    def _give_slot(self, queue: Ring, message: Message) -> None:
+    def _give_slot(self, queue: PeQueue, message: Message) -> None:
         """Give the next part of a message its slot; it leaves at once, or when it has been read from memory."""
         slot = Part(message)
         slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
@@ -177,7 +177,7 @@ class PeIpcq(Callee):
             slot.loaded = True
             self._leave(queue)
 
-    def _load(self, slot: Part, queue: Ring) -> None:
+    def _load(self, slot: Part, queue: PeQueue) -> None:
         """Read a part from memory; it leaves when all of it is there."""
         message, first = slot.message, slot.index * queue.slot_bytes
         wanted = self.pe.requests((Run(message.command.runs[0].va + first, slot.nbytes, slot.nbytes),))
@@ -199,7 +199,7 @@ class PeIpcq(Callee):
             txn = Transaction(request.nbytes, request.offset, read, request, None, request.pieces)
             self.pe.dma.port(request.node_id).read(txn, QUEUE)
 
-    def _leave(self, queue: Ring) -> None:
+    def _leave(self, queue: PeQueue) -> None:
         """Send the parts that are there, in order."""
         leaving = queue.leaving
         arbiter = self.pe.dma.arbiter
@@ -273,7 +273,7 @@ class PeIpcq(Callee):
         if self.inbox.waiting:
             self._match(False)
 
-    def _arrive(self, queue: Ring, slot: Part) -> None:
+    def _arrive(self, queue: PeQueue, slot: Part) -> None:
         now, message = self.core.now, slot.message
         self.inbox.arrive(queue, slot, now)
         if self.observers:
@@ -435,7 +435,7 @@ class PeIpcq(Callee):
             if job.program is program
         ]
 
-    def tell(self, what: str, queue: Ring, nbytes: int) -> None:
+    def tell(self, what: str, queue: PeQueue, nbytes: int) -> None:
         """Tell observers of a step of a message."""
         for observer in self.observers:
             observer.queue(QueueEvent(self.engine.now_ns, what, self.pe.name, queue.name, queue.peer_name, nbytes))

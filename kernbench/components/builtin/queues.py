@@ -29,14 +29,13 @@ class Slot:
     __slots__ = ("free", "index", "message", "nbytes", "number", "order")
 
     message: Message
-    order: int
 
     def fill(self, message: Message) -> None:
         """Be the next part of a message, in the next slot of the peer's ring."""
         queue: Queue = message.queue
         self.message, self.index, self.number = message, message.left, queue.sent
         self.nbytes = min(queue.slot_bytes, message.nbytes - message.left * queue.slot_bytes)
-        self.free = False
+        self.order, self.free = -1, False
         message.left += 1
         queue.sent += 1
         queue.credits -= 1
@@ -267,7 +266,7 @@ class Inbox:
             if not self.unclaimed:
                 break
             queues, queue = receive.queues, None
-            if not receive.waiting and receive.ready <= now and passed.isdisjoint(queues):
+            if not receive.waiting and receive.ready <= now and (not passed or passed.isdisjoint(queues)):
                 first = queues[0] if len(queues) == 1 else self._earliest(queues)
                 if first is not None and first.inbox:
                     if len(queues) == 1 or settled:
