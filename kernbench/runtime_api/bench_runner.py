@@ -166,6 +166,10 @@ def run_bench(
     try:
         with limited(limits), torch:
             bench_fn(torch)
+        if not torch.result.complete:
+            error = StateError(
+                f"{name}: INCOMPLETE: the run ended before everything that it asked for was done; its times are not valid"
+            )
     except KernbenchError as caught:
         error = caught
     completion = OK if error is None else FAILED
