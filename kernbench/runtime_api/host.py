@@ -26,13 +26,13 @@ from kernbench.runtime_api.memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 from kernbench.sim_engine.limits import Expired
-from kernbench.sim_engine.lines import place_in, place_of, user_line
 from kernbench.sim_engine.races import Copies
+from kernbench.sim_engine.user_code import place_in, place_of, user_line
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.lines import Line
+    from kernbench.sim_engine.user_code import Line
 
 
 class Rank:

@@ -45,7 +45,7 @@ class ReduceOp(Enum):
         Raises
         ------
         ValueError
-            If there is no such operation.
+            If the operation does not exist.
         """
         if isinstance(op, cls):
             return op

@@ -105,7 +105,7 @@ def layers(name: str) -> list[Layer]:
     Raises
     ------
     ArgumentError
-        If there is no such list, or no such layer in it.
+        If the list does not exist, or does not contain the layer.
 
     Examples
     --------
@@ -593,7 +593,7 @@ def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
     kernel, *more = _KERNELS[placement], m, k, n
     if placement == "columns":
         more.append(config.cube.pe.pe_gemm.tile.m)
-    # Which operand is transposed is known when a kernel is compiled: it is no argument of the launch.
+    # Which operand is transposed is known when a kernel is compiled: it is not an argument of the launch.
     compiled = partial(kernel, trans_a=product.trans_a, trans_b=product.trans_b)
     torch.launch(name, compiled, a, b, sums[0] if sums else c, *more, room(config))
     if sums:
