@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from kernbench.errors import (
     quote,
 )
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import QueueSpec
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
     from kernbench.sim_engine.host import QueueState
     from kernbench.topology.builder import Machine
 
@@ -89,8 +90,6 @@ class DrainCheck:
                     "the next collective gets it"
                 )
 
-
-Start = Callable[[], simpy.Event]
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 _ALONE = "alone"  # the key of the queues of a collective that runs alone
@@ -172,18 +171,9 @@ class Collectives:
         def start() -> simpy.Event:
             if queues.ready.processed:
                 return launch()
-            done = simpy.Event(engine.env)
-            races = engine.races(sip)
-            task = None if races is None else races.task
-
-            def complete(event: simpy.Event) -> None:
-                done.succeed(event.value)
-
-            def begin(_: simpy.Event) -> None:
-                (launch() if task is None else task.run(launch)).callbacks.append(complete)
-
-            queues.ready.callbacks.append(begin)
-            return done
+            later = Later(engine, sip)
+            queues.ready.callbacks.append(lambda _: later.run(launch))
+            return later.done
 
         return start
 

@@ -20,9 +20,9 @@ from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench.errors import StateError, quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
-from kernbench.runtime_api import host, tensor, types
+from kernbench.runtime_api import devices, tensor, types
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.host import Host, launch
+from kernbench.runtime_api.devices import Host, launch
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
@@ -103,7 +103,7 @@ class _Devices:
 class Ahbm(_Devices):
     """`torch.ahbm`, the device module: a device is a SIP."""
 
-    Stream = host.Stream
+    Stream = devices.Stream
 
     def current_device(self) -> int:
         """Return the index of the calling rank's device."""
@@ -117,13 +117,13 @@ class Ahbm(_Devices):
         """Make `device` the calling rank's inside a with-block."""
         return self._host.on(device)
 
-    def current_stream(self, device: DeviceLike | None = None) -> host.Stream:
+    def current_stream(self, device: DeviceLike | None = None) -> devices.Stream:
         """Return the queue of `device` (the current one); each device has one."""
         return self._host.stream(self._host.index(device))
 
-    def Event(self, enable_timing: bool = False) -> host.Event:
+    def Event(self, enable_timing: bool = False) -> devices.Event:
         """Return a mark to put into a stream; `elapsed_time` is simulated time in ms."""
-        return host.Event(self.current_stream, enable_timing)
+        return devices.Event(self.current_stream, enable_timing)
 
 
 class Accelerator(_Devices):

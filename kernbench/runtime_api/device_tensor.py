@@ -19,7 +19,7 @@ from kernbench.runtime_api.types import Device
 from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
     from kernbench.triton_emu.tl_context import TLContext
 
 

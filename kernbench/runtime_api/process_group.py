@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from kernbench.ccl.install import AlgorithmLike
 from kernbench.errors import quote
+from kernbench.runtime_api.devices import Start
 from kernbench.runtime_api.transport import Packer, Transport
-from kernbench.runtime_api.work import Call, Mailbox, Meeting, Start
+from kernbench.runtime_api.work import Call, Mailbox, Meeting
 
 if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.runtime_api.collective import Collectives
-    from kernbench.runtime_api.host import Host, Work
+    from kernbench.runtime_api.devices import Host
+    from kernbench.runtime_api.work import Work
 
 Algorithms = Mapping[str, AlgorithmLike]
 NON_GROUP_MEMBER = -100

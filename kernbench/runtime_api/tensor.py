@@ -19,7 +19,7 @@ from kernbench.runtime_api.memory import TensorHandle
 from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
 
