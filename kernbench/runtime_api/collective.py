@@ -112,14 +112,9 @@ class Collectives:
         self._installed: dict[tuple[object, ...], Queues] = {}
 
     def chosen(
-        self,
-        config: CclConfig,
-        collective: str,
-        nbytes: int,
-        itemsize: int,
-        sips: Sequence[int],
+        self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
         places: Sequence[Target],
-    ) -> Plan:
+    ) -> Plan:  # fmt: skip
         """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means."""
         tuner = tuner_of(self._engine.machine, config)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
@@ -133,14 +128,9 @@ class Collectives:
         return found
 
     def starts(
-        self,
-        plan: Plan,
-        key: str,
-        buffers: Mapping[Place, Sequence[object]],
-        n_elem: Mapping[Place, int],
-        name: str,
+        self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int], name: str,
         call: Mapping[str, object],
-    ) -> dict[int, Start]:
+    ) -> dict[int, Start]:  # fmt: skip
         """Return what starts a collective on each device; calling it returns the event of the device's completion."""
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
@@ -149,14 +139,9 @@ class Collectives:
         return {sip: self._start(plan, sip, args, name, queues, drain) for sip in plan.sips}
 
     def _start(
-        self,
-        plan: Plan,
-        sip: int,
-        args: Mapping[Place, tuple[object, ...]],
-        name: str,
-        queues: Queues,
+        self, plan: Plan, sip: int, args: Mapping[Place, tuple[object, ...]], name: str, queues: Queues,
         drain: DrainCheck | None,
-    ) -> Start:
+    ) -> Start:  # fmt: skip
         engine, roles = self._engine, plan.on(sip)
         own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
         ranks = {target: role.rank for target, role in roles.items()}
@@ -286,14 +271,8 @@ class CollectiveRun:
 
 
 def run(
-    machine: Machine,
-    planned: Plan,
-    nbytes: int,
-    *,
-    dtype: object = "f16",
-    data: bool = False,
-    **call: Any,
-) -> CollectiveRun:
+    machine: Machine, planned: Plan, nbytes: int, *, dtype: object = "f16", data: bool = False, **call: Any,
+) -> CollectiveRun:  # fmt: skip
     """Run a collective once, alone on an idle machine.
 
     Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
@@ -410,15 +389,9 @@ Given = Tensor | Sequence[Tensor]
 
 
 def collective(
-    host: Host,
-    collectives: Collectives,
-    tensors: Sequence[Given],
-    algorithm: AlgorithmLike | None,
-    config: CclLike | None,
-    name: str | None,
-    n_slots: int | None,
-    call: dict[str, object],
-) -> Plan:
+    host: Host, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
+    config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object],
+) -> Plan:  # fmt: skip
     """Queue a collective on the devices of `tensors`, and return what it came to.
 
     Raises
@@ -489,15 +462,9 @@ def _check_equal(tensors: Sequence[DeviceTensor]) -> None:
 
 
 def _planned(
-    host: Host,
-    collectives: Collectives,
-    tensors: Sequence[DeviceTensor],
-    algorithm: AlgorithmLike | None,
-    config: CclLike | None,
-    n_slots: int | None,
-    sips: Sequence[int],
-    places: dict[int, list[Target]],
-) -> Plan:
+    host: Host, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
+    config: CclLike | None, n_slots: int | None, sips: Sequence[int], places: dict[int, list[Target]],
+) -> Plan:  # fmt: skip
     if algorithm is None:
         config = load_ccl_config(config, host.config)
         algorithm = config.defaults.algorithm

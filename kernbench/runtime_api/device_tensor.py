@@ -89,14 +89,9 @@ class DeviceTensor(Tensor):
     """
 
     def __init__(
-        self,
-        host: Host,
-        handle: TensorHandle,
-        layout: Layout,
-        offset: int = 0,
-        shape: Sequence[int] | None = None,
+        self, host: Host, handle: TensorHandle, layout: Layout, offset: int = 0, shape: Sequence[int] | None = None,
         stride: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._host = host
         self._handle = handle
         self._claim = handle.claim()

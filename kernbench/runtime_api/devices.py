@@ -29,7 +29,6 @@ from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.multiprocessing import Rank, SpawnContext
-    from kernbench.runtime_api.work import Work
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.lines import Line
 
@@ -265,7 +264,8 @@ class Host:
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
-        self.unwaited: dict[Work, Line | None] = {}
+        # The collectives under way that the program has to wait for: what each is, and the line of its call.
+        self.unwaited: dict[simpy.Event, tuple[Callable[[], str], Line | None]] = {}
         self.is_open = True
         self.ranks: SpawnContext | None = None
         self.at_ranks_start: list[Callable[[int], None]] = []
@@ -346,8 +346,7 @@ class Host:
         for (device, _), stream in list(self._streams.items()):
             if sip in (None, device):
                 stream.synchronize()
-        for work in list(self.unwaited):
-            work.is_completed()
+        self.unwaited = {event: found for event, found in self.unwaited.items() if not event.processed}
 
     # -- ranks
 

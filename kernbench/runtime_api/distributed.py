@@ -70,17 +70,10 @@ class Distributed(DistributedNames):
         return self._host.rank_index in self._groups.scope.world
 
     def init_process_group(
-        self,
-        backend: str | None = None,
-        init_method: str | None = None,
-        timeout: object = None,
-        world_size: int = -1,
-        rank: int = -1,
-        store: object = None,
-        group_name: str = "",
-        pg_options: Algorithms | None = None,
+        self, backend: str | None = None, init_method: str | None = None, timeout: object = None, world_size: int = -1,
+        rank: int = -1, store: object = None, group_name: str = "", pg_options: Algorithms | None = None,
         device_id: object = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make the calling rank a member of the world: all ranks of its spawn.
 
         Called before `spawn`, it makes a world of all SIPs of the machine, which the ranks of every later spawn
@@ -154,16 +147,10 @@ class Distributed(DistributedNames):
         return -1 if self.get_rank(group) < 0 else self._groups.find(group).size()
 
     def new_group(
-        self,
-        ranks: Sequence[int] | None = None,
-        timeout: object = None,
-        backend: str | None = None,
-        pg_options: Algorithms | None = None,
-        use_local_synchronization: bool = False,
-        group_desc: str | None = None,
-        device_id: object = None,
-        sort_ranks: bool = True,
-    ) -> ProcessGroup | int:
+        self, ranks: Sequence[int] | None = None, timeout: object = None, backend: str | None = None,
+        pg_options: Algorithms | None = None, use_local_synchronization: bool = False, group_desc: str | None = None,
+        device_id: object = None, sort_ranks: bool = True,
+    ) -> ProcessGroup | int:  # fmt: skip
         """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for the other ranks.
 
         Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
@@ -208,14 +195,9 @@ class Distributed(DistributedNames):
         return group if world.rank() in members else NON_GROUP_MEMBER
 
     def new_subgroups(
-        self,
-        group_size: int | None = None,
-        group: ProcessGroup | None = None,
-        timeout: object = None,
-        backend: str | None = None,
-        pg_options: Algorithms | None = None,
-        group_desc: str | None = None,
-    ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+        self, group_size: int | None = None, group: ProcessGroup | None = None, timeout: object = None,
+        backend: str | None = None, pg_options: Algorithms | None = None, group_desc: str | None = None,
+    ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:  # fmt: skip
         """Cut a group (the world) into groups of `group_size` neighbouring ranks; every rank of the world calls it.
 
         Returns the calling rank's own and all of them, each as `new_group` returns it. By default one group has as

@@ -265,14 +265,9 @@ class Multiprocessing:
         self._host = host
 
     def spawn(
-        self,
-        fn: Callable[..., object],
-        args: Sequence[Any] = (),
-        nprocs: int = 1,
-        join: bool = True,
-        daemon: bool = False,
-        start_method: str = "spawn",
-    ) -> SpawnContext | None:
+        self, fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1, join: bool = True,
+        daemon: bool = False, start_method: str = "spawn",
+    ) -> SpawnContext | None:  # fmt: skip
         """Run `fn(rank, *args)` on `nprocs` ranks; the current device of rank i is SIP i.
 
         A rank gives way only where it waits: in a host read, `synchronize`, `Work.wait`, a collective that is not

@@ -74,12 +74,12 @@ class Work:
 
     def detach(self) -> Work:
         """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
-        self._host.unwaited[self] = user_line()
+        self._host.unwaited[self.event] = self._what, user_line()
         return self
 
     def wait(self, timeout: object = None) -> bool:
         """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
-        self._host.unwaited.pop(self, None)
+        self._host.unwaited.pop(self.event, None)
         if self.error is None:
             self._host.engine.wait(self.event, self)
         if self.error is not None:
@@ -89,7 +89,7 @@ class Work:
     def is_completed(self) -> bool:
         """Return whether this rank's part is complete."""
         if self.event.processed:
-            self._host.unwaited.pop(self, None)
+            self._host.unwaited.pop(self.event, None)
         return self.event.processed
 
     def exception(self) -> Exception | None:

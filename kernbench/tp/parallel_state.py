@@ -95,13 +95,9 @@ _states: WeakKeyDictionary[greenlet, ParallelState] = WeakKeyDictionary()
 
 
 def initialize_model_parallel(
-    tensor_model_parallel_size: int = 1,
-    pipeline_model_parallel_size: int = 1,
-    *,
-    context_parallel_size: int = 1,
-    order: str = ORDER,
-    torch: RuntimeContext | None = None,
-) -> None:
+    tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1, *, context_parallel_size: int = 1,
+    order: str = ORDER, torch: RuntimeContext | None = None,
+) -> None:  # fmt: skip
     """Make the groups of all axes; every rank of the world calls it, or the program once before `spawn`.
 
     What the sizes leave of the world is data parallel. Pipelines have groups here and nothing else; experts ("ep" in
