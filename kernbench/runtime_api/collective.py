@@ -392,21 +392,10 @@ def collective(
     host: Host, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
     config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object],
 ) -> Plan:  # fmt: skip
-    """Queue a collective on the devices of `tensors`, and return what it came to.
-
-    Raises
-    ------
-    ConfigError
-        If the algorithm does not run there.
-    CollectiveMismatchError
-        If the devices' tensors differ.
-    TypeError, ValueError
-        If there are none, they are empty, or not on a device.
-    """
-    given = _given(tensors)
+    """Queue a collective on the devices of `tensors`, and return what it came to."""
+    given = _checked(tensors)
     firsts = [own[0] for own in given]
     sips = [tensor.sip for tensor in firsts]
-    _check_equal(firsts)
     places = {tensor.sip: tensor.pes for tensor in firsts}
     planned = _planned(host, collectives, firsts, algorithm, config, n_slots, sips, places)
     buffers: dict[Place, list[Pointer]] = {}
@@ -422,43 +411,37 @@ def collective(
     return planned
 
 
-def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
-    """Return the tensors of each device, checked one by one."""
+def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
+    """Return the tensors of each device: of several, the first ones are placed alike."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
             f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"
         )
     if not tensors:
         raise ValueError("collective: no tensors; give a list with one for each device")
-    return [_on_device(i, each) for i, each in enumerate(tensors)]
-
-
-def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
-    found: list[DeviceTensor] = []
-    for tensor in given if isinstance(given, list | tuple) and given else (given,):
-        if not isinstance(tensor, DeviceTensor) or (found and tensor.device != found[0].device):
-            raise TypeError(
-                f"collective: tensor {i} is {quote(tensor, 160)}; expected one on a device (and, of several, all on "
-                'the same): .to("ahbm:0")'
-            )
-        if not tensor.shards:
-            raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")
-        found.append(tensor)
-    return tuple(found)
-
-
-def _check_equal(tensors: Sequence[DeviceTensor]) -> None:
-    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
-    if len(kinds) != 1 or len({tensor.sip for tensor in tensors}) != len(tensors):
-        said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
+    given = [tuple(each) if isinstance(each, list | tuple) and each else (each,) for each in tensors]
+    for i, own in enumerate(given):
+        for tensor in own:
+            if not isinstance(tensor, DeviceTensor) or tensor.device != own[0].device:
+                raise TypeError(
+                    f"collective: tensor {i} is {quote(tensor, 160)}; expected one on a device (and, of several, all "
+                    'on the same): .to("ahbm:0")'
+                )
+            if not tensor.shards:
+                raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")
+    firsts: list[DeviceTensor] = [own[0] for own in given]
+    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in firsts}
+    if len(kinds) != 1 or len({tensor.sip for tensor in firsts}) != len(firsts):
+        said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in firsts)
         raise CollectiveMismatchError(f"collective: expected one tensor of one shape and type for each device:\n{said}")
-    cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in tensors]
-    for tensor, cut in zip(tensors, cuts, strict=True):
-        if cut != cuts[0] or tensor.stride() != tensors[0].stride():
+    cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in firsts]
+    for tensor, cut in zip(firsts, cuts, strict=True):
+        if cut != cuts[0] or tensor.stride() != firsts[0].stride():
             raise CollectiveMismatchError(
-                f"collective: the tensor of {tensor.device} is cut in another way than that of {tensors[0].device}, "
+                f"collective: the tensor of {tensor.device} is cut in another way than that of {firsts[0].device}, "
                 f"into {len(cut)} and {len(cuts[0])} shards; place them with the same DPPolicy on every device"
             )
+    return given
 
 
 def _planned(

@@ -103,15 +103,7 @@ class Later:
 
 
 class Stream:
-    """An in-order queue of operations on one device; it never blocks the program that fills it.
-
-    Parameters
-    ----------
-    engine : GraphEngine
-        What runs the operations.
-    device : Device
-        Whose stream it is.
-    """
+    """An in-order queue of operations on one device; it never blocks the program that fills it."""
 
     def __init__(self, engine: GraphEngine, device: Device) -> None:
         self._engine = engine
@@ -182,12 +174,7 @@ class Stream:
 class Event:
     """A mark in a stream: `record` puts it behind what is queued, `elapsed_time` compares two.
 
-    Parameters
-    ----------
-    current_stream : callable
-        Returns the stream that `record` uses when it is given none.
-    enable_timing : bool
-        Whether the event records the time.
+    `record` without a stream uses what `current_stream` returns.
     """
 
     def __init__(self, current_stream: Callable[[], Stream], enable_timing: bool = False) -> None:

@@ -42,13 +42,7 @@ class ReduceOp(Enum):
 
     @classmethod
     def of(cls, op: ReduceOp | str) -> ReduceOp:
-        """Return `op`, or what its name means.
-
-        Raises
-        ------
-        ValueError
-            If there is no such operation.
-        """
+        """Return `op`, or what its name means; raise a ValueError if there is no such operation."""
         if isinstance(op, cls):
             return op
         try:
