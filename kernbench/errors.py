@@ -133,7 +133,7 @@ class DeadlockError(KernbenchError, RuntimeError):
 
 
 class IpcqDeadlock(DeadlockError):
-    """A receive that nobody serves; the message adds the state of each ring."""
+    """A receive without a matching send; the message adds the state of each ring."""
 
 
 class LimitError(KernbenchError, TimeoutError):

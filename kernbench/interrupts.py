@@ -14,6 +14,7 @@ from typing import Any
 _RAISE_AGAIN_S = 0.01
 LONGEST_DELAY_S = 2.0
 _first_s = 0.0
+_repeat: threading.Thread | None = None  # the last one that raises an interrupt again
 
 _lock = threading.Lock()
 _holders = 0
@@ -21,11 +22,11 @@ _hook: Callable[[Any], object] = sys.__unraisablehook__
 
 
 class Repeated(BaseException):
-    """An exception that whoever raised it in this thread raises again until it is noticed."""
+    """An exception that is raised again in this thread until it is noticed."""
 
 
 def handle_interrupts() -> None:
-    """Let a process of the command line take Ctrl-C as this module says; one that ignores it goes on ignoring it."""
+    """Let a command-line process handle Ctrl-C as this module describes; one that ignores it continues to."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupted)
         hold()
@@ -50,6 +51,12 @@ def release() -> None:
         _holders -= 1
         if _holders == 0 and sys.unraisablehook is _unraisable:
             sys.unraisablehook = _hook
+
+
+def wait_for_pending() -> None:
+    """Wait until an interrupt that is to be raised again has been: at the end of a command, it would be lost."""
+    if _repeat is not None:
+        _repeat.join()
 
 
 def _interrupted(_number: int, frame: FrameType | None) -> None:
@@ -77,7 +84,9 @@ def is_in_import(frame: FrameType | None) -> bool:
 
 
 def _again() -> None:
-    threading.Thread(target=_interrupt, daemon=True).start()
+    global _repeat  # noqa: PLW0603  as above
+    _repeat = threading.Thread(target=_interrupt, daemon=True)
+    _repeat.start()
 
 
 def _interrupt() -> None:

@@ -67,15 +67,15 @@ class Registry:
         """Return what is wrong with `name` as a name or dotted path, or None; imports nothing."""
         if name in self._paths or _DOTTED.fullmatch(name):
             return None
-        return f"is no {self.kind}; {hint(name, self.names)}; or a dotted path pkg.mod:name"
+        return f"is not a {self.kind}; {hint(name, self.names)}; or a dotted path pkg.mod:name"
 
     def resolve(self, name: str) -> Any:
-        """Return what `name`, or the dotted path, stands for.
+        """Return the object that `name`, or the dotted path, refers to.
 
         Raises
         ------
         ConfigError
-            If there is no such name, module or attribute.
+            If the name, module or attribute does not exist.
         """
         if name in self._found:
             return self._found[name]

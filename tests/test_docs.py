@@ -36,7 +36,7 @@ def parameter_table() -> dict[str, tuple[object, str]]:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in MODEL.splitlines() if line.startswith("| `")]
     rows = [row for row in rows if len(row) == 5]
     table = {key.strip("`"): (yaml.safe_load(value.strip("`")), mark) for key, value, _, mark, _ in rows}
-    assert len(rows) == len(table), "a key stands twice"
+    assert len(rows) == len(table), "duplicate key"
     return table
 
 

@@ -35,14 +35,14 @@ def test_an_unknown_name_lists_the_known(fruits):
     with pytest.raises(ConfigError) as caught:
         fruits.resolve("appel")
     assert str(caught.value) == (
-        "'appel' is no fruit; did you mean apple? known: apple, pear; or a dotted path pkg.mod:name"
+        "'appel' is not a fruit; did you mean apple? known: apple, pear; or a dotted path pkg.mod:name"
     )
     assert "did you mean" not in fruits.fault("zzz")
 
 
 @pytest.mark.parametrize("path", ["", ":", "a:", ":b", "a b:c", "a:b.c", "1a:b", "a..b:c", "a:b:c"])
 def test_what_is_no_dotted_path(fruits, path):
-    assert fruits.fault(path).startswith("is no fruit; ")
+    assert fruits.fault(path).startswith("is not a fruit; ")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def breakdown(
     """Return busy and exclusive time of every stage.
 
     "launch" is the part of a launch before the first and after the last work of its PEs: messages through the CPUs.
-    "composite" is the time of composites whose tiles were not logged and so cannot be told apart. "wait" is time in
+    "composite" is the time of composites whose tiles were not logged and so cannot be distinguished. "wait" is time in
     which nothing listed is busy. Host copies count for every PE that is looked at.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs in the machine, and what that came to in time."""
+"""Two runs compared: what differs in the machine, and in time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Time:
 
     @property
     def ratio(self) -> float | None:
-        """Time after over time before; None where there is no such number."""
+        """Time after over time before; None where it is not defined."""
         return self.after / self.before if self.before and self.after is not None else None
 
 
@@ -128,7 +128,7 @@ def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 
 def percent(time: Time) -> str:
-    """Return the change in percent, signed; a dash where there is none to tell."""
+    """Return the change in percent, signed; a dash where it is not defined."""
     return "-" if time.ratio is None else f"{time.ratio - 1:+.1%}"
 
 

@@ -1,4 +1,4 @@
-"""What a run comes to: `torch.result`, readable in a terminal and in a notebook."""
+"""The result of a run: `torch.result`, readable in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Result:
         Raises
         ------
         KernbenchError
-            If there is no such launch, or the run was not logged.
+            If the launch does not exist, or the run was not logged.
         """
         from kernbench.analysis.why import why
 

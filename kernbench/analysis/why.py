@@ -218,7 +218,7 @@ def why(records: Records, name: str = "run", launch: str | Launch | None = None)
     Raises
     ------
     KernbenchError
-        If the run was not logged, or has no such launch.
+        If the run was not logged, or the launch does not exist.
     """
     launches: Sequence[Launch] = ()
     if launch is not None:

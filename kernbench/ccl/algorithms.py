@@ -80,7 +80,7 @@ def all_reduce(
     ----------
     both_ways : bool, optional
         Default of the option `both_ways`, which sends one half of the vector around the rings in the other direction;
-        None if there is no such option.
+        None if the option does not exist.
     schedule : callable
         Returns the steps of one participant: `schedule(streams, n_elem, chunking, n)`.
     **costs

@@ -59,7 +59,7 @@ def resolve_algorithm_config(
     Raises
     ------
     ConfigError
-        If there is no such algorithm, or its module does not hold one.
+        If the algorithm does not exist, or its module does not define one.
 
     Examples
     --------

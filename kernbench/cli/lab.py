@@ -29,7 +29,7 @@ def lab(port: int | None, no_browser: bool) -> None:
 @click.option("--token", help="The token that visitors need. Default: a random one.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
 def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
-    """Serve the explorer alone, on loopback and behind a token; visitors run no code of their own. Needs [web]."""
+    """Serve the explorer alone, on loopback and behind a token; visitors cannot run code. Needs [web]."""
     from kernbench.notebook.serve import serve_page, web_arguments
 
     token, port = token or secrets.token_urlsafe(24), port or 8866

@@ -87,9 +87,7 @@ VIEWS = ("system", "sip", "cube", "pe")
 @click.argument("source", required=False, metavar="[FILE|preset:NAME]")
 @click.option("--view", type=click.Choice(VIEWS), help="Only this view. Default: all in words; system in a drawing.")
 @click.option(
-    "--out",
-    type=NewFile(),
-    help="Draw into this file, by its ending an .svg or a .png, instead of printing words.",
+    "--out", type=NewFile(), help="Draw into this file, by its ending an .svg or a .png, instead of printing words."
 )
 @set_option
 @json_option

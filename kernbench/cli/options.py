@@ -41,7 +41,7 @@ class NewFile(click.Path):
         """Return the path, or fail by its folder."""
         path = Path(str(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
-            self.fail(f"{path}: there is no folder {path.parent}; make it first, or name another", param, ctx)
+            self.fail(f"{path}: folder {path.parent} does not exist; make it first, or name another", param, ctx)
         return path
 
 

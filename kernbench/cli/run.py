@@ -49,10 +49,7 @@ if TYPE_CHECKING:
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
 @click.option("--save", metavar="FILE", type=NewFile(), help="Keep the result, for kernbench compare.")
 @click.option(
-    "--trace",
-    metavar="FILE",
-    type=NewFile(),
-    help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev.",
+    "--trace", metavar="FILE", type=NewFile(), help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev."
 )
 @json_option
 def run(

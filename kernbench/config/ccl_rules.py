@@ -24,7 +24,7 @@ Takes = tuple[tuple[str, ...], bool]  # names of parameters, and whether any oth
 
 
 class MissingModuleError(Exception):
-    """There is no such module, or its source cannot be read; the text says why."""
+    """The module does not exist, or its source cannot be read; the text says why."""
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def randn(*size: Any, **options: Any) -> DTensor:
 
 
 def _drawn(size: tuple[Any, ...], draw: Callable[..., Any], *, device_mesh: DeviceMesh, **options: Any) -> DTensor:
-    device_mesh.draws += 1  # every rank counts alike, and draws the whole
+    device_mesh.draws += 1  # every rank counts the same, and draws the whole
     rng = np.random.default_rng([device_mesh.draws, *device_mesh.shape])
     return _created(size, lambda shape: draw(rng, shape), device_mesh=device_mesh, **options)
 

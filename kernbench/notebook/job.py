@@ -119,7 +119,7 @@ def cached_run(entry: Entry) -> CachedRun | None:
         return None
     try:
         fn: Study = resolve_study(workload.function)
-    except ConfigError:  # its parameters cannot be told from those of the run
+    except ConfigError:  # its parameters conflict with those of the run
         return None
     version = study_version(fn)
     parameters = complete(fn, {**entry.values, **options})

@@ -115,7 +115,7 @@ class Finished:
 
     @property
     def result(self) -> Result:
-        """What the run came to."""
+        """The result of the run."""
         assert self.outcome.result is not None
         return self.outcome.result
 
@@ -141,10 +141,7 @@ class State:
         return self.status == RUNNING
 
 
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "data": (True, False),
-    "log": ("tile", "operation", "off"),
-}
+OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "operation", "off")}
 AUTO_RUN_S = 1.0
 KEPT_ROWS = 1_000_000
 _PARAMETER = re.compile(r"^(\w+) = ")
@@ -209,7 +206,7 @@ class Explorer:
     def wrong(self) -> dict[str, str]:
         """The message for each parameter that is wrong, by itself or on this machine; under "" what concerns several.
 
-        Of a study all faults are known before it runs; of other programs, only texts that are no value.
+        Of a study all faults are known before it runs; of other programs, only texts that are not values.
         """
         return self._unread or self._foresee()[1]
 

@@ -148,13 +148,7 @@ class WorkloadPanel:
             control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
         self._show()
         self.root = widgets.VBox(
-            [
-                row("run", self.workload),
-                self.title,
-                self.fields,
-                row("log", self.log, tip=_LOG),
-                row("", self.data),
-            ]
+            [row("run", self.workload), self.title, self.fields, row("log", self.log, tip=_LOG), row("", self.data)]
         )
 
     def refresh(self) -> None:

@@ -90,7 +90,7 @@ def explore(
     machine : str, Path, Machine, optional
         As for `kb.load`.
     *own : callable
-        Functions `f(torch, *, size=64, ...)` of your own to run: kernels, algorithms, components.
+        User-defined functions `f(torch, *, size=64, ...)` to run: kernels, algorithms, components.
     limits : Limits, optional
         Of each run; a served page has its own as well.
     """
@@ -120,7 +120,7 @@ class LiveRun:
 
     @property
     def result(self) -> Result | None:
-        """What the run came to; None before its end."""
+        """The result of the run; None before its end."""
         return self.explorer.result
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:

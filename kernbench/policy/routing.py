@@ -80,7 +80,7 @@ class Router:
         return found
 
     def _has_several_before(self, src: str, dst: str) -> bool:
-        """Return whether routes to `dst` come to a router from several sides; the same in all cubes."""
+        """Return whether routes to `dst` enter a router from several sides; the same in all cubes."""
         place, behind = naming.parse(src), naming.parse(dst)
         to = (behind.row, behind.col) if behind.kind == "router" else None
         before = [naming.parse(edge.dst) for edge in self._graph.out(src) if edge.dst != dst]

@@ -33,7 +33,7 @@ from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.host_requests import QueueSpec
 from kernbench.sim_engine.op_log import link_table
 from kernbench.topology import naming
 from kernbench.triton_emu.handles import Pointer
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
     from kernbench.runtime_api.devices import Host
-    from kernbench.sim_engine.host import QueueState
+    from kernbench.sim_engine.host_requests import QueueState
     from kernbench.topology.builder import Machine
 
 
@@ -255,7 +255,7 @@ def title(algorithm: Algorithm) -> str:
 
 @dataclass(frozen=True)
 class CollectiveRun:
-    """What one collective came to."""
+    """The outcome of one collective."""
 
     latency_ns: float
     result: Result

@@ -28,7 +28,7 @@ from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import Expired, Guard, Limits
-from kernbench.sim_engine.lines import Line, line_number
+from kernbench.sim_engine.user_code import Line, line_number
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from kernbench.triton_emu.runner import check_plain
 if TYPE_CHECKING:
     from kernbench.runtime_api.multiprocessing import Rank, SpawnContext
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.lines import Line
+    from kernbench.sim_engine.user_code import Line
 
 
 def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:

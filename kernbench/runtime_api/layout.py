@@ -82,7 +82,7 @@ class Layout:
 
     @cached_property
     def is_row_major(self) -> bool:
-        """Whether the bytes lie in the row-major order of the whole array."""
+        """Whether the bytes are in the row-major order of the whole array."""
         return all(
             (run := _run(s.index, self.shape)) is not None and run[0] * self.dtype.itemsize == s.offset
             for s in self.parts

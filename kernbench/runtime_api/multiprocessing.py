@@ -14,7 +14,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.errors import DeadlockError, KernbenchError, LimitError
 from kernbench.sim_engine.limits import Expired
-from kernbench.sim_engine.lines import place_in, place_of
+from kernbench.sim_engine.user_code import place_in, place_of
 from kernbench.triton_emu.runner import check_plain, check_ran
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Process groups: ranks that do collectives together, each in the order of its own program."""
+"""Process groups: ranks that run collectives together, each in program order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NON_GROUP_MEMBER = -100
 
 
 class GroupMember:
-    """What `new_group` gives to ranks that are no members."""
+    """What `new_group` returns to ranks outside the group."""
 
     NON_GROUP_MEMBER = NON_GROUP_MEMBER
 

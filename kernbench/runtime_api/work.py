@@ -16,7 +16,7 @@ from kernbench.registry import hint
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine.lines import user_line
+from kernbench.sim_engine.user_code import user_line
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.devices import Host

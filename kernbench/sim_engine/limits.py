@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import ConfigError, LimitError, quote
 from kernbench.interrupts import LONGEST_DELAY_S, Repeated, hold, is_in_import, release
 from kernbench.registry import hint
-from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.observer import Observer
+from kernbench.sim_engine.user_code import place_in, place_of
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
@@ -30,7 +30,7 @@ _MOST_PROGRAMS = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a run may take; `None` is no limit.
+    """How much a run may take; `None` means unlimited.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Expired(Repeated):
     watchdog: Watchdog
 
     def error(self, running: str) -> LimitError:
-        """Return what the user is told about it; `running` says what was interrupted."""
+        """Return the message to the user; `running` names what was interrupted."""
         return self.watchdog.error(running)
 
 

@@ -1,7 +1,7 @@
 """Races: accesses to the same bytes, at least one of them a write, that nothing orders.
 
 A task is what a stream of a device runs as a whole: a launch, a copy, one device's part of a collective. Tasks of one
-stream follow each other, a task follows all that its stream was told to wait for, and all that was complete when the
+stream follow each other, a task follows all that its stream waits for, and all that was complete when the
 program asked for it. Programs of a launch are unordered, unless they have queues: messages order them, so that only
 accesses that are under way at the same time count.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from kernbench.errors import RaceError
-from kernbench.sim_engine.lines import Line, line_text, user_line
 from kernbench.sim_engine.memory_store import Watch
+from kernbench.sim_engine.user_code import Line, line_text, user_line
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.memory_store import MemoryStore, Piece

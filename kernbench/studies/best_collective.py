@@ -365,7 +365,7 @@ class CollectivesStudy(Study):
     def simulate(self, machine: Machine, *, nbytes: int = 65536, collective: str = "all_reduce") -> Row:
         chosen = choose(nbytes, collective=collective, machine=machine, changes=False)
         decision, spread = chosen.decision, chosen.spreads[0]
-        first = next(reason for reason in chosen.why if "PCIe" not in reason.what)  # the launch is no part of the time
+        first = next(reason for reason in chosen.why if "PCIe" not in reason.what)  # the launch is not part of the time
         second = decision.candidates[1].algorithm if len(decision.candidates) > 1 else ""
         return {
             "system": chosen.system, "collective": collective, "nbytes": nbytes, "algorithm": chosen.algorithm,

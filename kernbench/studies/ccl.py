@@ -589,7 +589,7 @@ def sizes(name: str) -> list[Size]:
     Raises
     ------
     ArgumentError
-        If there is no such list.
+        If the list does not exist.
 
     Examples
     --------

@@ -40,7 +40,7 @@ REASONS = 3  # of each part, longest first
 CHANNELS, CHANNEL_GBS = 8, 32.0
 
 _HBM = ("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
-# What is changed one at a time. The link of a slice and that of its PE are no narrower than the slice.
+# What is changed one at a time. The link of a slice and that of its PE are at least as wide as the slice.
 FACTORS: Factors = {
     "HBM bandwidth, with the PE's link": _HBM,
     "UCIe bandwidth": ("cube.ucie.bw_gbs",),
@@ -166,7 +166,7 @@ def axes(
     topologies: Sequence[str],
     sips: int,
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return the axes of a grid; without topologies they are no axis."""
+    """Return the axes of a grid; topologies are an axis only where they are given."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     if topologies:  # first, so that machines that differ in other parts of a row run at the same time
         found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}

@@ -184,7 +184,7 @@ def _sizes(setting: Setting) -> tuple[int, ...]:
 
 
 def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, ...]]:
-    """Return the arguments of `merged_attention` for the reduction `base`, told the facts that it names."""
+    """Return the arguments of `merged_attention` for the reduction `base`, with the facts that it names."""
     width = setting.head_dim + EXTRA
 
     def arguments(*, n_elem: int, world_size: int, **facts: Any) -> tuple[Any, ...]:
@@ -244,7 +244,7 @@ def _shapes(setting: Setting) -> dict[str, tuple[int, ...]]:
 
 
 def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
-    """Return q, k and v of all devices; in decode a lane's ranks have one q, told apart when the plan is known."""
+    """Return q, k and v of all devices; in decode a lane's ranks share one q, distinguished when the plan is known."""
     rng = np.random.default_rng([setting.ranks, setting.tokens, setting.group])
     shapes = _shapes(setting)
     q, k, v = (
@@ -413,7 +413,7 @@ class Point:
     cubes: int | None = None  # of each SIP; None: all
     query_heads: int = GROUP  # of an item: the whole group of a kv head, or fewer; K/V are stored once for each part
     span: bool = False  # a lane has ranks on every SIP; otherwise each SIP has its items, and one is run for all
-    lane_of: int = 1  # in prefill: how many equal lanes one stands for; that one is run
+    lane_of: int = 1  # in prefill: how many equal lanes one represents; that one is run
     queries: int | None = None  # query tokens of each sequence; None: all (prefill) or one (decode)
     across: str = "pe"
     causal: bool = False

@@ -99,7 +99,7 @@ def layers(name: str) -> list[Layer]:
     Raises
     ------
     ArgumentError
-        If there is no such list, or no such layer in it.
+        If the list does not exist, or does not contain the layer.
 
     Examples
     --------
@@ -518,7 +518,7 @@ def product(
     kernel, *more = _KERNELS[placement], m, k, n
     if placement == "columns":
         more.append(machine.config.cube.pe.pe_gemm.tile.m)
-    # Which operand is transposed is known when a kernel is compiled: it is no argument of the launch.
+    # Which operand is transposed is known when a kernel is compiled: it is not an argument of the launch.
     torch.launch(name, partial(kernel, trans_a=trans_a, trans_b=trans_b), a, b, of_pes, *more, room(machine.config))
     if placement == SPLIT_K:
         holders = [i for i, (_, size) in enumerate(spans(k, machine.config)) if size]

@@ -253,7 +253,7 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
                 cwd=str(notebook.parent),
                 progress_bar=False,
                 kernel_name="python3",
-                # The kernel's warnings would stand between the lines of progress.
+                # The kernel's warnings would appear between the lines of progress.
                 extra_arguments=["--log-level=ERROR"],
             )
         except (PapermillExecutionError, KeyboardInterrupt) as error:

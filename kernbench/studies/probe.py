@@ -18,10 +18,10 @@ from kernbench.dtypes import int8
 from kernbench.errors import ArgumentError
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.registry import hint
-from kernbench.sim_engine.definition import Hop
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import QueueSpec
-from kernbench.sim_engine.transfer import Route, Transaction
+from kernbench.sim_engine.host_requests import QueueSpec
+from kernbench.sim_engine.python_core import Hop
+from kernbench.sim_engine.transaction import Route, Transaction
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
 from kernbench.studies.study import Choices, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
@@ -43,7 +43,7 @@ SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
 
 
 def _transfers(machine: Machine) -> list[str]:
-    """Return the cases that are transactions: those from PE to PE bring programs of their own."""
+    """Return the cases that are transactions: those from PE to PE have separate programs."""
     return [case.name for case in cases(machine).values() if not case.pair]
 
 

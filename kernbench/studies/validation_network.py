@@ -21,7 +21,7 @@ from kernbench.policy.routing import Router, reverse
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transaction import Transaction
 from kernbench.studies.probe import legs
 from kernbench.studies.validation_reference import Ask, Done, Reference, play, random_machine, random_traffic
 from kernbench.sweeps.keys import Row

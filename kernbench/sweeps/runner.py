@@ -285,7 +285,7 @@ def _made_of(job: Job, key: str) -> dict[str, Any]:
 
 
 def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:
-    """Return the outcomes of points that need not be run: rows, errors of the study, limits that are no higher now."""
+    """Return the outcomes of points that need not be run: rows, errors of the study, limits not raised since."""
     found: dict[str, Outcome] = {}
     for entry in store.entries() if store is not None else ():
         key, status = str(entry.get("key")), entry.get("status", OK)

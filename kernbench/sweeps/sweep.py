@@ -32,7 +32,7 @@ CSV, PARQUET, PLAN = "table.csv", "table.parquet", "plan.json"
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Rows of a sweep in the order of its plan, whatever the order in which they were had.
+    """Rows of a sweep in the order of its plan, whatever the order in which they finished.
 
     Parameters
     ----------

@@ -154,7 +154,7 @@ class Worker:
         self._served = 0
         if self._closed.is_set():
             self._process.kill()
-        _exchange(self._process, (self._fn, self._limits))  # waits for the imports, whose time is no point's
+        _exchange(self._process, (self._fn, self._limits))  # waits for the imports, whose time counts for no point
         return self._process
 
     def _end(self) -> None:

@@ -143,7 +143,7 @@ def run_kernel(kernel: Callable[..., Any], *args: Any, grid: tuple[int, int] = (
     kernel : callable
         Takes `args` and `tl`.
     args : object
-        Arrays stand for tensors and are written in place (bf16 and f8: ml_dtypes); all else is passed as it is.
+        Arrays replace tensors and are written in place (bf16 and f8: ml_dtypes); all else is passed as it is.
     grid : tuple of int
         PEs per cube, cubes.
 

@@ -166,7 +166,7 @@ def lines(
     """Return a kind of chart: one line for each value of `by`, labelled at its end, in a panel for each of `panel`.
 
     A panel shows at most five lines: those whose `rank` of `y` is smallest; the caption of the chart says what the rest
-    is. `rule` is a horizontal reference. Series differ by dash and shape too, so that they can be told apart in grey.
+    is. `rule` is a horizontal reference. Series also differ by dash and shape, so that they differ in grey.
     """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -255,12 +255,7 @@ def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r",
 
 
 def parts(
-    y: str,
-    names: Sequence[str],
-    *,
-    panel: str = "",
-    title: str = "",
-    colours: Mapping[str, str] | None = None,
+    y: str, names: Sequence[str], *, panel: str = "", title: str = "", colours: Mapping[str, str] | None = None
 ) -> Draw:
     """Return a kind of chart: a bar for each `y`, cut into the columns `names`.
 

@@ -154,7 +154,7 @@ def test_validate_reads_ccl_files(name, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "algorithms, by default auto" in out
     assert "defaults.buffer_kind = 'tmc' is unknown; did you mean tcm?" in err
-    assert "algorithms.intercube_allreduce.mapper = 'by_cubes' is no mapper; did you mean by_cube?" in err
+    assert "algorithms.intercube_allreduce.mapper = 'by_cubes' is not a mapper; did you mean by_cube?" in err
 
 
 def test_validate_holds_ccl_files_to_the_machines_beside_them(tmp_path, capsys):
@@ -226,7 +226,7 @@ def test_new_finds_its_templates():
 def test_a_folder_that_is_missing_is_said_before_anything_runs(command, capsys, monkeypatch):
     monkeypatch.setattr("kernbench.runtime_api.bench_runner.run_bench", None)
     assert main(command) == 2
-    assert "there is no folder none; make it first" in capsys.readouterr().err
+    assert "folder none does not exist; make it first" in capsys.readouterr().err
 
 
 def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkeypatch):

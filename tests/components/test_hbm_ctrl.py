@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transaction import Transaction
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
 from kernbench.units import serialization_ps

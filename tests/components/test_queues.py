@@ -16,7 +16,7 @@ from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transaction import Transaction
 from kernbench.topology import naming
 from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (

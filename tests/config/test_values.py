@@ -121,7 +121,7 @@ def test_keys_that_are_no_text():
         ({"cube.m_cpu.pos_mm": [1, "2"]}, "cube.m_cpu.pos_mm[1] = '2' must be a plain number, not text [mm]"),
         ({"cube.hbm.channels": 4.5}, "cube.hbm.channels = 4.5 must be a whole number"),
         ({"cube.hbm.efficiency": 1.01}, "cube.hbm.efficiency = 1.01 must be <= 1"),
-        ({"cube.noc.router.impl": "rooter"}, "cube.noc.router.impl = 'rooter' is no component; did you mean router? "),
+        ({"cube.noc.router.impl": "rooter"}, "cube.noc.router.impl = 'rooter' is not a component; did you mean router"),
         ({"cube.noc.router.impl": 3}, "cube.noc.router.impl = 3 must be a name"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -92,7 +92,7 @@ def test_shards_cover_the_tensor_and_its_bytes_exactly(cube, pe, shape, num_cube
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"cube": "row_wse"}, "cube = 'row_wse' is no policy; did you mean row_wise.*known: column_wise"),
+        ({"cube": "row_wse"}, "cube = 'row_wse' is not a policy; did you mean row_wise.*known: column_wise"),
         ({"num_pes": 0}, "num_pes = 0 must be at least 1"),
         ({"pe": "tiled_row_major"}, "tile = None; a tiled policy needs"),
         ({"pe": "tiled_row_major", "tile": (0, 4)}, r"tile = \(0, 4\); a tiled policy needs"),

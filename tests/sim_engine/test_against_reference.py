@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.sim_engine.transfer import COUNT_BITS
+from kernbench.sim_engine.transaction import COUNT_BITS
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import pe_dma
 from kernbench.units import KIB

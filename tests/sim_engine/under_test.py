@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.transfer import Transaction
+from kernbench.sim_engine.transaction import Transaction
 from kernbench.topology.builder import Machine
 
 Done = Callable[[], None]

@@ -81,7 +81,7 @@ def test_constraints(where, left):
         ({"axes": {"x": [1]}, "samples": 0}, "samples = 0 must be >= 1"),
         ({"axes": {}}, "the plan has no points"),
         ({"axes": {"x": [1]}, "where": "nothing > 1"}, "where: nothing > 1: .*columns: x, sips"),
-        ({"axes": {"x": [1]}, "study": "gem"}, "'gem' is no study; did you mean gemm"),
+        ({"axes": {"x": [1]}, "study": "gem"}, "'gem' is not a study; did you mean gemm"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -11,7 +11,7 @@ Range = tuple[int, int, int]
 
 
 class Table:
-    """Ranges in columns, sorted by virtual address. It does not change: PEs that were told the same share one."""
+    """Ranges in columns, sorted by virtual address. Immutable: PEs with equal mappings share one."""
 
     __slots__ = ("ends", "owners", "pas", "starts")
 
@@ -74,7 +74,7 @@ class PeMMU:
     def map_all(self, ranges: Iterable[Range], owner: str, made: dict[Table, Table]) -> None:
         """Map ranges (va, nbytes, pa).
 
-        `made` holds the tables that this made of others, for the next PE that is told the same.
+        `made` holds the tables derived from others, for the next PE with the same update.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class PeMMU:
         table.owners.insert(i, owner)
 
     def unmap(self, va: int, nbytes: int, made: dict[Table, Table] | None = None) -> None:
-        """Forget the ranges that lie in `va` .. `va + nbytes`; `made` is as for `map_all`.
+        """Forget the ranges within `va` .. `va + nbytes`; `made` is as for `map_all`.
 
         Raises
         ------

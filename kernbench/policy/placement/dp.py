@@ -86,7 +86,9 @@ class DPPolicy:
             if name not in POLICIES:
                 near = get_close_matches(str(name), POLICIES, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                raise PlacementError(f"DPPolicy: {field} = {name!r} is no policy; {hint}known: {', '.join(POLICIES)}")
+                raise PlacementError(
+                    f"DPPolicy: {field} = {name!r} is not a policy; {hint}known: {', '.join(POLICIES)}"
+                )
         for field in ("num_cubes", "num_pes"):
             count = getattr(self, field)
             if count is not None and count < 1:

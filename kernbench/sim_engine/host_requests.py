@@ -13,7 +13,7 @@ import simpy
 from kernbench.analysis.records import READ, WRITE
 from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+from kernbench.sim_engine.transaction import ACK_BYTES, Transaction
 from kernbench.topology import naming
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class RangeMap(Broadcast):
         super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
         self.sent_ps = engine.env._now
-        # Most PEs, often all, are told the same: what a copy carries is counted once for each set of tellings.
+        # Most PEs, often all, receive the same: the content of a copy is counted once for each set of mappings.
         self._told = {id(mine): mine for mine in ranges.values()}
         self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
         for (cube, _), mine in ranges.items():
