@@ -83,7 +83,7 @@ def test_all_faults_of_an_entry_at_once():
     assert [line.partition(";")[0] for line in found] == [
         "algorithms.mine.validator is missing",
         "algorithms.mine.module = 'a/b.py' must be the dotted path of a module, as in kernbench.ccl.algorithms.ring",
-        "algorithms.mine.topology = 'ring1d' is no topology of participants",
+        "algorithms.mine.topology = 'ring1d' is not a topology of participants",
         "algorithms.mine.mapper = 'leaders' is not a mapper",
         "algorithms.mine.n_slot is unknown",
         "algorithms.mine.world_size = 0 must be >= 1",
