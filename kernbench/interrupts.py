@@ -14,6 +14,7 @@ from typing import Any
 _RAISE_AGAIN_S = 0.01
 LONGEST_DELAY_S = 2.0
 _first_s = 0.0
+_repeat: threading.Thread | None = None  # the last one that raises an interrupt again
 
 _lock = threading.Lock()
 _holders = 0
@@ -52,6 +53,12 @@ def release() -> None:
             sys.unraisablehook = _hook
 
 
+def wait_for_pending() -> None:
+    """Wait until an interrupt that is to be raised again has been: at the end of a command, it would be lost."""
+    if _repeat is not None:
+        _repeat.join()
+
+
 def _interrupted(_number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but not while a module is imported, which may turn it into another error.
 
@@ -77,7 +84,9 @@ def is_in_import(frame: FrameType | None) -> bool:
 
 
 def _again() -> None:
-    threading.Thread(target=_interrupt, daemon=True).start()
+    global _repeat  # noqa: PLW0603  as above
+    _repeat = threading.Thread(target=_interrupt, daemon=True)
+    _repeat.start()
 
 
 def _interrupt() -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 
 import click
 
-from kernbench import build, interrupts
+from kernbench import build
 from kernbench.cli.lab import lab, web
 from kernbench.cli.machine import compare, list_, new, show, validate
 from kernbench.cli.reports import cache, milestone, sweep
 from kernbench.cli.run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
+from kernbench.interrupts import wait_for_pending
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 
@@ -50,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is
     try:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
-        while interrupts._first_s:  # one came during an import and is about to be raised again
-            time.sleep(0.001)
+        wait_for_pending()
     except click.ClickException as error:
         error.show()
         return BAD_INPUT

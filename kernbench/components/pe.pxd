@@ -8,7 +8,7 @@ cdef class Program
 from kernbench.components.command cimport Command, Load, Recv, Send, Store, Value
 from kernbench.sim_engine.core cimport Core
 from kernbench.sim_engine.op_log cimport OpLog
-from kernbench.sim_engine.transfer cimport Callee
+from kernbench.sim_engine.transaction cimport Callee
 
 
 @cython.freelist(64)

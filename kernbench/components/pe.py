@@ -26,9 +26,9 @@ from kernbench.components.command import (
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.registry import COMPONENTS, RUNNERS
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Launch
-from kernbench.sim_engine.lines import user_frame, user_line
-from kernbench.sim_engine.transfer import Callee
+from kernbench.sim_engine.host_requests import Launch
+from kernbench.sim_engine.transaction import Callee
+from kernbench.sim_engine.user_code import user_frame, user_line
 from kernbench.topology import naming
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t
 
-from kernbench.sim_engine.transfer cimport Callee
-from kernbench.sim_engine.transfer cimport Route
-from kernbench.sim_engine.transfer cimport Transaction
+from kernbench.sim_engine.transaction cimport Callee
+from kernbench.sim_engine.transaction cimport Route
+from kernbench.sim_engine.transaction cimport Transaction
 
 
 cdef struct Line:  # flit i of a train comes no earlier than a + i * d

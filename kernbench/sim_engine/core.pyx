@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, nonecheck=False
-"""The compiled core: the calendar of a machine, its links and memories, equal to `definition` to the picosecond.
+"""The compiled core: the calendar of a machine, its links and memories, equal to `python_core` to the picosecond.
 
-`definition` defines the times: every flit takes every link by an entry of the calendar. Here the flits of a message move
+`python_core` defines the times: every flit takes every link by an entry of the calendar. Here the flits of a message move
 as a train until something comes between them.
 
 A train takes a link for all of its flits, and arithmetic says when each of them leaves. It does so when its first flit
@@ -28,13 +28,13 @@ from libc.stdlib cimport qsort
 
 cimport cython
 
-from kernbench.sim_engine.transfer cimport Transaction
+from kernbench.sim_engine.transaction cimport Transaction
 
 from time import monotonic
 
 import numpy as np
 
-from kernbench.sim_engine.definition import Hop
+from kernbench.sim_engine.python_core import Hop
 from kernbench.units import ns_to_ps, serialization_ps
 
 cdef int FLIT = 256
@@ -437,7 +437,7 @@ cdef class Core:
     every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `link_counters`.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
-    (see `definition`). `latest` is the last place of this instant that anything has reached: what takes no time may come
+    (see `python_core`). `latest` is the last place of this instant that anything has reached: what takes no time may come
     to an earlier one.
     """
 

@@ -18,7 +18,7 @@ from kernbench.interrupts import hold, release
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.host import (
+from kernbench.sim_engine.host_requests import (
     Cpu,
     HostCopy,
     Launch,
@@ -35,7 +35,7 @@ from kernbench.sim_engine.network import Clock, Network
 from kernbench.sim_engine.observer import Counters, Meter, Observer, Tick, environment_observers
 from kernbench.sim_engine.op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine.races import DeviceRaces
-from kernbench.sim_engine.transfer import Memory
+from kernbench.sim_engine.transaction import Memory
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 

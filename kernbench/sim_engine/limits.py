@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import ConfigError, LimitError, quote
 from kernbench.interrupts import LONGEST_DELAY_S, Repeated, hold, is_in_import, release
 from kernbench.registry import hint
-from kernbench.sim_engine.lines import place_in, place_of
 from kernbench.sim_engine.observer import Observer
+from kernbench.sim_engine.user_code import place_in, place_of
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine

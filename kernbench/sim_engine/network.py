@@ -14,15 +14,15 @@ from simpy.events import NORMAL, Event
 from kernbench.build import CORE, engine
 from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.definition import Hop
-from kernbench.sim_engine.transfer import COUNT_BITS, Route
+from kernbench.sim_engine.python_core import Hop
+from kernbench.sim_engine.transaction import COUNT_BITS, Route
 from kernbench.topology.graph import Graph, Node
 from kernbench.units import service_times
 
 ENGINE = engine()
 
 if TYPE_CHECKING or ENGINE != CORE:
-    from kernbench.sim_engine.definition import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
+    from kernbench.sim_engine.python_core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
 else:
     from kernbench.sim_engine.core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
 

@@ -14,7 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.host import Launch
+    from kernbench.sim_engine.host_requests import Launch
 
 
 @dataclass(frozen=True, slots=True)

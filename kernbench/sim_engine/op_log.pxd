@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine.transfer cimport Route
-from kernbench.sim_engine.transfer cimport Transaction
+from kernbench.sim_engine.transaction cimport Route
+from kernbench.sim_engine.transaction cimport Transaction
 
 cdef int64_t _ROWS, _WIDTH, _MOVE_WIDTH
 

@@ -25,7 +25,7 @@ from kernbench.units import FLIT_BYTES
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.network import Clock
-    from kernbench.sim_engine.transfer import Route, Transaction
+    from kernbench.sim_engine.transaction import Route, Transaction
 
 LEVELS = ("off", "operation", "tile")
 KINDS = (

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from kernbench.errors import RaceError
-from kernbench.sim_engine.lines import Line, line_text, user_line
 from kernbench.sim_engine.memory_store import Watch
+from kernbench.sim_engine.user_code import Line, line_text, user_line
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.memory_store import MemoryStore, Piece

@@ -38,7 +38,7 @@ from kernbench.dtypes import (
     uint8,
 )
 from kernbench.errors import KernelError
-from kernbench.sim_engine.lines import line_text, user_line
+from kernbench.sim_engine.user_code import line_text, user_line
 from kernbench.triton_emu.handles import DTypeLike, Shape, Tile, shape_text
 
 Scalar = bool | int | float

@@ -11,7 +11,7 @@ from typing import Any
 from kernbench.components.command import Backend, Stopped
 from kernbench.errors import KernbenchError, KernelError, quote
 from kernbench.sim_engine.limits import Expired
-from kernbench.sim_engine.lines import is_library
+from kernbench.sim_engine.user_code import is_library
 from kernbench.triton_emu.tl_context import TLContext
 
 PLAIN = "use a plain function: calls that wait, such as tl.load or x.numpy(), suspend it by themselves"

@@ -46,6 +46,8 @@ class Hook:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Hook())
 """
+# A command ends before an interrupt is raised again.
+SLOWLY = "sys.argv =", "import kernbench.interrupts as i; i._RAISE_AGAIN_S = 2.0; sys.argv ="
 SCRIPT = "import sys\nfrom kernbench.__main__ import main\nsys.exit(main())\n"
 RUN = ["run", "--topology", "preset:small", "--bench", "gemm-single-pe", "--verify-data"]
 
@@ -75,8 +77,14 @@ def test_an_interrupt_while_modules_are_imported(tmp_path, name):
 
 
 def test_an_interrupt_while_modules_are_imported_is_not_lost_where_the_command_ends_before_it_is_raised(tmp_path):
-    slow = AT_IMPORT.replace("sys.argv =", "import kernbench.interrupts as i; i._RAISE_AGAIN_S = 1.0; sys.argv =")
-    done = interrupted(slow, "kernbench.triton_emu.runner", RUN, tmp_path)
+    done = interrupted(AT_IMPORT.replace(*SLOWLY), "kernbench.triton_emu.runner", RUN, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost_where_the_command_ends_before_it_is_raised_again(tmp_path):
+    lost = "class Lost:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
+    script = AT_CALL.replace("signal.raise_signal(signal.SIGINT)", "Lost()").replace("def watch", lost + "def watch")
+    done = interrupted(script.replace(*SLOWLY), "run_bench", RUN, tmp_path)
     assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
 
 

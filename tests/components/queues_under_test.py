@@ -11,7 +11,7 @@ from kernbench.analysis.records import CREDIT, PART
 from kernbench.analysis.transfer import Leg, message
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.host_requests import QueueSpec
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.components.one_pe import SPACE, VA

@@ -6,10 +6,10 @@ import pytest
 
 from kernbench.errors import ConfigError
 from kernbench.policy.routing import Router
+from kernbench.studies.validation_network import Engine
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
 from tests.components.slow_parts import CountingRouter
-from tests.sim_engine.under_test import Engine
 
 PE, FAR = pe_dma(0, 0, 0), hbm(0, 0, 7)
 

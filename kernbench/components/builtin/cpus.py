@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Broadcast
+from kernbench.sim_engine.host_requests import Broadcast
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.network import HbmSlice
-from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+from kernbench.sim_engine.transaction import ACK_BYTES, Transaction
 
 
 class HbmCtrl(HbmSlice):

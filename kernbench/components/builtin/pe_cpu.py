@@ -9,7 +9,7 @@ from kernbench.components.builtin.pe_scheduler import Stage
 from kernbench.components.pe import Pe, Program
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Broadcast, Launch
+from kernbench.sim_engine.host_requests import Broadcast, Launch
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 

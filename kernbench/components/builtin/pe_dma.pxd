@@ -15,7 +15,7 @@ from kernbench.components.command cimport Command
 from kernbench.components.pe cimport Job, Pe, Program, Request
 from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine.op_log cimport OpLog
-from kernbench.sim_engine.transfer cimport Callee, Route, Transaction
+from kernbench.sim_engine.transaction cimport Callee, Route, Transaction
 
 cdef int _LOAD, _STORE, _DMA_IN, _DMA_OUT, _READ, _WRITE
 

@@ -13,13 +13,13 @@ from kernbench.components.command import Load, Ref, Run, Store
 from kernbench.components.pe import Job
 from kernbench.sim_engine.network import BULK, Arbiter
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import COMMAND_BYTES, Callee, Transaction
+from kernbench.sim_engine.transaction import COMMAND_BYTES, Callee, Transaction
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
     from kernbench.components.pe import Pe, Program, Request
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.transfer import Route
+    from kernbench.sim_engine.transaction import Route
 
 
 class Source:

@@ -13,7 +13,7 @@ from kernbench.components.command cimport Recv, Send
 from kernbench.components.pe cimport Job, Pe, Program
 from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine.op_log cimport OpLog
-from kernbench.sim_engine.transfer cimport Callee, Route
+from kernbench.sim_engine.transaction cimport Callee, Route
 
 cdef int _PROGRESS, _IN_SLOT, _RELEASE
 

@@ -21,11 +21,11 @@ from kernbench.config.schema import PeIpcqConfig
 from kernbench.dtypes import DType
 from kernbench.errors import AllocationError, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.registry import hint
-from kernbench.sim_engine.host import QueueSpec
+from kernbench.sim_engine.host_requests import QueueSpec
 from kernbench.sim_engine.network import QUEUE, Arbiter
 from kernbench.sim_engine.observer import QueueEvent
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import Callee, Transaction
+from kernbench.sim_engine.transaction import Callee, Transaction
 from kernbench.topology import naming
 from kernbench.units import ns_to_ps
 

@@ -13,7 +13,7 @@ import simpy
 from kernbench.analysis.records import READ, WRITE
 from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
 from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transfer import ACK_BYTES, Transaction
+from kernbench.sim_engine.transaction import ACK_BYTES, Transaction
 from kernbench.topology import naming
 
 if TYPE_CHECKING:

@@ -28,14 +28,14 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL
 
-from kernbench.sim_engine.transfer import ACK_BYTES, Callee
+from kernbench.sim_engine.transaction import ACK_BYTES, Callee
 from kernbench.units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps
 
 if TYPE_CHECKING:
     from kernbench.config.schema import Hbm
     from kernbench.sim_engine.memory_store import MemoryStore
     from kernbench.sim_engine.network import Network
-    from kernbench.sim_engine.transfer import Route, Transaction
+    from kernbench.sim_engine.transaction import Route, Transaction
     from kernbench.topology.graph import Edge
 
 Callback = Callable[[Any], None]
