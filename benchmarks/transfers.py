@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 from benchmarks.table import Row, against_definition, best
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import Reference
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
-from tests.reference.simulator import Reference
-from tests.sim_engine.under_test import Engine
 
 MESH = {
     "system.sips.count": 1,

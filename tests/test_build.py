@@ -30,7 +30,7 @@ def project(folder: Path) -> Path:
     package = folder / "kernbench"
     package.mkdir()
     shutil.copy(ROOT / "setup.py", folder)
-    for name in ("__init__.py", "build.py", "errors.py"):
+    for name in ("__init__.py", Path(build.__file__).name, "errors.py"):
         shutil.copy(ROOT / "kernbench" / name, package)
     (folder / SAMPLE).write_text(SOURCE)
     (folder / SAMPLE.with_suffix(".pxd")).write_text(DECLARED)

@@ -12,7 +12,7 @@ from numpydoc.docscrape import NumpyDocString
 import kernbench
 
 # The core's own module has no signatures: its names and their docstrings are those of `sim_engine.python_core`.
-_SKIPPED = ("__main__", "sim_engine.core")
+_SKIPPED = ("__main__", "core")
 MODULES = [m.name for m in pkgutil.walk_packages(kernbench.__path__, "kernbench.") if not m.name.endswith(_SKIPPED)]
 
 

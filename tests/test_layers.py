@@ -76,7 +76,12 @@ def walk(node: ast.AST, functions: tuple[str, ...] = ()):
 
 
 def layer_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return part(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+
+
+def part(name: str) -> str:
+    """The name without the underscore of a private module."""
+    return name if name.startswith("__") else name.removeprefix("_")
 
 
 @cache
@@ -97,7 +102,7 @@ def inner() -> list[tuple[Import, str]]:
     for found in imports():
         first, _, rest = found.target.partition(".")
         if first == "kernbench":
-            name = rest.partition(".")[0]
+            name = part(rest.partition(".")[0])
             pairs.append((found, name if name in RANK else "__init__"))
     return [(found, target) for found, target in pairs if target != found.layer]
 

@@ -69,8 +69,8 @@ class Link:
     """
 
     __slots__ = (
-        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes", "priority",
-        "src", "times",
+        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes",
+        "priority", "src", "times",
     )  # fmt: skip
 
     def __init__(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -17,11 +17,12 @@ from kernbench.config.rules import pe_places
 from kernbench.dtypes import int8
 from kernbench.errors import ArgumentError
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.policy.routing import reverse, router_of
 from kernbench.registry import hint
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host_requests import QueueSpec
 from kernbench.sim_engine.python_core import Hop
-from kernbench.sim_engine.transaction import Route, Transaction
+from kernbench.sim_engine.transaction import Transaction
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
 from kernbench.studies.study import Choices, Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
@@ -38,14 +39,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
 MESSAGES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
-
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
-
-
-def _transfers(machine: Machine) -> list[str]:
-    """Return the cases that are transactions: those from PE to PE have separate programs."""
-    return [case.name for case in cases(machine).values() if not case.pair]
-
 
 Pe = tuple[int, int, int]  # (sip, cube, pe)
 
@@ -68,9 +62,10 @@ class Case:
 
 def cases(machine: Machine) -> dict[str, Case]:
     """Return all cases that `machine` has the parts for, by name."""
+    host = ((naming.HOST, naming.hbm(0, 0, 0)),)
     found = [
-        Case("h2d-write", "write", ((naming.HOST, naming.hbm(0, 0, 0)),), "host to the slice of PE 0, cube 0, SIP 0"),
-        Case("d2h-read", "read", ((naming.HOST, naming.hbm(0, 0, 0)),), "the same slice to the host"),
+        Case("h2d-write", "write", host, "host to the slice of PE 0, cube 0, SIP 0"),
+        Case("d2h-read", "read", host, "the same slice to the host"),
         *_single(machine),
         *_patterns(machine),
         *_pairs(machine),
@@ -84,82 +79,77 @@ def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
     for name in names:
         if name not in known:
             raise ArgumentError(f"no probe case {name!r} on this machine; {hint(name, known, likeness=0.3)}")
-    return [known[name] for name in names] if names else list(known.values())
+    return [known[name] for name in names or known]
 
 
-def _single(machine: Machine) -> Iterable[Case]:
+def _single(machine: Machine) -> Iterator[Case]:
     """Yield reads and writes of PE 0 of cube 0 of SIP 0, the nearest slice first."""
     config = machine.config
     last_pe, last_cube = config.pes_per_cube - 1, config.cubes_per_sip - 1
-    slices: dict[str, tuple[Pe, str]] = {"own-slice": ((0, 0, 0), "its own slice")}
-    if last_pe > 1:
-        slices["same-half"] = ((0, 0, 1), "the slice of its neighbour, PE 1")
-    if last_pe > 0:
-        slices["other-half"] = ((0, 0, last_pe), f"the slice of PE {last_pe}, across the cube")
-    if last_cube > 0:
-        slices["next-cube"] = ((0, 1, 0), "the slice of PE 0, cube 1")
-    if last_cube > 1:
-        slices["farthest-cube"] = ((0, last_cube, last_pe), f"the slice of PE {last_pe}, cube {last_cube}")
-    if config.n_sips > 1:
-        slices["other-sip"] = ((1, 0, 0), "the slice of PE 0, cube 0, SIP 1")
+    slices = (  # name, whether the machine has it, place, words
+        ("own-slice", True, (0, 0, 0), "its own slice"),
+        ("same-half", last_pe > 1, (0, 0, 1), "the slice of its neighbour, PE 1"),
+        ("other-half", last_pe > 0, (0, 0, last_pe), f"the slice of PE {last_pe}, across the cube"),
+        ("next-cube", last_cube > 0, (0, 1, 0), "the slice of PE 0, cube 1"),
+        ("farthest-cube", last_cube > 1, (0, last_cube, last_pe), f"the slice of PE {last_pe}, cube {last_cube}"),
+        ("other-sip", config.n_sips > 1, (1, 0, 0), "the slice of PE 0, cube 0, SIP 1"),
+    )
     for kind in ("read", "write"):
-        for name, (place, says) in slices.items():
-            yield Case(
-                f"{name}-{kind}",
-                kind,
-                ((naming.pe_dma(0, 0, 0), naming.hbm(*place)),),
-                f"PE 0 of cube 0 {kind}s {says}",
-            )
+        for name, exists, place, says in slices:
+            if exists:
+                ends = ((naming.pe_dma(0, 0, 0), naming.hbm(*place)),)
+                yield Case(f"{name}-{kind}", kind, ends, f"PE 0 of cube 0 {kind}s {says}")
 
 
-def _patterns(machine: Machine) -> Iterable[Case]:
+def _patterns(machine: Machine) -> Iterator[Case]:
     """Yield the patterns, each as writes and as reads."""
-    config = machine.config
-    pes, cubes = range(config.pes_per_cube), range(config.cubes_per_sip)
-    everyone = [(0, cube, pe) for cube in cubes for pe in pes]
-    n = len(everyone)
+    config, mesh = machine.config, machine.config.sip.cube_mesh
+    pes = range(config.pes_per_cube)
+    sip = [(0, cube, pe) for cube in range(config.cubes_per_sip) for pe in pes]
+    everyone = [(s, cube, pe) for s in range(config.n_sips) for _, cube, pe in sip]
+    n, middle = len(sip), (mesh.h - 1) // 2 * mesh.w + (mesh.w - 1) // 2
+    west, east = [(0, 0, pe) for pe in pes], [(0, 1, pe) for pe in pes]
     for kind in ("write", "read"):
-        if n > 1:
-            own = [(pe, pe) for pe in everyone]
-            yield _pattern("all-own", kind, own, f"{n} PEs of SIP 0, each its own slice")
-            middle = (0, _middle_cube(machine), 0)
-            one = [(pe, middle) for pe in everyone]
-            yield _pattern("all-one", kind, one, f"{n} PEs of SIP 0, all the slice of PE 0, cube {middle[1]}")
-        if config.sip.cube_mesh.w > 1 and len(pes) > 1:
-            # Data go east: writes from the west, reads from the east.
-            west, east = [(0, 0, pe) for pe in pes], [(0, 1, pe) for pe in pes]
-            pairs = list(zip(west, east, strict=True) if kind == "write" else zip(east, west, strict=True))
-            says = "cube 0 to cube 1" if kind == "write" else "cube 1 from cube 0"
-            yield _pattern("eastbound", kind, pairs, f"{len(pes)} PEs of {says}, each the slice of the same PE there")
-        if config.n_sips > 1:
-            other = [((s, c, p), (1, c, p)) for s, c, p in everyone]
-            yield _pattern("to-other-sip", kind, other, f"{n} PEs of SIP 0, each the slice of the same PE in SIP 1")
-        if config.n_pes > n:
-            to_first = [((s, *pe[1:]), (0, 0, 0)) for s in range(config.n_sips) for pe in everyone]
-            yield _pattern("all-pe0", kind, to_first, f"{config.n_pes} PEs, all the slice of PE 0, cube 0, SIP 0")
+        # Data go east: writes from the west, reads from the east.
+        here, there = (west, east) if kind == "write" else (east, west)
+        over = "cube 0 to cube 1" if kind == "write" else "cube 1 from cube 0"
+        patterns = (  # name, whether the machine has it, PEs that ask, slices, words
+            ("all-own", n > 1, sip, sip, f"{n} PEs of SIP 0, each its own slice"),
+            ("all-one", n > 1, sip, [(0, middle, 0)] * n, f"{n} PEs of SIP 0, all the slice of PE 0, cube {middle}"),
+            (
+                "eastbound", mesh.w > 1 and len(pes) > 1, here, there,
+                f"{len(pes)} PEs of {over}, each the slice of the same PE there",
+            ),
+            (
+                "to-other-sip", config.n_sips > 1, sip, [(1, cube, pe) for _, cube, pe in sip],
+                f"{n} PEs of SIP 0, each the slice of the same PE in SIP 1",
+            ),
+            (
+                "all-pe0", config.n_sips > 1, everyone, [(0, 0, 0)] * len(everyone),
+                f"{len(everyone)} PEs, all the slice of PE 0, cube 0, SIP 0",
+            ),
+        )  # fmt: skip
+        for name, exists, asking, slices, says in patterns:
+            if exists:
+                ends = tuple((naming.pe_dma(*a), naming.hbm(*b)) for a, b in zip(asking, slices, strict=True))
+                yield Case(f"{name}-{kind}", kind, ends, f"{kind}s: {says}")
 
 
-def _pattern(name: str, kind: str, pairs: Sequence[tuple[Pe, Pe]], says: str) -> Case:
-    ends = tuple((naming.pe_dma(*pe), naming.hbm(*slice_of)) for pe, slice_of in pairs)
-    return Case(f"{name}-{kind}", kind, ends, f"{kind}s: {says}")
-
-
-def _pairs(machine: Machine) -> Iterable[Case]:
+def _pairs(machine: Machine) -> Iterator[Case]:
     """Yield what PE 0 of cube 0 has and another PE needs, for the next PE and the next cube of its row and column."""
     mesh, places = machine.config.sip.cube_mesh, pe_places(machine.config)
-    (row, column), others = places[0], list(enumerate(places))[1:]
-    east = [pe for pe, (r, c) in sorted(others, key=lambda at: at[1][1]) if r == row and c > column]
-    south = [pe for pe, (r, c) in sorted(others, key=lambda at: at[1][0]) if c == column and r > row]
-    peers: dict[str, Pe] = {}
-    if east:
-        peers["pe-east"] = (0, 0, east[0])
-    if south:
-        peers["pe-south"] = (0, 0, south[0])
-    if mesh.w > 1:
-        peers["cube-east"] = (0, 1, 0)
-    if mesh.h > 1:
-        peers["cube-south"] = (0, mesh.w, 0)
+    row, column = places[0]
+    east = min(((c, pe) for pe, (r, c) in enumerate(places) if r == row and c > column), default=None)
+    south = min(((r, pe) for pe, (r, c) in enumerate(places) if c == column and r > row), default=None)
+    peers: dict[str, Pe | None] = {
+        "pe-east": (0, 0, east[1]) if east else None,
+        "pe-south": (0, 0, south[1]) if south else None,
+        "cube-east": (0, 1, 0) if mesh.w > 1 else None,
+        "cube-south": (0, mesh.w, 0) if mesh.h > 1 else None,
+    }
     for name, peer in peers.items():
+        if peer is None:
+            continue
         there = f"PE {peer[2]} of cube {peer[1]}"
         says = {
             "message": f"PE 0 of cube 0 sends {there} a message",
@@ -170,9 +160,9 @@ def _pairs(machine: Machine) -> Iterable[Case]:
             yield Case(f"{name}-{kind}", kind, (), says[kind], ((0, 0, 0), peer))
 
 
-def _middle_cube(machine: Machine) -> int:
-    mesh = machine.config.sip.cube_mesh
-    return (mesh.h - 1) // 2 * mesh.w + (mesh.w - 1) // 2
+def _transfers(machine: Machine) -> list[str]:
+    """Return the cases that are transactions: those from PE to PE have separate programs."""
+    return [case.name for case in cases(machine).values() if not case.pair]
 
 
 _OWN, _PEER = 1 << 40, 1 << 41  # where programs of a pair see their own slice, and the other's
@@ -198,21 +188,36 @@ def run(machine: Machine, case: Case, nbytes: int) -> Probe:
     engine = GraphEngine(machine, log="off")
     ends = start(engine, case, nbytes)
     engine.run()
-    hbm = machine.config.cube.hbm
-    channels = Channels.of(hbm)
     parts, alone, ways = [], [], []
     capacity: dict[Hashable, float] = {}
     for (src, memory), offset, end in zip(case.ends, _offsets(case, nbytes), ends, strict=True):
-        there = engine.network.route(src, memory)
-        back = engine.network.back(there)
-        closed = transfer.read if case.kind == "read" else transfer.write
-        alone.append(closed(_legs(machine, there), _legs(machine, back), nbytes, channels, offset))
+        alone.append(closed_form(machine, case.kind, src, memory, nbytes, offset))
         parts.append(alone[-1].measured(end))
-        data = back if case.kind == "read" else there
-        ways.append([*(link.name for link in data.links), memory])
-        capacity.update((link.name, link.bw_gbs) for link in data.links)
-        capacity[memory] = hbm.slice_gbs
+        there = engine.network.route(src, memory)
+        links = (engine.network.back(there) if case.kind == "read" else there).links
+        ways.append([*(link.name for link in links), memory])
+        capacity.update((link.name, link.bw_gbs) for link in links)
+        capacity[memory] = machine.config.cube.hbm.slice_gbs
     return Probe(case, nbytes, parts, alone, ways, capacity, Result(engine.records(), case.name))
+
+
+def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int = 0) -> Parts:
+    """Return the parts of a message ("send"), or of a "read" or "write" of a memory, on an idle machine."""
+    path = router_of(machine.graph).path(src, dst)
+    there, back = legs(machine.graph, path), legs(machine.graph, reverse(path))
+    if kind == "send":
+        return transfer.message(there, nbytes)
+    if machine.graph.node(dst).kind == "sram":
+        out, home = (transfer.COMMAND_BYTES, nbytes) if kind == "read" else (nbytes, transfer.ACK_BYTES)
+        return transfer.message(there, out) + transfer.message(back, home)
+    closed = transfer.read if kind == "read" else transfer.write
+    return closed(there, back, nbytes, Channels.of(machine.config.cube.hbm), offset)
+
+
+def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
+    """Return the links of a path, as closed forms take them."""
+    edges = [(graph.edge(a, b), graph.node(b).overhead_ps) for a, b in pairwise(path)]
+    return [Leg(edge.bw_gbs, edge.latency_ps - overhead_ps, overhead_ps) for edge, overhead_ps in edges]
 
 
 def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
@@ -221,22 +226,18 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     start(engine, case, nbytes)
     engine.run()
     assert engine.network.hops is not None
-    crossed = sorted(engine.network.hops, key=lambda hop: hop.link)
-    rows: list[Row] = []
-    for link, group in groupby(crossed, key=lambda hop: hop.link):
-        train: list[Hop] = sorted(group, key=lambda hop: hop.start_ps)
-        waited = sum(hop.start_ps - hop.arrival_ps for hop in train)
-        rows.append(
-            {
-                "link": link,
-                "flits": len(train),
-                "bytes": sum(hop.nbytes for hop in train),
-                "first_arrival_ns": train[0].arrival_ps / 1000,
-                "first_end_ns": train[0].end_ps / 1000,
-                "last_end_ns": train[-1].end_ps / 1000,
-                "waited_ns": waited / 1000,
-            }
-        )
+    by_link: dict[str, list[Hop]] = {}
+    for hop in sorted(engine.network.hops, key=lambda hop: hop.start_ps):
+        by_link.setdefault(hop.link, []).append(hop)
+    rows: list[Row] = [
+        {
+            "link": link, "flits": len(train), "bytes": sum(hop.nbytes for hop in train),
+            "first_arrival_ns": train[0].arrival_ps / 1000, "first_end_ns": train[0].end_ps / 1000,
+            "last_end_ns": train[-1].end_ps / 1000,
+            "waited_ns": sum(hop.start_ps - hop.arrival_ps for hop in train) / 1000,
+        }
+        for link, train in by_link.items()
+    ]  # fmt: skip
     # Links without latency are crossed at one instant; among those, the order is that of the route.
     place: dict[str, int] = {}
     for src, memory in case.ends:
@@ -309,23 +310,15 @@ def _offsets(case: Case, nbytes: int) -> Iterator[int]:
         used[memory] = used.get(memory, 0) + nbytes
 
 
-def _legs(machine: Machine, route: Route) -> list[Leg]:
-    return legs(machine.graph, [route.links[0].src, *(link.dst for link in route.links)])
-
-
-def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
-    """Return the links of a path, as closed forms take them."""
-    edges = [(graph.edge(a, b), graph.node(b).overhead_ps) for a, b in pairwise(path)]
-    return [Leg(edge.bw_gbs, edge.latency_ps - overhead_ps, overhead_ps) for edge, overhead_ps in edges]
-
-
 def row(found: Probe) -> Row:
     """Return what the study keeps of one probe; times of a pattern are means over its transfers, unless they say."""
     case, n, records = found.case, found.nbytes, found.result.records
     ends = [parts.total / 1000 for parts in found.parts]
     slowest = [min(found.capacity[resource] for resource in way) for way in found.ways]
     drained = max(drain(found.ways, found.capacity, n))
-    out: Row = {
+    share = shares(records.links, records.makespan_ps)
+    first = hottest(share)
+    return {
         "case": case.name,
         "route": case.name.rsplit("-", 1)[0],
         "kind": case.kind,
@@ -335,25 +328,21 @@ def row(found: Probe) -> Row:
         "mean_ns": fmean(ends),
         "last_end_ns": max(ends),
         "alone_ns": fmean(alone.total for alone in found.alone) / 1000,
-    }
-    out |= {f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in PARTS}
-    out |= {
+        **{f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in PARTS},
         "bandwidth_gbs": len(ends) * n / max(ends),
         "path_gbs": fmean(slowest),
         "fair_gbs": len(ends) * n / drained,
         "path_utilization": fmean(n / end / bw for end, bw in zip(ends, slowest, strict=True)),
-    }
-    share = shares(records.links, records.makespan_ps)
-    first = hottest(share)
-    out |= {
         "fair_utilization": drained / max(ends),
         "hottest_link": first,
         "hottest_share": share[first],
         "hottest_alike": sum(value == share[first] for value in share.values()),
+        **(
+            {"links": {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}}
+            if case.pattern
+            else {}
+        ),
     }
-    if case.pattern:
-        out["links"] = {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}
-    return out
 
 
 class ProbeStudy(Study):

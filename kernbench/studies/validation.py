@@ -11,17 +11,15 @@ import kernbench.studies.validation_report as report
 from kernbench.registry import hint
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.keys import Row
+from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 CHECKS = {
     check.name: check
-    for check in sorted(
-        (*network.CHECKS, *pe.CHECKS), key=lambda check: tuple(map(int, check.rule.removeprefix("M").split(".")))
-    )
+    for check in sorted((*network.CHECKS, *pe.CHECKS), key=lambda check: naming.natural_key(check.rule))
 }
 
 

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from math import log2
 from typing import Any
 
 from kernbench.analysis import transfer
 from kernbench.analysis.records import Op, Records
 from kernbench.analysis.roofline import ideal_gemm
-from kernbench.analysis.transfer import Channels
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.policy.routing import Router, reverse
+from kernbench.policy.routing import reverse, router_of
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.probe import legs
-from kernbench.studies.validation_network import Check, Sample, register
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.probe import closed_form, legs
+from kernbench.studies.validation_network import Check, Sample
+from kernbench.studies.validation_reference import ACK_BYTES, Reference
 from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 from kernbench.units import KIB, MIB, ns_to_ps, serialization_ps
 
-CHECKS: list[Check] = []
-check = partial(register, CHECKS)
-
 _HERE = DPPolicy(num_cubes=1, num_pes=1)
-
-
 SHAPES = ((16, 16, 16), (32, 64, 32), (40, 200, 50), (64, 64, 64), (128, 256, 128), (32, 3072, 32), (256, 256, 256))
+
+
+def _name(mkn: Sequence[int]) -> str:
+    return "x".join(map(str, mkn))
 
 
 def product_of(machine: Machine, mkn: Sequence[int], staging: str, epilogue: tuple[str, ...] = ()) -> Records:
@@ -47,134 +45,87 @@ def product_of(machine: Machine, mkn: Sequence[int], staging: str, epilogue: tup
     return run_program(machine, program, log="tile").records
 
 
-def _bursts(machine: Machine, mkn: Sequence[int]) -> int:
-    """Return how many lines the tiles of a, b and the output touch in all."""
-    burst, tile = machine.config.cube.hbm.burst_bytes, machine.config.cube.pe.pe_gemm.tile
-    m, k, n = mkn
-
-    def touched(rows: range, cols: range, width: int) -> int:
-        found: set[int] = set()
-        for row in rows:
-            first, last = 2 * (row * width + cols.start), 2 * (row * width + cols.stop) - 1
-            found.update(range(first // burst, last // burst + 1))
-        return len(found)
-
-    total = 0
-    for i, j in product(range(0, m, tile.m), range(0, n, tile.n)):
-        rows, cols = range(i, min(i + tile.m, m)), range(j, min(j + tile.n, n))
-        total += touched(rows, cols, n)
-        for p in range(0, k, tile.k):
-            depth = range(p, min(p + tile.k, k))
-            total += touched(rows, depth, k) + touched(depth, cols, n)
-    return total
+def _cut(size: int, by: int) -> list[range]:
+    return [range(at, min(at + by, size)) for at in range(0, size, by)]
 
 
-@check("lines", "M4.6", "operands stored row by row: lines that tiles touch", "bursts")
+def _touched(rows: range, cols: range, width: int, burst_bytes: int) -> int:
+    """Return how many lines hold a tile of 16-bit elements, stored row by row."""
+    found: set[int] = set()
+    for row in rows:
+        first, last = 2 * (row * width + cols.start), 2 * (row * width + cols.stop) - 1
+        found.update(range(first // burst_bytes, last // burst_bytes + 1))
+    return len(found)
+
+
 def lines(machine: Machine, repeats: int) -> list[Sample]:
-    hbm = machine.config.cube.hbm
-    where = machine.with_({"cube.hbm.gather": "strided"})
-    burst_ps = Channels.of(hbm).burst_ps
+    """Compare the time of an HBM slice with the lines that the tiles of a, b and the output touch."""
+    where, hbm, tile = machine.with_({"cube.hbm.gather": "strided"}), machine.config.cube.hbm, _tile(machine)
     samples = []
-    for mkn in SHAPES:
-        busy = product_of(where, mkn, "ref_ref").busy_by_component()[naming.hbm(0, 0, 0)]
-        bursts = _bursts(where, mkn)
-        samples.append(Sample("x".join(map(str, mkn)), bursts, busy * hbm.channels / burst_ps))
+    for m, k, n in SHAPES:
+        bursts = 0
+        for rows, cols in product(_cut(m, tile.m), _cut(n, tile.n)):
+            bursts += _touched(rows, cols, n, hbm.burst_bytes)
+            for depth in _cut(k, tile.k):
+                bursts += _touched(rows, depth, k, hbm.burst_bytes) + _touched(depth, cols, n, hbm.burst_bytes)
+        busy = product_of(where, (m, k, n), "ref_ref").busy_by_component()[naming.hbm(0, 0, 0)]
+        samples.append(Sample(_name((m, k, n)), bursts, busy * hbm.channels / hbm.burst_ps))
     return samples
 
 
-def _message_ps(machine: Machine, src: str, dst: str, nbytes: int, *, back: bool = False) -> int:
-    path = Router(machine.graph).path(src, dst)
-    return transfer.message(legs(machine.graph, reverse(path) if back else path), nbytes).total
+def _tile(machine: Machine) -> Any:
+    return machine.config.cube.pe.pe_gemm.tile
 
 
 def _nothing(*_args: object, tl: object) -> None:
     """Do nothing: the program ends when it starts."""
 
 
-def _launches(machine: Machine) -> Iterator[tuple[str, int, int, int, int, GraphEngine, Any]]:
-    config = machine.config
-    for sip in {0, config.n_sips - 1}:
-        for cube in sorted({0, config.cubes_per_sip // 2, config.cubes_per_sip - 1}):
-            for pe in range(config.pes_per_cube):
-                for arguments in (0, 3, 40):
-                    engine = GraphEngine(machine)
-                    sent = engine.launch(sip, [(cube, pe)], _nothing, (0,) * arguments, "nothing")
-                    engine.wait(sent.done)
-                    yield f"sip{sip}.cube{cube}.pe{pe}, {arguments} arguments", sip, cube, pe, arguments, engine, sent
+def _launch(machine: Machine, sip: int, targets: Sequence[tuple[int, int]], arguments: int) -> tuple[GraphEngine, Any]:
+    engine = GraphEngine(machine)
+    sent = engine.launch(sip, targets, _nothing, (0,) * arguments, "nothing")
+    engine.wait(sent.done)
+    return engine, sent
 
 
-def _start_ps(machine: Machine, sip: int, cube: int, pe: int, arguments: int) -> int:
-    io_cpu, m_cpu, pe_cpu = naming.io_cpu(sip), naming.m_cpu(sip, cube), naming.pe_cpu(sip, cube, pe)
-    config, nbytes = machine.config, 64 + 8 * arguments
-    ways = (("host", io_cpu), (io_cpu, m_cpu), (m_cpu, pe_cpu))
-    service = config.sip.io.io_cpu.service_ns + config.cube.m_cpu.service_ns + config.cube.pe.pe_cpu.command_ns
-    return sum(_message_ps(machine, a, b, nbytes) for a, b in ways) + ns_to_ps(service)
+def _launches(machine: Machine, repeats: int, *, end: bool) -> list[Sample]:
+    """Launch on one PE: compare when its program starts, or when the host knows of its end."""
+    config, samples = machine.config, []
+    cubes = sorted({0, config.cubes_per_sip // 2, config.cubes_per_sip - 1})
+    service_ns = config.sip.io.io_cpu.service_ns + config.cube.m_cpu.service_ns + config.cube.pe.pe_cpu.command_ns
+    for sip, cube, pe, arguments in product({0, config.n_sips - 1}, cubes, range(config.pes_per_cube), (0, 3, 40)):
+        engine, sent = _launch(machine, sip, [(cube, pe)], arguments)
+        expected = ns_to_ps(service_ns)
+        for a, b in pairwise(("host", naming.io_cpu(sip), naming.m_cpu(sip, cube), naming.pe_cpu(sip, cube, pe))):
+            expected += closed_form(machine, "send", a, b, 64 + 8 * arguments).total
+            if end:
+                answers = legs(machine.graph, reverse(router_of(machine.graph).path(a, b)))
+                expected += transfer.message(answers, ACK_BYTES).total
+        measured = int(engine.env.now) if end else sent.start_ps
+        samples.append(Sample(f"sip{sip}.cube{cube}.pe{pe}, {arguments} arguments", expected, measured))
+    return samples
 
 
-@check("launch-start", "M5.1", "start of a program: three messages, three services")
-def launch_start(machine: Machine, repeats: int) -> list[Sample]:
-    return [
-        Sample(label, _start_ps(machine, sip, cube, pe, arguments), sent.start_ps)
-        for label, sip, cube, pe, arguments, _, sent in _launches(machine)
-    ]
-
-
-def _last_arrival(machine: Machine, targets: Sequence[tuple[int, int]], nbytes: int) -> int:
-    """Return when the last PE_CPU has its copy: messages of the reference, services of the machine file."""
-    config, sim, io_cpu = machine.config, Reference(machine), naming.io_cpu(0)
-    taken: list[int] = []
-    cubes: dict[int, list[int]] = {}
-    for cube, pe in targets:
-        cubes.setdefault(cube, []).append(pe)
-
-    def after(ns: float, fn: Callable[[], None]) -> Callable[[], None]:
-        return lambda: sim.at(sim.now + ns_to_ps(ns), fn)
-
-    def to_pes(cube: int) -> None:
-        end = after(config.cube.pe.pe_cpu.command_ns, lambda: taken.append(sim.now))
-        for pe in cubes[cube]:
-            sim.send(naming.m_cpu(0, cube), naming.pe_cpu(0, cube, pe), nbytes, end)
-
-    def to_cubes() -> None:
-        for cube in cubes:
-            arrived = after(config.cube.m_cpu.service_ns, partial(to_pes, cube))
-            sim.send(io_cpu, naming.m_cpu(0, cube), nbytes, arrived)
-
-    sim.send("host", io_cpu, nbytes, after(config.sip.io.io_cpu.service_ns, to_cubes))
-    sim.run()
-    return max(taken)
-
-
-@check("common-start", "M5.2", "start of many programs: the last copy of the launch")
 def common_start(machine: Machine, repeats: int) -> list[Sample]:
-    config = machine.config
-    everyone = [(cube, pe) for cube in range(config.cubes_per_sip) for pe in range(config.pes_per_cube)]
-    samples = []
-    for targets in (everyone[: config.pes_per_cube], everyone[:: config.pes_per_cube], everyone):
-        for arguments in (0, 5):
-            engine = GraphEngine(machine)
-            sent = engine.launch(0, targets, _nothing, (0,) * arguments, "nothing")
-            engine.wait(sent.done)
-            expected = _last_arrival(machine, targets, 64 + 8 * arguments)
-            label = f"{len(targets)} PEs, {arguments} arguments"
-            samples.append(Sample(label, expected, sent.target_start_ps))
-            samples.append(Sample(f"late starts, {label}", 0, len(engine.records().of_kind("skew"))))
+    """Compare the start of many programs with the last copy: messages and services of the reference."""
+    config, samples = machine.config, []
+    everyone = list(product(range(config.cubes_per_sip), range(config.pes_per_cube)))
+    subsets = everyone[: config.pes_per_cube], everyone[:: config.pes_per_cube], everyone
+    for targets, arguments in product(subsets, (0, 5)):
+        engine, sent = _launch(machine, 0, targets, arguments)
+        sim, nbytes = Reference(machine), 64 + 8 * arguments
+        taken: list[int] = []
+        forward = partial(sim.forward, 0, targets, nbytes, lambda *_, sim=sim, taken=taken: taken.append(sim.now))
+        sim.through("host", naming.io_cpu(0), nbytes, forward)
+        sim.run()
+        label = f"{len(targets)} PEs, {arguments} arguments"
+        samples.append(Sample(label, max(taken), sent.target_start_ps))
+        samples.append(Sample(f"late starts, {label}", 0, len(engine.records().of_kind("skew"))))
     return samples
 
 
-@check("launch-end", "M5.3", "the host knows of its end: three answers of 16 B")
-def launch_end(machine: Machine, repeats: int) -> list[Sample]:
-    samples = []
-    for label, sip, cube, pe, arguments, engine, _ in _launches(machine):
-        io_cpu, m_cpu, pe_cpu = naming.io_cpu(sip), naming.m_cpu(sip, cube), naming.pe_cpu(sip, cube, pe)
-        ways = (("host", io_cpu), (io_cpu, m_cpu), (m_cpu, pe_cpu))
-        answers = sum(_message_ps(machine, a, b, 16, back=True) for a, b in ways)
-        samples.append(Sample(label, _start_ps(machine, sip, cube, pe, arguments) + answers, int(engine.env.now)))
-    return samples
-
-
-@check("issue", "M5.4", "a command every command_ns")
 def issue(machine: Machine, repeats: int) -> list[Sample]:
+    """Load as often as reads may be outstanding."""
     n = machine.config.cube.pe.pe_dma.outstanding_reads
 
     def kernel(x_ptr: Any, *, tl: Any) -> None:
@@ -182,78 +133,51 @@ def issue(machine: Machine, repeats: int) -> list[Sample]:
 
     engine = GraphEngine(machine)
     with RuntimeContext(engine) as torch:
-        x = torch.empty(128 * n, dtype=torch.float16, dp=_HERE, device="ahbm")
-        torch.launch("loads", kernel, x)
-    start = engine.launches[-1].start_ps
-    assert start is not None
-    each = ns_to_ps(machine.config.cube.pe.pe_cpu.command_ns)
+        torch.launch("loads", kernel, torch.empty(128 * n, dtype=torch.float16, dp=_HERE, device="ahbm"))
+    start, each = engine.launches[-1].start_ps or 0, ns_to_ps(machine.config.cube.pe.pe_cpu.command_ns)
     starts = sorted(torch.result.records.of_kind("load").start_ps.tolist())
     return [Sample(f"load {i}", start + (i + 1) * each, t) for i, t in enumerate(starts)]
 
 
-def _tiles(machine: Machine, mkn: Sequence[int]) -> list[tuple[int, int, int, bool]]:
-    """Return (m, k, n, last of its k) of the tiles of a product, in order m, n, k."""
-    tile = machine.config.cube.pe.pe_gemm.tile
-
-    def cut(size: int, by: int) -> list[int]:
-        return [min(by, size - at) for at in range(0, size, by)]
-
-    ks = cut(mkn[1], tile.k)
-    return [
-        (m, k, n, p == len(ks) - 1) for m in cut(mkn[0], tile.m) for n in cut(mkn[2], tile.n) for p, k in enumerate(ks)
-    ]
+def _tiles(machine: Machine, mkn: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return m, k and n of the tiles of a product, in order m, n, k."""
+    tile, (m, k, n) = _tile(machine), mkn
+    cuts = product(_cut(m, tile.m), _cut(n, tile.n), _cut(k, tile.k))
+    return [(len(rows), len(depth), len(cols)) for rows, cols, depth in cuts]
 
 
-@check("counts", "M5.5", "tiles of a product: pieces of work, bytes in and out", "B")
 def counts(machine: Machine, repeats: int) -> list[Sample]:
+    """Count rows and bytes of products."""
     samples = []
     for mkn in SHAPES:
-        tiles = _tiles(machine, mkn)
-        outputs = [tile for tile in tiles if tile[3]]
+        tiles, outputs = _tiles(machine, mkn), len(_cut(mkn[0], _tile(machine).m)) * len(_cut(mkn[2], _tile(machine).n))
         records = product_of(machine, mkn, "ref_ref")
-        name = "x".join(map(str, mkn))
-        for kind, n in (
-            ("fetch", len(tiles)),
-            ("gemm", len(tiles)),
-            ("dma_in", 2 * len(tiles)),
-            ("dma_out", len(outputs)),
-        ):
-            samples.append(Sample(f"rows of {kind}, {name}", n, len(records.of_kind(kind))))
-        into = sum(2 * (m * k + k * n) for m, k, n, _ in tiles)
-        samples.append(Sample(f"bytes in, {name}", into, int(records.of_kind("dma_in").nbytes.sum())))
-        samples.append(Sample(f"bytes out, {name}", 2 * mkn[0] * mkn[2], int(records.of_kind("dma_out").nbytes.sum())))
+        for kind, n in {"fetch": len(tiles), "gemm": len(tiles), "dma_in": 2 * len(tiles), "dma_out": outputs}.items():
+            samples.append(Sample(f"rows of {kind}, {_name(mkn)}", n, len(records.of_kind(kind))))
+        for way, n in {"in": sum(2 * (m * k + k * n) for m, k, n in tiles), "out": 2 * mkn[0] * mkn[2]}.items():
+            samples.append(Sample(f"bytes {way}, {_name(mkn)}", n, int(records.of_kind(f"dma_{way}").nbytes.sum())))
     return samples
 
 
 def _stage(kind: str, machine: Machine, repeats: int) -> list[Sample]:
+    """Compare the time of one stage with each tile."""
     samples = []
-    pe = machine.config.cube.pe
-    tile, rate = pe.pe_gemm.tile, pe.pe_gemm.macs_per_cycle.f16 * pe.pe_gemm.clock_ghz
+    pe, tile = machine.config.cube.pe, _tile(machine)
     for mkn in SHAPES:
         tiles = _tiles(machine, mkn)
         for op in product_of(machine, mkn, "load_ref").of_kind(kind):
-            m, k, n, _ = tiles[op.tile]
-            expected = {
-                "fetch": serialization_ps(2 * (m * k + k * n), pe.pe_tcm.read_bw_gbs),
-                "gemm": serialization_ps(tile.m * tile.k * tile.n, rate),
-                "store_tcm": serialization_ps(2 * m * n, pe.pe_tcm.write_bw_gbs),
+            m, k, n = tiles[op.tile]
+            amount, rate = {
+                "fetch": (2 * (m * k + k * n), pe.pe_tcm.read_bw_gbs),
+                "gemm": (tile.m * tile.k * tile.n, pe.pe_gemm.macs_per_cycle.f16 * pe.pe_gemm.clock_ghz),
+                "store_tcm": (2 * m * n, pe.pe_tcm.write_bw_gbs),
             }[kind]
-            samples.append(Sample(f"tile {op.tile} of {'x'.join(map(str, mkn))}", expected, op.end_ps - op.start_ps))
+            expected = serialization_ps(amount, rate)
+            samples.append(Sample(f"tile {op.tile} of {_name(mkn)}", expected, op.end_ps - op.start_ps))
     return samples
 
 
-check("fetch", "M5.5", "fetch of a tile")(partial(_stage, "fetch"))
-
-
-check("matrix", "M5.5", "product of a tile, ragged ones too")(partial(_stage, "gemm"))
-
-
-check("store", "M5.5", "store of an output tile")(partial(_stage, "store_tcm"))
-
-
 _STAGES = ("fetch", "gemm", "math", "store_tcm")
-
-
 SLOW = {
     "the file's rates": {},
     "a slow fetch": {"cube.pe.pe_tcm.read_bw_gbs": 97.3},
@@ -297,16 +221,14 @@ def recurrence(records: Records, count: int) -> Iterator[tuple[tuple[str, int], 
         yield (stage, tile), expected, ops[stage][tile].start_ps
 
 
-@check("buffers", "M5.6", "stages that stall: when each begins with each tile")
 def buffers(machine: Machine, repeats: int) -> list[Sample]:
+    """Compare when each stage begins with each tile, for each slow stage and number of buffers."""
     samples = []
-    for name, change in SLOW.items():
-        for count in (1, 2, 3):
-            where = machine.with_({**change, "cube.pe.pe_tcm.stage_buffers": count})
-            records = product_of(where, (96, 128, 96), "load_load", ("exp",))
-            for (stage, tile), expected, measured in recurrence(records, count):
-                label = f"{stage} of tile {tile}, {name}, buffers: {count}"
-                samples.append(Sample(label, expected, measured))
+    for (name, change), count in product(SLOW.items(), (1, 2, 3)):
+        where = machine.with_({**change, "cube.pe.pe_tcm.stage_buffers": count})
+        records = product_of(where, (96, 128, 96), "load_load", ("exp",))
+        for (stage, tile), expected, measured in recurrence(records, count):
+            samples.append(Sample(f"{stage} of tile {tile}, {name}, buffers: {count}", expected, measured))
     one = machine.with_({"cube.pe.pe_tcm.buffers_per_operand": 1})
     records = product_of(one, (32, 640, 32), "load_ref")
     reads, fetches = _by_tile(records, "dma_in"), _by_tile(records, "fetch")
@@ -317,44 +239,43 @@ def buffers(machine: Machine, repeats: int) -> list[Sample]:
     return samples
 
 
-_VECTOR: tuple[tuple[str, bool, bool, Callable[[Any, Any], object]], ...] = (
-    # name in the log, whether it is slow, whether it reduces, what the kernel does
-    ("add", False, False, lambda tl, x: x + x),
-    ("mul", False, False, lambda tl, x: x * 3.0),
-    ("exp", True, False, lambda tl, x: tl.exp(x)),
-    ("log", True, False, lambda tl, x: tl.log(x)),
-    ("sqrt", True, False, lambda tl, x: tl.sqrt(x)),
-    ("sum", False, True, lambda tl, x: tl.sum(x, axis=0)),
-    ("max", False, True, lambda tl, x: tl.max(x, axis=0)),
-)
+_VECTOR: dict[str, Callable[[Any, Any], object]] = {  # by name in the log
+    "add": lambda tl, x: x + x,
+    "mul": lambda tl, x: x * 3.0,
+    "exp": lambda tl, x: tl.exp(x),
+    "log": lambda tl, x: tl.log(x),
+    "sqrt": lambda tl, x: tl.sqrt(x),
+    "sum": lambda tl, x: tl.sum(x, axis=0),
+    "max": lambda tl, x: tl.max(x, axis=0),
+}
+_SLOW_OPS, _REDUCTIONS = ("exp", "log", "sqrt"), ("sum", "max")
 
 
-def _vector_rows(machine: Machine, dtype: str, elements: int) -> list[Op]:
+def _vector_ops(machine: Machine, dtype: str, elements: int) -> dict[str, Op]:
     def kernel(x_ptr: Any, n: int, *, tl: Any) -> None:
         x = tl.load(x_ptr, shape=(n,))
-        kept = [function(tl, x) for _, _, _, function in _VECTOR]
+        kept = [operation(tl, x) for operation in _VECTOR.values()]
         tl.wait(kept[-1])
 
     def program(torch: RuntimeContext) -> None:
         torch.launch("vector", kernel, torch.ones(elements, dtype=dtype, dp=_HERE, device="ahbm"), elements)
 
-    records = run_program(machine, program, log="tile").records
-    ops = {op.command.name: op for op in records.of_kind("math")}
-    return [ops[name] for name, *_ in _VECTOR]
+    return {op.command.name: op for op in run_program(machine, program, log="tile").records.of_kind("math")}
 
 
-@check("vector", "M5.7", "operations of PE_MATH")
 def vector(machine: Machine, repeats: int) -> list[Sample]:
+    """Compare the times of vector operations, of sizes around the lanes."""
     math = machine.config.cube.pe.pe_math
     samples = []
     for dtype, lanes in (("float16", math.lanes_16bit), ("float32", math.lanes_32bit)):
         for elements in (1, lanes - 1, lanes, lanes + 1, 5000):
-            rows = _vector_rows(machine, dtype, elements)
-            for (name, slow, reduces, _), op in zip(_VECTOR, rows, strict=True):
-                cycles = -(-elements // lanes) * (math.slow_op_cycles if slow else 1)
-                cycles += int(log2(lanes)) if reduces else 0
+            ops = _vector_ops(machine, dtype, elements)
+            for name in _VECTOR:
+                cycles = -(-elements // lanes) * (math.slow_op_cycles if name in _SLOW_OPS else 1)
+                cycles += int(log2(lanes)) if name in _REDUCTIONS else 0
                 expected = serialization_ps(cycles, math.clock_ghz)
-                samples.append(Sample(f"{name} of {elements} {dtype}", expected, op.end_ps - op.start_ps))
+                measured = ops[name].end_ps - ops[name].start_ps
+                samples.append(Sample(f"{name} of {elements} {dtype}", expected, measured))
     return samples
 
 
@@ -388,14 +309,13 @@ def _filled(machine: Machine, room: int) -> tuple[int, int, int, int]:
         for kernel in (operands, results, waits):
             torch.launch(kernel.__name__, kernel, x)
 
-    found.clear()
     records = run_program(machine, program).records
     stored = int(records.of_kind("store").end_ps.max())
     return found[0], found[1], int(records.of_kind("load").start_ps.max()), stored
 
 
-@check("space", "M5.8", "what fits into TCM, and a load that waits for room", "B or ps")
 def space(machine: Machine, repeats: int) -> list[Sample]:
+    """Fill TCM."""
     samples = []
     for change in ({}, {"cube.pe.pe_tcm.size_mb": 7.5}, {"cube.pe.pe_tcm.tile_buffer_mb": 9}):
         where = machine.with_(change)
@@ -404,9 +324,9 @@ def space(machine: Machine, repeats: int) -> list[Sample]:
         room = int(tcm.size_mb * MIB) - int(tcm.tile_buffer_mb * MIB) - scratch
         label = f"{tcm.size_mb} MiB, {tcm.tile_buffer_mb} of them tile buffers"
         held, kept, waited, stored = _filled(where, room)
+        command = ns_to_ps(where.config.cube.pe.pe_cpu.command_ns)
         samples.append(Sample(f"operands [B], {label}", room - room % (64 * KIB), held))
         samples.append(Sample(f"small results [B], {label}", scratch, kept))
-        command = ns_to_ps(where.config.cube.pe.pe_cpu.command_ns)
         samples.append(Sample(f"load that waits for room [ps], {label}", stored + command, waited))
     return samples
 
@@ -414,14 +334,33 @@ def space(machine: Machine, repeats: int) -> list[Sample]:
 _STREAMED = {"ref_ref": ("a", "b"), "load_ref": ("b",), "load_load": ()}
 
 
-@check(
-    "ideal", "M5.9", "a product on one PE and its ideal", "%", None, "a bound to judge by: the ideal knows no buffers"
-)
 def ideal(machine: Machine, repeats: int) -> list[Sample]:
+    """Compare products with their ideal."""
     samples = []
-    for mkn in SHAPES:
-        for staging in STAGINGS:
-            start, end = composite_window(product_of(machine, mkn, staging))
-            expected = ideal_gemm(machine.config, mkn, streamed=_STREAMED[staging]).time_ns
-            samples.append(Sample(f"{'x'.join(map(str, mkn))} {staging} [ns]", expected, (end - start) / 1000))
+    for mkn, staging in product(SHAPES, STAGINGS):
+        start, end = composite_window(product_of(machine, mkn, staging))
+        expected = ideal_gemm(machine.config, mkn, streamed=_STREAMED[staging]).time_ns
+        samples.append(Sample(f"{_name(mkn)} {staging} [ns]", expected, (end - start) / 1000))
     return samples
+
+
+CHECKS = (
+    Check("lines", "M4.6", "operands stored row by row: lines that tiles touch", lines, "bursts"),
+    Check(
+        "launch-start", "M5.1", "start of a program: three messages, three services", partial(_launches, end=False)
+    ),
+    Check("common-start", "M5.2", "start of many programs: the last copy of the launch", common_start),
+    Check("launch-end", "M5.3", "the host knows of its end: three answers of 16 B", partial(_launches, end=True)),
+    Check("issue", "M5.4", "a command every command_ns", issue),
+    Check("counts", "M5.5", "tiles of a product: pieces of work, bytes in and out", counts, "B"),
+    Check("fetch", "M5.5", "fetch of a tile", partial(_stage, "fetch")),
+    Check("matrix", "M5.5", "product of a tile, ragged ones too", partial(_stage, "gemm")),
+    Check("store", "M5.5", "store of an output tile", partial(_stage, "store_tcm")),
+    Check("buffers", "M5.6", "stages that stall: when each begins with each tile", buffers),
+    Check("vector", "M5.7", "operations of PE_MATH", vector),
+    Check("space", "M5.8", "what fits into TCM, and a load that waits for room", space, "B or ps"),
+    Check(
+        "ideal", "M5.9", "a product on one PE and its ideal", ideal, "%", None,
+        "a bound to judge by: the ideal knows no buffers",
+    ),
+)  # fmt: skip

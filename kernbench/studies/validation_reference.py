@@ -1,216 +1,297 @@
-"""A second opinion on the network: plain SimPy, a process for each hop of each flit, nothing skipped.
+"""A second opinion on links and memories: plain SimPy, a process for each link, nothing skipped or computed ahead.
 
-It shares the machine's graph, the routes and the rules of docs/model.md (M4.1 to M4.7) with the engine, and no code.
+It shares the machine's graph, its routes and the rules of docs/model.md (M4.1 to M4.7) with the engine, and no code.
+Random machines and random traffic put both to the test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cache, partial
+from itertools import accumulate, count
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 import simpy
 
-from kernbench.policy.routing import Router, reverse
+from kernbench.policy.routing import reverse, router_of
+from kernbench.topology import naming
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.topology.graph import Edge
 from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
 Done = Callable[[], None]
-Key = tuple[int, int]
+Key = tuple[int, int]  # the number of the source, and how many messages it sent before
 Path = tuple[str, ...]
+Work = Generator[Any, Any, None]
+ACK_BYTES = 16
 
 
-class Reference:
-    """A machine's links and memories; times in ps."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.graph, self.hbm = machine.graph, machine.config.cube.hbm
-        self.env: Any = simpy.Environment(0)
-        self._router = Router(self.graph)
-        self._counts: dict[str, int] = {}
-        self._left: dict[tuple[str, str], int] = {}
-        self._servers: dict[object, Any] = {}
-        self._direction: dict[object, str] = {}
+class Simulator(Protocol):
+    """What moves messages and serves memories on one machine; times in ps."""
 
     @property
     def now(self) -> int:
         """The time."""
-        return int(self.env.now)
 
     def run(self) -> None:
         """Run until nothing is left to do."""
-        self.env.run()
 
     def at(self, t: int, fn: Done) -> None:
         """Call `fn()` at `t`."""
-        self.env.timeout(t - self.env.now).callbacks.append(lambda _: fn())
 
     def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
         """Send a message now."""
-        path, key = self._start(src, dst)
-        self._message(path, nbytes, key, _last(flits(nbytes), done))
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read from a memory now."""
-        path, key = self._start(src, memory)
-        back, landed = reverse(path), _last(flits(nbytes), done)
-        if "hbm_ctrl" in memory:
-            self._message(path, 0, key, lambda: self._bursts(memory, back, key, offset, nbytes, landed))
-        else:
-            self._message(path, 0, key, lambda: self._message(back, nbytes, key, landed))
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Write to a memory now."""
-        path, key = self._start(src, memory)
-        q, lines, came = flits(nbytes), self._lines(offset, nbytes), iter(range(1, 1 + flits(nbytes)))
-        acknowledge = _last(
-            len(lines) if "hbm_ctrl" in memory else q,
-            lambda: self._arrive(0, 0, key, lambda: self._message(reverse(path), 16, key, done)),
-        )
 
-        def arrived() -> None:
-            have = next(came)
-            if "hbm_ctrl" not in memory:
-                acknowledge()
-                return
-            for i, line in enumerate(lines):
-                if -(-(i + 1) * q // len(lines)) == have:
-                    self.env.process(self._burst(memory, line, "write", acknowledge))
 
-        self._message(path, nbytes, key, arrived)
+class Hop(NamedTuple):
+    """A flit of message `key` on a link."""
 
-    def _start(self, src: str, dst: str) -> tuple[Path, Key]:
-        count = self._counts[src] = self._counts.get(src, 0) + 1
-        return self._router.path(src, dst), (self.graph.index(src), count)
+    key: Key
+    link: str
+    nbytes: int
+    arrival_ps: int
+    start_ps: int
+    end_ps: int
 
-    def _lines(self, offset: int, nbytes: int) -> range:
-        burst = self.hbm.burst_bytes
-        return range(offset // burst, (offset + nbytes - 1) // burst + 1)
 
-    def _server(self, name: object) -> Any:
-        if name not in self._servers:
-            self._servers[name] = simpy.Resource(self.env, 1)
-        return self._servers[name]
+class Network:
+    """Links, made when first used: `edge(src, dst)` describes one, `index(node)` is a node's place in the machine.
 
-    def _arrive(self, delay: int, rank: int, order: Key, fn: Done) -> None:
-        """Call `fn` in `delay`, after all else of that instant, in the order of `rank`, then `order` (M4.4)."""
+    Flits that arrive at one instant arrive after all else of that instant: those of different links in the order of
+    their ranks, then of the nodes behind them, those of one link in the order in which they left it (M4.4).
+    """
+
+    def __init__(self, env: Any, edge: Callable[[str, str], Edge], index: Callable[[str], int] = lambda _: 0) -> None:
+        self.env, self._edge, self._index = env, edge, index
+        self._links: dict[tuple[str, ...], Any] = {}
+        self.hops: list[Hop] = []
+
+    def send(self, path: Path, nbytes: int, key: Key, done: Done) -> None:
+        """Send a message; `done()` is called when its last byte has arrived."""
+        self.stream(path, nbytes, key, _last(flits(nbytes), done))
+
+    def stream(self, path: Path, nbytes: int, key: Key, arrived: Done) -> None:
+        """Send a message; `arrived()` is called for each of its flits."""
+        for _ in range(flits(nbytes)):
+            self.put(path, min(nbytes, FLIT_BYTES), key, arrived)
+
+    def put(self, path: Path, nbytes: int, key: Key, arrived: Done) -> None:
+        """Queue a flit at the first link of its path."""
+        link = path[:2]
+        if link not in self._links:
+            self._links[link] = server(self.env, partial(self._serve, self._edge(*link), count(1)))
+        self._links[link].put((path, nbytes, key, arrived, self.env.now))
+
+    def _serve(
+        self, edge: Edge, numbers: Iterator[int], path: Path, nbytes: int, key: Key, arrived: Done, arrival: int
+    ) -> Work:
+        start = self.env.now
+        yield self.env.timeout(serialization_ps(nbytes, edge.bw_gbs))
+        self.hops.append(Hop(key, f"{edge.src}->{edge.dst}", nbytes, arrival, start, self.env.now))
+        onwards = partial(self.put, path[1:], nbytes, key, arrived) if len(path) > 2 else arrived
+        self.arrive(edge.latency_ps, 1 + edge.rank, (self._index(edge.dst), next(numbers)), onwards)
+
+    def arrive(self, delay: int, rank: int, order: Key, fn: Done) -> None:
+        """Call `fn` in `delay`, after all else of that instant, in the order of `rank`, then of `order`."""
         event = simpy.Event(self.env)
         event._ok, event._value = True, None
         event.callbacks.append(lambda _: fn())
-        self.env.schedule(event, 2 + (rank << 128 | order[0] << 64 | order[1]), delay)
+        after_the_rest = simpy.events.NORMAL + 1
+        self.env.schedule(event, after_the_rest + (rank << 128 | order[0] << 64 | order[1]), delay)
 
-    def _message(self, path: Path, nbytes: int, key: Key, arrived: Done) -> None:
-        for _ in range(flits(nbytes)):
-            self.env.process(self._hop(path, 0, min(nbytes, FLIT_BYTES), key, arrived))
 
-    def _hop(self, path: Path, k: int, size: int, key: Key, arrived: Done) -> Iterator[Any]:
-        """One flit on one link: its turn, its service, and a latency that occupies nothing."""
-        edge = self.graph.edge(path[k], path[k + 1])
-        with self._server((edge.src, edge.dst)).request() as turn:
-            yield turn
-            yield self.env.timeout(serialization_ps(size, edge.bw_gbs))
+class Reference:
+    """A machine's links, memories and CPUs."""
 
-        def on() -> None:
-            if k + 2 == len(path):
-                arrived()
-            else:
-                self.env.process(self._hop(path, k + 1, size, key, arrived))
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.graph = machine, machine.graph
+        self.env: Any = simpy.Environment(0)
+        self.network = Network(self.env, self.graph.edge, self.graph.index)
+        self._counts: dict[str, Iterator[int]] = {}
+        self._servers: dict[object, Any] = {}  # HBM channels and CPUs
+        self._directions: dict[object, str] = {}
 
-        left = self._left[edge.src, edge.dst] = self._left.get((edge.src, edge.dst), 0) + 1
-        # A memory's own steps have no rank: they come before what arrives over links.
-        self._arrive(edge.latency_ps, 1 + edge.rank, (self.graph.index(edge.dst), left), on)
+    @property
+    def now(self) -> int:
+        return int(self.env.now)
 
-    def _bursts(self, memory: str, back: Path, key: Key, offset: int, nbytes: int, landed: Done) -> None:
-        """Serve a read at its memory: flit j leaves once its share of the bursts is done (M4.5)."""
-        lines, q, done = self._lines(offset, nbytes), flits(nbytes), iter(range(1, 1 << 62))
+    def run(self) -> None:
+        self.env.run()
+
+    def at(self, t: int, fn: Done) -> None:
+        self.env.timeout(t - self.env.now).callbacks.append(lambda _: fn())
+
+    def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
+        self.network.send(self._path(src, dst), nbytes, self._key(src), done)
+
+    def answer(self, asked: str, asker: str, nbytes: int, done: Done) -> None:
+        """Send a message over the reverse links of the route from `asker` to `asked`."""
+        self.network.send(reverse(self._path(asker, asked)), nbytes, self._key(asked), done)
+
+    def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
+        path, key = self._path(src, memory), self._key(src)
+        if self._is_hbm(memory):
+            arrived = partial(self._read_bursts, memory, reverse(path), key, offset, nbytes, done)
+        else:
+            arrived = partial(self.network.send, reverse(path), nbytes, key, done)
+        self.network.send(path, 0, key, arrived)
+
+    def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
+        path, key, q = self._path(src, memory), self._key(src), flits(nbytes)
+        acknowledge = partial(self.network.send, reverse(path), ACK_BYTES, key, done)
+        if not self._is_hbm(memory):
+            self.network.send(path, nbytes, key, acknowledge)
+            return
+        bursts, flits_here = self._bursts(offset, nbytes), count(1)
+        served = _last(len(bursts), lambda: self.network.arrive(0, 0, key, acknowledge))
+
+        def arrived() -> None:
+            here = next(flits_here)
+            for i, burst in enumerate(bursts, 1):
+                if -(-i * q // len(bursts)) == here:
+                    self._burst(memory, burst, "write", served)
+
+        self.network.stream(path, nbytes, key, arrived)
+
+    def _read_bursts(self, memory: str, back: Path, key: Key, offset: int, nbytes: int, done: Done) -> None:
+        """Serve a read at its memory: a flit leaves once its share of the bursts is done (M4.5)."""
+        bursts, q, bursts_done = self._bursts(offset, nbytes), flits(nbytes), count(1)
+        leave = partial(self.network.put, back, min(nbytes, FLIT_BYTES), key, _last(q, done))
+        access_ps = ns_to_ps(self.machine.config.cube.hbm.access_ns)
 
         def served() -> None:
-            have = next(done)
-            for j in range(q):
-                if -(-(j + 1) * len(lines) // q) == have:
-                    leave = self._hop(back, 0, min(nbytes, FLIT_BYTES), key, landed)
-                    self._arrive(ns_to_ps(self.hbm.access_ns), 0, key, lambda leave=leave: self.env.process(leave))  # type: ignore[misc]
+            have = next(bursts_done)
+            for j in range(1, q + 1):
+                if -(-j * len(bursts) // q) == have:
+                    self.network.arrive(access_ps, 0, key, leave)
 
-        for line in lines:
-            self.env.process(self._burst(memory, line, "read", served))
+        for burst in bursts:
+            self._burst(memory, burst, "read", served)
 
-    def _burst(self, memory: str, line: int, direction: str, served: Done) -> Iterator[Any]:
-        channel = (memory, line % self.hbm.channels)
-        with self._server(channel).request() as turn:
-            yield turn
-            if self._direction.setdefault(channel, direction) != direction:
-                self._direction[channel] = direction
-                yield self.env.timeout(ns_to_ps(self.hbm.turnaround_ns))
-            yield self.env.timeout(self.hbm.burst_ps)
+    def _bursts(self, offset: int, nbytes: int) -> range:
+        burst_bytes = self.machine.config.cube.hbm.burst_bytes
+        return range(offset // burst_bytes, (offset + nbytes - 1) // burst_bytes + 1)
+
+    def _burst(self, memory: str, number: int, direction: str, served: Done) -> None:
+        channel = memory, number % self.machine.config.cube.hbm.channels
+        if channel not in self._servers:
+            self._servers[channel] = server(self.env, partial(self._channel, channel))
+        self._servers[channel].put((direction, served))
+
+    def _channel(self, channel: object, direction: str, served: Done) -> Work:
+        """Serve one burst; a change of direction costs extra."""
+        hbm = self.machine.config.cube.hbm
+        if self._directions.setdefault(channel, direction) != direction:
+            self._directions[channel] = direction
+            yield self.env.timeout(ns_to_ps(hbm.turnaround_ns))
+        yield self.env.timeout(serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency))
         served()
 
+    def through(self, src: str, cpu: str, nbytes: int, then: Done) -> None:
+        """Send a message to a CPU; `then()` is called when the CPU has served it, and those before it."""
+        config = self.machine.config
+        service_ns = {
+            "io_cpu": config.sip.io.io_cpu.service_ns,
+            "m_cpu": config.cube.m_cpu.service_ns,
+            "pe_cpu": config.cube.pe.pe_cpu.command_ns,
+        }[self.graph.node(cpu).kind]
 
-def _last(count: int, done: Done) -> Done:
-    """Return a function whose call number `count` calls `done`."""
-    left = iter(range(count - 1, -1, -1))
+        def serve(then: Done) -> Work:
+            yield self.env.timeout(ns_to_ps(service_ns))
+            then()
+
+        if cpu not in self._servers:
+            self._servers[cpu] = server(self.env, serve)
+        self.send(src, cpu, nbytes, lambda: self._servers[cpu].put((then,)))
+
+    def forward(self, sip: int, targets: Sequence[tuple[int, int]], nbytes: int, taken: Callable[..., None]) -> None:
+        """Send copies from an IO_CPU to PEs (cube, pe), one to each cube on the way; `taken(cube, pe)` at each end."""
+        by_cube: dict[int, list[int]] = {}
+        for cube, pe in targets:
+            by_cube.setdefault(cube, []).append(pe)
+
+        def to_pes(cube: int) -> None:
+            for pe in by_cube[cube]:
+                self.through(naming.m_cpu(sip, cube), naming.pe_cpu(sip, cube, pe), nbytes, partial(taken, cube, pe))
+
+        for cube in by_cube:
+            self.through(naming.io_cpu(sip), naming.m_cpu(sip, cube), nbytes, partial(to_pes, cube))
+
+    def _path(self, src: str, dst: str) -> Path:
+        return router_of(self.graph).path(src, dst)
+
+    def _key(self, src: str) -> Key:
+        return self.graph.index(src), next(self._counts.setdefault(src, count()))
+
+    def _is_hbm(self, memory: str) -> bool:
+        return self.graph.node(memory).kind == "hbm_ctrl"
+
+
+def server(env: Any, serve: Callable[..., Work]) -> Any:
+    """Return a queue whose entries, arguments of `serve`, are served one after another."""
+    queue = simpy.Store(env)
+
+    def work() -> Work:
+        while True:
+            entry = yield queue.get()
+            yield from serve(*entry)
+
+    env.process(work())
+    return queue
+
+
+def _last(calls: int, done: Done) -> Done:
+    """Return a function whose call number `calls` calls `done`."""
+    numbers = count(1)
 
     def once() -> None:
-        if next(left) == 0:
+        if next(numbers) == calls:
             done()
 
     return once
 
 
+SIZES = (1, 2, 16, 100, 255, 256, 257, 300, 511, 512, 513, 1000, 1024, 2048, 4095, 4096, 4097)
 _GBS = (30.0, 64.0, 77.7, 100.0, 128.0, 205.0, 256.0, 300.0)
+_SIPS = (
+    {"count": 1, "topology": "ring_1d"},
+    {"count": 2, "topology": "ring_1d"},
+    {"count": 3, "topology": "ring_1d"},
+    {"count": 3, "topology": "fully_connected"},
+    {"count": 4, "topology": "torus_2d"},
+)
 
 
-class Simulator(Protocol):
-    """Whatever moves messages on a machine."""
-
-    @property
-    def now(self) -> int:
-        """The time [ps]."""
-
-    def run(self) -> None:
-        """Run until nothing is left to do."""
-
-    def at(self, t: int, fn: Done) -> None:
-        """Call `fn()` at `t`."""
-
-    def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
-        """Send a message now."""
-
-    def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        """Read now."""
-
-    def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        """Write now."""
-
-
-class Ask(NamedTuple):
-    """One transaction; `wait_ps` counts from the start (open loop), or from the end of the source's one before."""
-
-    source: int
-    wait_ps: int
-    kind: str
-    src: str
-    dst: str
-    offset: int
-    nbytes: int
-
-
+@cache
 def random_machine(seed: object) -> Machine:
     """Return a small machine whose bandwidths and latencies share no grid."""
-    rng = Random(f"validation machine {seed}")
+    rng = Random(f"machine {seed}")
 
     def ns(top: float) -> float:
         return rng.choice((0.0, 1.0, round(rng.uniform(0, top), 3)))
 
     rows, cols = rng.randint(1, 4), rng.randint(2, 4)
     places = [[r, c] for r in range(rows) for c in range(cols)]
+    channels = rng.choice((1, 2, 4, 8))
     return resolve_topology(
         "preset:default",
         {
-            "system.sips.count": rng.randint(1, 3),
+            "system.sips": dict(rng.choice(_SIPS)),
             "system.sip_link.bw_gbs": rng.choice(_GBS),
+            "system.sip_link.latency_ns": ns(50),
+            "system.pcie.latency_ns": ns(100),
             "sip.cube_mesh.w": rng.randint(1, 2),
             "sip.cube_mesh.h": rng.randint(1, 2),
+            "sip.io.noc.overhead_ns": ns(3),
             "sip.io.noc.port_bw_gbs": rng.choice(_GBS),
+            "cube.propagation_ns_per_mm": rng.choice((0.0, 0.01, 0.137)),
             "cube.noc.rows": rows,
             "cube.noc.cols": cols,
             "cube.noc.removed": [],
@@ -219,73 +300,116 @@ def random_machine(seed: object) -> Machine:
             "cube.pe_layout.pe_routers": rng.sample(places, rng.randint(1, min(4, len(places)))),
             "cube.ucie.connections": rng.choice((1, 2, 4)),
             "cube.ucie.bw_gbs": rng.choice(_GBS),
+            "cube.ucie.router_bw_gbs": rng.choice(_GBS),
             "cube.ucie.port_ns": ns(8),
             "cube.m_cpu.pos_mm": [0.5, 0.5],
             "cube.sram.pos_mm": [cols * 3 - 0.5, rows * 3 - 0.5],
             "cube.sram.bw_gbs": rng.choice(_GBS),
-            "cube.hbm.channels": rng.choice((1, 2, 4, 8)),
+            "cube.hbm.channels": channels,
             "cube.hbm.channel_bw_gbs": rng.choice((8.0, 16.0, 32.0)),
             "cube.hbm.efficiency": rng.choice((0.8, 0.83, 1.0)),
             "cube.hbm.turnaround_ns": ns(9),
             "cube.hbm.access_ns": ns(40),
+            "cube.hbm.bw_gbs": 256.0,
+            "cube.pe.pe_dma.bw_gbs": 256.0,
         },
     )
 
 
+class Ask(NamedTuple):
+    """One transaction of an agent, `wait_ps` after the end of the agent's last one, or in an open loop its start."""
+
+    agent: int
+    wait_ps: int
+    kind: str
+    src: str
+    dst: str
+    offset: int
+    nbytes: int
+
+
+KINDS = ("send", "read", "write")
+
+
 def random_traffic(
-    machine: Machine, seed: object, rounds: int, *, closed: bool, hot: bool, sources: int = 10
+    machine: Machine,
+    seed: object,
+    kinds: Sequence[str] = KINDS,
+    rounds: int = 6,
+    *,
+    per_source: int = 1,
+    sources: int = 12,
+    light: bool = False,
 ) -> list[Ask]:
-    """Return what each of up to `sources` sources asks; with `hot`, often of the same few ends."""
-    rng = Random(f"validation traffic {seed}")
+    """Return what agents at random nodes ask, each `rounds` times; unless `light`, often of the same few ends.
+
+    One agent a source asks again at once. Several wait before they do: which of two asked first at the same instant is
+    not the machine's to decide.
+    """
+    rng = Random(f"agents {seed}")
     nodes = list(machine.graph.nodes())
-    starts = [node.id for node in nodes if node.kind in ("pe_dma", "host", "io_cpu", "m_cpu")]
+    possible = [node.id for node in nodes if node.kind in ("pe_dma", "host", "io_cpu", "m_cpu")]
     memories = [node.id for node in nodes if node.kind in ("hbm_ctrl", "sram")]
-    ends = memories + [node.id for node in nodes if node.kind in ("pe_dma", "pe_cpu", "m_cpu")]
-    hot_ends = rng.sample(ends, min(3, len(ends))), rng.sample(memories, min(2, len(memories)))
+    targets = memories + [node.id for node in nodes if node.kind in ("pe_dma", "pe_cpu", "m_cpu", "host")]
+    starts = rng.sample(possible, min(sources, len(possible)))
+    hot_targets = rng.sample(targets, min(3, len(targets)))
+    hot_memories = rng.sample(memories, min(2, len(memories)))
+
+    def some(ids: list[str], hot: list[str], src: str) -> list[str]:
+        near = ([] if light else hot * 2) + rng.sample(ids, min(4, len(ids)))
+        return [end for end in near if end != src] or [end for end in ids if end != src]
+
     asks = []
-    for source, src in enumerate(rng.sample(starts, min(sources, len(starts)))):
-        wait = 0
+    for agent, src in enumerate(src for src in starts for _ in range(per_source)):
+        ends = {"send": some(targets, hot_targets, src), "memory": some(memories, hot_memories, src)}
+        own = Random(f"agent {seed} {agent}")
+        wait = own.randrange(1, 200_000) if per_source > 1 else 1000 * own.randrange(1, 4)
         for _ in range(rounds):
-            kind = rng.choice(("send", "read", "write"))
-            some = hot_ends[kind != "send"] if hot and rng.random() < 0.7 else (memories if kind != "send" else ends)
-            dst = rng.choice([end for end in some if end != src] or [end for end in memories if end != src])
-            nbytes = rng.choice((1, 16, 255, 256, 257, 1000, 1024, 4096, rng.randrange(1, 3000)))
-            pause = rng.randrange(1, 2_000 if hot else 5_000_000)
-            wait = pause if closed else wait + pause
-            asks.append(Ask(source, wait, kind, src, dst, rng.randrange(1 << 14), nbytes))
+            kind = own.choice(kinds)
+            dst, offset = own.choice(ends.get(kind, ends["memory"])), 0
+            nbytes = own.choice((own.choice(SIZES), own.randrange(1, 3000)))
+            if kind == "send":
+                nbytes = own.choice((0, nbytes, nbytes))
+            else:
+                offset = own.choice((own.randrange(64) * 256, own.randrange(1 << 14)))
+            asks.append(Ask(agent, wait, kind, src, dst, offset, nbytes))
+            wait = own.randrange(1, 5_000_000 if light else 20_000) if per_source > 1 else 0
     return asks
 
 
-def play(sim: Simulator, asks: Sequence[Ask], *, closed: bool) -> list[int]:
-    """Run traffic; return the end of each transaction [ps], in the order of `asks`."""
+def play(sim: Simulator, asks: Sequence[Ask], *, closed: bool = True) -> list[int]:
+    """Run transactions in a closed or open loop; return the end of each [ps], in the order of `asks`."""
     ends = [0] * len(asks)
     queues: dict[int, list[int]] = {}
     for i, ask in enumerate(asks):
-        queues.setdefault(ask.source, []).append(i)
+        queues.setdefault(ask.agent, []).append(i)
+    left = {agent: iter(queue) for agent, queue in queues.items()}
 
-    def begin(i: int, after: list[int]) -> None:
-        ask = asks[i]
-
+    def start(i: int) -> None:
         def ended() -> None:
             ends[i] = sim.now
             if closed:
-                follow(after, sim.now)
+                follow(ask.agent)
 
+        ask = asks[i]
         if ask.kind == "send":
             sim.send(ask.src, ask.dst, ask.nbytes, ended)
         else:
-            (sim.read if ask.kind == "read" else sim.write)(ask.src, ask.dst, ask.offset, ask.nbytes, ended)
+            begin = sim.read if ask.kind == "read" else sim.write
+            begin(ask.src, ask.dst, ask.offset, ask.nbytes, ended)
 
-    def follow(queue: list[int], now: int) -> None:
-        if queue:
-            i, after = queue[0], queue[1:]
-            sim.at(now + asks[i].wait_ps, lambda: begin(i, after))
+    def follow(agent: int) -> None:
+        i = next(left[agent], None)
+        if i is not None and asks[i].wait_ps:
+            sim.at(sim.now + asks[i].wait_ps, partial(start, i))
+        elif i is not None:
+            start(i)
 
-    for queue in queues.values():
+    for agent, queue in queues.items():
         if closed:
-            follow(queue, 0)
+            follow(agent)
         else:
-            for i in queue:
-                follow([i], 0)
+            for i, t in zip(queue, accumulate(asks[i].wait_ps for i in queue), strict=True):
+                sim.at(t, partial(start, i))
     sim.run()
     return ends

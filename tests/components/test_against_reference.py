@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
+from kernbench.studies.validation_reference import Reference
 from kernbench.topology import naming
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.reference.pe import Gemm, Load, Pe, Place
-from tests.reference.simulator import Reference
 
 STAGES = ("load", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")
 B, OUT, NEXT = 1 << 20, 2 << 20, 1 << 22

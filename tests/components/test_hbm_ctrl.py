@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transaction import Transaction
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import Reference
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
 from kernbench.units import serialization_ps
 from tests.components.one_pe import slice_pa
-from tests.reference.simulator import Reference
-from tests.sim_engine.under_test import Engine
 
 PE, SLICE = pe_dma(0, 0, 0), hbm(0, 0, 0)
 ACK_NS = 1.126

@@ -17,6 +17,7 @@ from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import Observer
 from kernbench.sim_engine.transaction import Transaction
+from kernbench.studies.validation_reference import Reference
 from kernbench.topology import naming
 from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (
@@ -31,8 +32,7 @@ from tests.components.queues_under_test import (
     specs,
     way_ps,
 )  # fmt: skip
-from tests.reference.launch import Cpus, Launch
-from tests.reference.simulator import Reference
+from tests.reference.launch import Launch
 
 A, B = (0, 0, 0), (0, 1, 0)
 FAR_B = (1, 0, 0)
@@ -448,7 +448,7 @@ def test_an_installation_costs_64_bytes_a_direction(directions):
     wiring = specs(engine, [((A, name), (B, name.lower())) for name in names])
     install(engine, {A: wiring[A]})
     reference = Reference(machine_of())
-    expected = Launch(Cpus(reference), 0, [A[1:]], 64 * directions, at_once=True)
+    expected = Launch(reference, 0, [A[1:]], 64 * directions, at_once=True)
     reference.run()
     assert engine.env.now == expected.done
 

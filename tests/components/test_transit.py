@@ -6,10 +6,10 @@ import pytest
 
 from kernbench.errors import ConfigError
 from kernbench.policy.routing import Router
+from kernbench.studies.validation_network import Engine
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
 from tests.components.slow_parts import CountingRouter, StallingRouter
-from tests.sim_engine.under_test import Engine
 
 PE, FAR = pe_dma(0, 0, 0), hbm(0, 0, 7)
 
@@ -50,7 +50,7 @@ def test_a_router_that_wants_to_see_flits_sees_each_one():
 @pytest.mark.parametrize("turn", range(4))
 @pytest.mark.parametrize("delay_ps", [300, 50_000])
 def test_no_flit_overtakes_another_in_a_router(monkeypatch, turn, delay_ps):
-    # Which of its four flits a router holds up makes no difference: those behind it wait, so the message is late by that.
+    # Whichever of its four flits a router holds up: those behind it wait, so the message is late by that.
     monkeypatch.setattr(StallingRouter, "period", 4)
     monkeypatch.setattr(StallingRouter, "turn", turn)
     monkeypatch.setattr(StallingRouter, "delay_ps", delay_ps)

@@ -83,7 +83,7 @@ def test_all_faults_of_an_entry_at_once():
     assert [line.partition(";")[0] for line in found] == [
         "algorithms.mine.validator is missing",
         "algorithms.mine.module = 'a/b.py' must be the dotted path of a module, as in kernbench.ccl.algorithms.ring",
-        "algorithms.mine.topology = 'ring1d' is no topology of participants",
+        "algorithms.mine.topology = 'ring1d' is not a topology of participants",
         "algorithms.mine.mapper = 'leaders' is not a mapper",
         "algorithms.mine.n_slot is unknown",
         "algorithms.mine.world_size = 0 must be >= 1",
@@ -97,7 +97,7 @@ def test_faults_of_several_entries_and_of_the_choice():
     content = with_defaults(algorithm="ring_allreduce_tmc")
     content["algorithms"]["mine"] = 3
     content["algorithms"]["auto"] = content["algorithms"]["ring_allreduce_tcm"]
-    keys = ", ".join(config.values.keys(config.CclEntry))
+    keys = ", ".join(config.schema.keys(config.CclEntry))
     found = faults(content)
     assert "did you mean ring_allreduce_tcm? known: auto, " in found[0]
     assert found[1:] == [

@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 
 import yaml
 
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.network import Arbiter
 from kernbench.studies import validation_network, validation_reference
 from kernbench.topology.builder import Machine
@@ -32,7 +31,7 @@ class Engine(validation_network.Engine):
     """The engine; with `turn_bytes`, messages of queues take turns with the others at each PE_DMA."""
 
     def __init__(self, machine: Machine, turn_bytes: int | None = None) -> None:
-        super().__init__(GraphEngine(machine, log="off"))
+        super().__init__(machine)
         self._turn_bytes = turn_bytes
         self._arbiters: dict[str, Arbiter] = {}
 

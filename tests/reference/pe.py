@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from tests.reference.network import service_ps
-from tests.reference.simulator import Reference
+from kernbench.studies.validation_reference import Reference
+from kernbench.units import serialization_ps
 
 TILE_M, TILE_K, TILE_N = 32, 64, 32
 ITEM = 2
@@ -224,7 +224,7 @@ class Pe:
                 else:
                     yield from self._planned(job, tile.number)
                 start = self.env.now
-                yield self.env.timeout(service_ps(tile.fetched, self.config.pe_tcm.read_bw_gbs))
+                yield self.env.timeout(serialization_ps(tile.fetched, self.config.pe_tcm.read_bw_gbs))
                 self._log("fetch", start, tile.number)
                 yield self.to_gemm.put(tile)
                 for name in streamed:
@@ -232,7 +232,7 @@ class Pe:
 
     def _gemm(self) -> Iterator[simpy.Event]:
         gemm = self.config.pe_gemm
-        tile_ps = service_ps(TILE_M * TILE_K * TILE_N, gemm.macs_per_cycle.f16 * gemm.clock_ghz)
+        tile_ps = serialization_ps(TILE_M * TILE_K * TILE_N, gemm.macs_per_cycle.f16 * gemm.clock_ghz)
         for job in self.jobs:
             for _ in job.tiles():
                 tile = yield self.to_gemm.get()
@@ -248,7 +248,7 @@ class Pe:
                 tile = yield self.to_math.get()
                 start = self.env.now
                 cycles = job.cycles_of(tile.rows * tile.cols)
-                yield self.env.timeout(service_ps(cycles, self.config.pe_math.clock_ghz))
+                yield self.env.timeout(serialization_ps(cycles, self.config.pe_math.clock_ghz))
                 self._log("math", start, tile.number)
                 yield self.from_math.put(tile)
 
@@ -257,7 +257,7 @@ class Pe:
             for _ in [tile for tile in job.tiles() if tile.last]:
                 tile = yield (self.to_store if job.cycles_of is None else self.from_math).get()
                 start = self.env.now
-                yield self.env.timeout(service_ps(tile.packed("out")[1], self.config.pe_tcm.write_bw_gbs))
+                yield self.env.timeout(serialization_ps(tile.packed("out")[1], self.config.pe_tcm.write_bw_gbs))
                 self._log("store_tcm", start, tile.number)
                 yield self.to_dma.put(tile)
 

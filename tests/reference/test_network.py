@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import simpy
 
+from kernbench.studies.validation_reference import Network
 from kernbench.topology.graph import Edge
-from tests.reference.network import Network, flits, service_ps
+from kernbench.units import flits, serialization_ps
 
 
 class Line:
@@ -39,10 +40,10 @@ def test_a_flit_takes_service_then_latency():
 
 
 def test_service_is_rounded_up_to_a_picosecond():
-    assert service_ps(1, 300.0) == 4  # 3.33
-    assert service_ps(256, 256.0) == 1000
-    assert service_ps(0, 77.7) == 0
-    assert service_ps(256, 25.6) in (10000, 10001)  # 25.6 is no binary fraction
+    assert serialization_ps(1, 300.0) == 4  # 3.33
+    assert serialization_ps(256, 256.0) == 1000
+    assert serialization_ps(0, 77.7) == 0
+    assert serialization_ps(256, 25.6) in (10000, 10001)  # 25.6 is no binary fraction
 
 
 def test_sizes_become_flits():

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kernbench.sim_engine.transaction import COUNT_BITS
+from kernbench.studies import validation_reference
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import Reference, play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import pe_dma
 from kernbench.units import KIB
-from tests.reference.simulator import Reference
-from tests.reference.traffic import agents, random_machine, run_traffic
-from tests.sim_engine.under_test import Engine
 
 MIXES = {
     "links": ("send",),
@@ -25,17 +25,18 @@ MIXES = {
 
 def both(machine, seed, kinds, rounds, **how):
     reference, engine = Reference(machine), Engine(machine)
-    expected = run_traffic(reference, agents(machine, seed, kinds, rounds, **how))
-    assert run_traffic(engine, agents(machine, seed, kinds, rounds, **how)) == expected
+    asks = random_traffic(machine, seed, kinds, rounds, **how)
+    expected = play(reference, asks)
+    assert play(engine, asks) == expected
     assert len(expected) > rounds, "little traffic proves little"
     return reference, engine
 
 
 def test_the_reference_knows_neither_engine_nor_components():
-    folder = Path(__file__).parents[1] / "reference"
+    paths = [Path(validation_reference.__file__), *(Path(__file__).parents[1] / "reference").glob("*.py")]
     imported = {
         name
-        for path in folder.glob("*.py")
+        for path in paths
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
@@ -90,13 +91,9 @@ def test_default_numbers_where_arrivals_often_tie(seed, mix):
 @pytest.mark.parametrize("seed", range(4))
 def test_one_slice_that_everyone_wants(seed):
     machine = resolve_topology("preset:default", {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1, "system.sips.count": 1})
-    made = agents(machine, seed, ("read", "write"), 12, sources=10)
-    for agent in made:
-        agent.memories = ["sip0.cube0.hbm_ctrl.pe3"]
-    again = agents(machine, seed, ("read", "write"), 12, sources=10)
-    for agent in again:
-        agent.memories = ["sip0.cube0.hbm_ctrl.pe3"]
-    assert run_traffic(Engine(machine), again) == run_traffic(Reference(machine), made)
+    traffic = random_traffic(machine, seed, ("read", "write"), 12, sources=10)
+    asks = [ask._replace(dst="sip0.cube0.hbm_ctrl.pe3") for ask in traffic]
+    assert play(Engine(machine), asks) == play(Reference(machine), asks)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -111,7 +108,7 @@ def test_every_hop_of_every_flit(seed):
     machine = random_machine(f"hops {seed}")
     reference, engine = Reference(machine), Engine(machine, trace=True)
     for sim in (reference, engine):
-        run_traffic(sim, agents(machine, seed, MIXES["all"], 6))
+        play(sim, random_traffic(machine, seed, MIXES["all"], 6))
     # The key of a hop holds the source's number and the source's count.
     traced = sorted((divmod(h.key, 1 << COUNT_BITS), *h[1:]) for h in engine.network.hops)
     assert traced == sorted(tuple(hop) for hop in reference.network.hops)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 
 from kernbench.sim_engine.network import ENGINE, Clock
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import pe_dma
 from kernbench.units import KIB, flits
 from tests.components.one_pe import gemm, run
-from tests.reference.traffic import agents, random_machine, run_traffic
-from tests.sim_engine.under_test import Engine
 
 SIZE, TILES, OUTPUTS = 512, 2048, 256
 # Two links lie between a PE and its slice. A tile of 4 KiB is 16 flits, with a command of 1 before it; an output
@@ -74,7 +74,7 @@ def test_streams_that_meet_on_their_last_links_take_no_event_a_flit_in_the_core(
 def test_most_flits_need_no_event_on_most_links_in_the_core(seed):
     machine = random_machine(f"budget {seed}")
     engine = Engine(machine)
-    run_traffic(engine, agents(machine, seed, ("send",), 10))
+    play(engine, random_traffic(machine, seed, ("send",), 10))
     share = {"core": 0.4, "definition": 1.01}[ENGINE]
     assert engine.engine.env.events <= share * engine.network.core.reservations
 

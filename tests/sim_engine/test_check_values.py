@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.policy.routing import Router, reverse
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import random_machine
 from kernbench.topology.builder import resolve_topology
 from kernbench.units import serialization_ps
-from tests.reference.traffic import random_machine
-from tests.sim_engine.under_test import Engine
 
 DEFAULT = resolve_topology("preset:default")
 PE0 = "sip0.cube0.pe0.pe_dma"

@@ -8,15 +8,15 @@ import sys
 from itertools import pairwise
 from random import Random
 
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import play, random_machine, random_traffic
 from kernbench.topology.naming import parse
 from tests.components.one_pe import gemm, run
-from tests.reference.traffic import agents, random_machine, run_traffic
-from tests.sim_engine.under_test import Engine
 
 
 def test_tracing_changes_nothing():
     machine = random_machine("trace")
-    made = [run_traffic(Engine(machine, trace=t), agents(machine, 3, ("read", "write"), 6)) for t in (False, True)]
+    made = [play(Engine(machine, trace=t), random_traffic(machine, 3, ("read", "write"), 6)) for t in (False, True)]
     assert made[0] == made[1]
 
 
@@ -27,7 +27,7 @@ def test_values_change_no_time():
 
 def test_the_order_in_which_parts_are_made_changes_nothing():
     machine = random_machine("order")
-    expected = run_traffic(Engine(machine), agents(machine, 5, ("read", "write"), 6))
+    expected = play(Engine(machine), random_traffic(machine, 5, ("read", "write"), 6))
     ids = [node.id for node in machine.graph.nodes() if node.kind in ("hbm_ctrl", "sram", "pe_cpu", "pe_dma")]
     for seed in range(3):
         fresh = machine.with_({})
@@ -42,7 +42,7 @@ def test_the_order_in_which_parts_are_made_changes_nothing():
                 engine.engine.pe(place.sip, place.cube, place.pe)
             elif "pe_dma" not in a:
                 engine.engine.memory_at(a)
-        assert run_traffic(engine, agents(fresh, 5, ("read", "write"), 6)) == expected
+        assert play(engine, random_traffic(fresh, 5, ("read", "write"), 6)) == expected
 
 
 def test_the_same_run_twice_and_in_other_processes():

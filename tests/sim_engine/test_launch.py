@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies.validation_reference import Reference, random_machine
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, m_cpu
 from tests.components.one_pe import slice_pa
-from tests.reference.launch import Cpus, Launch
-from tests.reference.simulator import Reference
-from tests.reference.traffic import random_machine
+from tests.reference.launch import Launch
 
 DEFAULT = resolve_topology("preset:default")
 
@@ -63,7 +62,7 @@ def test_copies_and_answers_on_random_machines(seed, n_args):
     targets = targets[:: 1 + seed % 2]
     engine, sent = started(targets, n_args, machine, sip=config.n_sips - 1)
     reference = Reference(machine)
-    expected = Launch(Cpus(reference), config.n_sips - 1, targets, 64 + 8 * n_args)
+    expected = Launch(reference, config.n_sips - 1, targets, 64 + 8 * n_args)
     reference.run()
     assert sent.target_start_ps == expected.target_start == max(expected.taken.values())
     assert set(expected.started.values()) == {sent.start_ps}
@@ -86,8 +85,7 @@ def test_cpus_serve_one_launch_after_another(slow, apart_ns):
     sent = [engine.launch(0, [(0, 0), (0, 1)], nothing, (), name) for name in "abc"]
     engine.run()
     reference = Reference(machine)
-    cpus = Cpus(reference)
-    expected = [Launch(cpus, 0, [(0, 0), (0, 1)], 64) for _ in "abc"]
+    expected = [Launch(reference, 0, [(0, 0), (0, 1)], 64) for _ in "abc"]
     reference.run()
     assert [x.start_ps for x in sent] == [min(x.started.values()) for x in expected]
     assert engine.env.now == max(x.done for x in expected)
@@ -104,7 +102,7 @@ def test_a_pe_that_is_reached_late_starts_late_and_says_so():
     engine.run()
     reference = Reference(machine)
     reference.write("host", hbm(0, 0, 0), 0, 20_000, lambda: None)
-    expected = Launch(Cpus(reference), 0, [(0, 0)], 64)
+    expected = Launch(reference, 0, [(0, 0)], 64)
     reference.run()
     assert sent.target_start_ps == expected.target_start < expected.taken[0, 0] == sent.start_ps
     [skew] = [row for row in engine.records() if row.kind == "skew"]
@@ -130,7 +128,7 @@ def test_a_map_costs_32_bytes_a_range():
 
     def expected(targets, nbytes: int) -> int:
         reference = Reference(DEFAULT)
-        launch = Launch(Cpus(reference), 0, targets, nbytes, at_once=True)
+        launch = Launch(reference, 0, targets, nbytes, at_once=True)
         reference.run()
         return launch.done
 

@@ -18,9 +18,9 @@ from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.network import ENGINE
+from kernbench.studies.validation_network import Engine
+from kernbench.studies.validation_reference import play, random_machine, random_traffic
 from tests.components.one_pe import gemm, run
-from tests.reference.traffic import agents, random_machine, run_traffic
-from tests.sim_engine.under_test import Engine
 
 PRODUCTS = [((64, 192, 96), "ref_ref"), ((100, 200, 70), "load_ref"), ((33, 65, 31), "load_load")]
 ALGORITHMS = (
@@ -50,11 +50,11 @@ def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
     """Random transactions on a random machine, in closed loops."""
     machine = random_machine(f"engines {seed}")
     engine = Engine(machine, trace=trace)
-    ends = run_traffic(engine, agents(machine, seed, ("send", "read", "write"), 8))
+    ends = play(engine, random_traffic(machine, seed, ("send", "read", "write"), 8))
     links = [engine.network.links[pair] for pair in sorted(engine.network.links)]
     counters = engine.network.core.link_counters(links)
     return {
-        "ends": [list(end) for end in ends],
+        "ends": ends,
         "hops": [list(hop) for hop in sorted(engine.network.hops)] if engine.network.hops is not None else None,
         "reservations": engine.network.core.reservations,
         "counters": [column.tolist() for column in counters],
@@ -65,7 +65,7 @@ def meanwhile(seed: int) -> list[Any]:
     """Counters of all links at many moments of a run."""
     machine = random_machine(f"counters {seed}")
     engine, seen = Engine(machine, live=True), []
-    sent = agents(machine, seed, ("send", "read", "write"), 8)
+    sent = random_traffic(machine, seed, ("send", "read", "write"), 8)
 
     def look(_: object = None) -> None:
         links = [engine.network.links[pair] for pair in sorted(engine.network.links)]
@@ -75,7 +75,7 @@ def meanwhile(seed: int) -> list[Any]:
 
     for t in range(500, 400_000, 7_919):
         engine.engine.env.call_last(t, look)
-    run_traffic(engine, sent)
+    play(engine, sent)
     return seen
 
 
