@@ -21,7 +21,7 @@ from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, start
-from kernbench.studies.layers import Shape, select
+from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.cache import default_cache
@@ -323,8 +323,8 @@ def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: i
     return result, result.records.links
 
 
-def _product(machine: Machine, *, shape: Shape, placement: str, log: str, tie_seed: int | None) -> Ran:
-    return run_layer(machine, shape, placement, log=log, tie_seed=tie_seed)
+def _product(machine: Machine, *, shape: tuple[int, int, int], placement: str, log: str, tie_seed: int | None) -> Ran:
+    return run_layer(machine, Product(*shape, placement), log=log, tie_seed=tie_seed)
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
