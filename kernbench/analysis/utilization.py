@@ -65,14 +65,7 @@ Flow = Sequence[Hashable]
 
 
 def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
-    """Return the max-min fair rate of each flow.
-
-    Parameters
-    ----------
-    flows : sequence of sequence
-        The resources (links, memories) that each flow uses.
-    capacity : mapping
-        Rate of each resource, in the unit of the result.
+    """Return the max-min fair rate of each flow, a sequence of resources, in the unit of their capacity.
 
     Notes
     -----
@@ -155,16 +148,7 @@ def utilization(
     pe: tuple[int, int, int] | None = None,
     window: tuple[int, int] | None = None,
 ) -> Utilization:
-    """Return the utilization of the matrix engine of one PE, or of all PEs that did work.
-
-    Parameters
-    ----------
-    records : Records
-    macs_per_ns : float
-        Rate of one matrix engine for the type at hand.
-    pe : (sip, cube, pe), optional
-    window : (start_ps, end_ps), optional
-        By default `pe_window`.
+    """Return the utilization of the matrix engine of one PE, or of all PEs that did work; by default in `pe_window`.
 
     Notes
     -----
