@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from kernbench.analysis.breakdown import PE_KINDS, breakdown
 from kernbench.analysis.records import LinkTable, Records
+from kernbench.analysis.transfer import RouteBreakdown
 
 
 def shares(links: LinkTable, span_ps: int) -> dict[str, float]:
@@ -29,12 +29,10 @@ class LinkTraffic:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        dependencies, index = records.dependencies, {name: i for i, name in enumerate(records.links.names)}
-        pairs = []
-        for number, route in enumerate(dependencies.routes):
-            names = [dependencies.nodes[node] for node in route]
-            for src, dst in pairwise(names):  # in both directions: a transaction goes out and comes back
-                pairs += [(number, index[x]) for x in (f"{src}->{dst}", f"{dst}->{src}") if x in index]
+        index = {name: i for i, name in enumerate(records.links.names)}
+        routes = RouteBreakdown(records.dependencies, records.links)
+        numbers = range(len(records.dependencies.routes))
+        pairs = [(number, index[link]) for number in numbers for link in routes.links(number) if link in index]
         table = np.array(pairs, np.int64).reshape(-1, 2)
         self._route, self._link = table[:, 0], table[:, 1]
 
