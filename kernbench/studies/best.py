@@ -505,7 +505,8 @@ def _spreads(machine: Machine) -> dict[str, list[Target]]:
         f"all {cubes * pes} PEs": (cubes, pes),
     }  # fmt: skip
     first = {shape: name for name, shape in reversed(found.items())}
-    return {name: list(product(*map(range, shape))) for name, shape in found.items() if first[shape] == name}
+    kept = {name: shape for name, shape in found.items() if first[shape] == name}
+    return {name: list(product(range(c), range(p))) for name, (c, p) in kept.items()}
 
 
 def _changes(machine: Machine, decision: Decision, nbytes: int) -> pd.DataFrame:
