@@ -95,8 +95,7 @@ class MockBackend:
             elif isinstance(command, Composite):
                 out = command.out
                 assert out is not None
-                raw_out = np.ascontiguousarray(result.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
-                self._write((Run(out.va, raw_out.size, raw_out.size),), raw_out)
+                self._write((Run(out.va, out.nbytes, out.nbytes),), out.dtype.encode(result))
             elif command.output is not None:
                 command.output.array = result
         if command.output is not None:
@@ -113,10 +112,7 @@ class MockBackend:
     def _array(self, operand: Ref | Value) -> np.ndarray:
         if isinstance(operand, Value):
             return _known(operand)
-        dtype = operand.dtype
-        nbytes = int(np.prod(operand.shape)) * dtype.itemsize
-        raw = self.memory.bytes(operand.va, nbytes)
-        return raw.view(dtype.numpy).astype(dtype.carrier).reshape(operand.shape)
+        return operand.dtype.decode(self.memory.bytes(operand.va, operand.nbytes), operand.shape)
 
     def _read(self, runs: Sequence[Run]) -> np.ndarray:
         parts = [self.memory.bytes(run.va, run.nbytes) for run in runs]

@@ -37,7 +37,6 @@ class PeCpu:
 
     @cached_property
     def pe(self) -> Pe:
-        """Return its engines."""
         return Pe(self.engine, *self.place, self.mmu)
 
     @property
@@ -58,5 +57,4 @@ class PeCpu:
         message.taken(self)
 
     def start(self, launch: Launch) -> None:
-        """Run the launch's program from now on."""
         Program(self.pe, launch, self.command_ps).resume(None)
