@@ -152,7 +152,9 @@ def standalone(setting: Setting) -> Algorithm:
 
 def algorithm_of(setting: Setting) -> Algorithm:
     """Return what joins the ranks of a setting."""
-    mapper = lanes(setting.ranks, setting.across)
+    common: Row = {
+        "mapper": lanes(setting.ranks, setting.across), "n_slots": setting.n_slots, "slot_size": setting.slot_size,
+    }  # fmt: skip
     if setting.phase == "prefill":
         options = {
             "kv_heads": setting.items, "group": setting.group, "head_dim": setting.head_dim, "causal": setting.causal,
@@ -162,38 +164,30 @@ def algorithm_of(setting: Setting) -> Algorithm:
         name, topology = ("ring", "ring_1d") if setting.ring else ("chain", "mesh_2d_no_wrap")
         return algorithm(
             ring_attention.ring_attention, ring_attention.kernel_args, name=f"{name} attention", topology=topology,
-            mapper=mapper, options=options, n_slots=setting.n_slots, slot_size=setting.slot_size,
+            options=options, **common,
         )  # fmt: skip
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    own = replace(base, name=f"decode merged by {base.name}", mapper=mapper, cost=None)
-    own = replace(own, n_slots=setting.n_slots, slot_size=setting.slot_size)
-    if _in_tcm(base):
-        return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
-    return replace(own, kernel=merged_attention, kernel_args=_decode_args(base, setting))
-
-
-def _in_tcm(base: Algorithm) -> bool:
-    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
-    return base.kernel is recursive_doubling.kernel
-
-
-def _sizes(setting: Setting) -> tuple[int, ...]:
-    return setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim
-
-
-def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, ...]]:
-    """Return the arguments of `merged_attention` for the reduction `base`, with the facts that it names."""
+    sizes = setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim
     width = setting.head_dim + EXTRA
 
     def arguments(*, n_elem: int, world_size: int, **facts: Any) -> tuple[Any, ...]:
+        if _in_tcm(setting):
+            return sizes
         rows = setting.items * setting.queries * setting.group
         inner = base.kernel_args(n_elem=rows * width, world_size=world_size, op=merge, row=width, **facts)
-        return *_sizes(setting), base.kernel, inner
+        return *sizes, base.kernel, inner
 
-    arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]
-    return arguments
+    arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]  # which facts it is told
+    kernel = exchanged_attention if _in_tcm(setting) else merged_attention
+    own: Row = {"name": f"decode merged by {base.name}", "cost": None, "kernel": kernel, "kernel_args": arguments}
+    return replace(base, **own, **common)
+
+
+def _in_tcm(setting: Setting) -> bool:
+    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
+    return resolve_algorithm_config(setting.merge).kernel is recursive_doubling.kernel
 
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
@@ -231,7 +225,7 @@ def _tensors(
         else torch.empty(shapes[name], dtype=dtype, name=name, **where)
         for i, name in enumerate("qkv")
     ]
-    if setting.phase == "decode" and not _in_tcm(resolve_algorithm_config(setting.merge)):
+    if setting.phase == "decode" and not _in_tcm(setting):
         part = (*shapes["q"][:-1], setting.head_dim + EXTRA)
         found.append(torch.empty(part, dtype=torch.float32, name="part", **where))
     return [*found, torch.empty(shapes["q"], dtype=dtype, name="out", **where)]
@@ -257,21 +251,18 @@ def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
 
 def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.ndarray) -> None:
     """Compare what the ranks wrote with numpy in f64."""
-    q, k, v = (x.astype(np.float64) for x in given)
+    q, k, v, got = (x.reshape(-1, *x.shape[2:]) for x in (*given, out))  # the PEs of all SIPs
     rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
-    for subgroup in plan.subgroups:
-        at = [divmod(rows[place], setting.cubes * setting.pes) for place in subgroup.places]
-        order = np.concatenate([_positions(setting, rank) for rank in range(setting.ranks)])
-        keys, values = (np.concatenate([x[i] for i in at], axis=1)[:, np.argsort(order)] for x in (k, v))
-        for rank, i in enumerate(at):
-            seen = _positions(setting, rank) if setting.causal and setting.phase == "prefill" else None
-            _compare(setting, q[i], keys, values, seen, out[i])
-
-
-def _positions(setting: Setting, rank: int) -> np.ndarray:
     order = setting.order if setting.phase == "prefill" else "contiguous"
-    spans = ring_attention.tokens_of(order, rank, setting.ranks, setting.tokens)
-    return np.concatenate([span.first + span.step * np.arange(span.size) for span in spans])
+    spans = [ring_attention.tokens_of(order, rank, setting.ranks, setting.tokens) for rank in range(setting.ranks)]
+    tokens = [np.concatenate([x.first + x.step * np.arange(x.size) for x in own]) for own in spans]
+    places = np.argsort(np.concatenate(tokens))
+    for subgroup in plan.subgroups:
+        at = [rows[place] for place in subgroup.places]
+        keys, values = (np.concatenate(x[at].astype(np.float64), axis=1)[:, places] for x in (k, v))
+        for rank, i in enumerate(at):
+            seen = tokens[rank] if setting.causal and setting.phase == "prefill" else None
+            _compare(setting, q[i].astype(np.float64), keys, values, seen, got[i])
 
 
 def _compare(
@@ -290,9 +281,10 @@ def _compare(
     lost = (setting.head_dim + 4) * 2.0**-24 * (abs(rows) @ abs(keys)).max()
     allowed = unit * abs(want) + abs(v).max() * (unit + 2 * lost / np.sqrt(setting.head_dim) + 2.0**-20)
     error = abs(got.astype(np.float64) - want)
-    if not (error <= allowed).all():
+    wrong = ~(error <= allowed)
+    if wrong.any():
         raise VerificationError(
-            f"{setting.phase} over {setting.ranks} ranks: {int((~(error <= allowed)).sum())} of {error.size} elements "
+            f"{setting.phase} over {setting.ranks} ranks: {int(wrong.sum())} of {error.size} elements "
             f"are further off numpy's f64 than allowed; the worst by {np.nanmax(error):.3g}"
         )
 
@@ -348,6 +340,7 @@ class Work:
     matrix_ns: float
     vector_ns: float
     useful: float
+    scores: int
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -361,7 +354,8 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
     pairs = queries * (context + 1) // 2 if setting.causal else queries * context
-    macs = 2 * lanes * pairs * setting.group * setting.head_dim
+    scores = lanes * pairs * setting.group
+    macs = 2 * scores * setting.head_dim
     tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
     rows, kv = q * setting.group, min(kv, setting.tokens)
     whole = (
@@ -369,14 +363,17 @@ def work(config: MachineConfig, setting: Setting) -> Work:
         + cuts(rows, tile.m) * cuts(kv, tile.k) * cuts(setting.head_dim, tile.n)
     ) * (tile.m * tile.k * tile.n)
     useful = 2 * rows * kv * setting.head_dim / whole
-    scores = lanes * pairs * setting.group / setting.programs
     # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
-    cycles = scores * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
+    cycles = (
+        scores
+        / setting.programs
+        * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
+    )
     kv_bytes = 2 * lanes * context * setting.head_dim * item
     return Work(
         flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
         matrix_ns=macs / useful / macs_per_ns(config, setting.dtype) / setting.programs,
-        vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful,
+        vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful, scores=scores,
     )  # fmt: skip
 
 
@@ -555,18 +552,17 @@ class GqaStudy(Study):
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
         setting = asked.setting(machine.config)
-        return 50_000 * setting.programs + _scores(machine.config, setting)
+        return 50_000 * setting.programs + work(machine.config, setting).scores
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
-        counted, scores = work(config, setting), _scores(config, setting)
-        bounds = counted.bounds
-        held, left_out = memory(
-            config, asked.sips, asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies, asked.dtype
-        )
+        counted = work(config, setting)
+        bounds, scores = counted.bounds, counted.scores
+        kv_elements = asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies
+        held, left_out = memory(config, asked.sips, kv_elements, asked.dtype)
         row: Row = {name: value for name, value in asdict(asked).items() if name not in _NOT_SHOWN}
         row |= {
             "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "lanes": setting.n_lanes,
@@ -689,10 +685,6 @@ def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
             raise ArgumentError(f"halvings: no point of {phase} with {context} tokens; known: the study's other points")
         found.append(fits[0])
     return found
-
-
-def _scores(config: MachineConfig, setting: Setting) -> int:
-    return work(config, setting).flops // (4 * setting.head_dim)
 
 
 def _makespan_ns(result: Result) -> float:
