@@ -20,7 +20,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, start
+from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.layers import select
 from kernbench.studies.study import Finding, Parameter, Study
@@ -300,7 +300,7 @@ def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: i
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
         head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    return _run(machine, lambda torch: start(torch, setting)(), log, tie_seed)
+    return _run(machine, lambda torch: attend(torch, setting), log, tie_seed)
 
 
 def _run(machine: Machine, program: Callable[[RuntimeContext], None], log: str, tie_seed: int | None) -> Ran:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from itertools import product
@@ -41,7 +41,6 @@ from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (
     LABELS,
@@ -192,66 +191,51 @@ def _in_tcm(setting: Setting) -> bool:
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
     """Run a setting, with data compared with numpy in f64; return what happened."""
-    return run_program(machine, lambda torch: start(torch, setting)(), data=data, log=log)
+    return run_program(machine, lambda torch: attend(torch, setting), data=data, log=log)
 
 
-def start(torch: RuntimeContext, setting: Setting) -> Callable[[], None]:
-    """Queue a setting; what is returned waits for the result and checks it."""
-    dtype = as_dtype(setting.dtype)
-    given = _values(setting, dtype) if torch.engine.data else None
-    tensors = [_tensors(torch, setting, dtype, sip, given) for sip in range(setting.sips)]
-    plan = torch.collective(tensors, algorithm_of(setting), name=setting.phase)
-
-    def finish() -> None:
-        torch.ahbm.synchronize()
-        if given is not None:
-            out = np.stack([own[-1].numpy() for own in tensors])
-            torch.checks += 1
-            check(setting, plan, given, out)
-
-    return finish
-
-
-def _tensors(
-    torch: RuntimeContext, setting: Setting, dtype: DType, sip: int, given: tuple[np.ndarray, ...] | None
-) -> list[Tensor]:
-    """Return q, k, v, part (where parts are merged in memory), and out of one device, a row for each PE."""
+def attend(torch: RuntimeContext, setting: Setting) -> None:
+    """Run a setting in a session; tensors have a row for each PE."""
+    dtype, here = as_dtype(setting.dtype), (setting.cubes * setting.pes, setting.items)
+    q, kv = (*here, setting.queries, setting.group, setting.head_dim), (*here, setting.tokens, setting.head_dim)
+    shapes = {"q": q, "k": kv, "v": kv}
+    given = _values(setting, shapes, dtype) if torch.engine.data else None
     dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=setting.cubes, num_pes=setting.pes)
-    shapes = _shapes(setting)
-    where: Row = {"dp": dp, "device": f"ahbm:{sip}"}
-    found = [
-        torch.tensor(given[i][sip], dtype=dtype, name=name, **where)
-        if given is not None
-        else torch.empty(shapes[name], dtype=dtype, name=name, **where)
-        for i, name in enumerate("qkv")
-    ]
-    if setting.phase == "decode" and not _in_tcm(setting):
-        part = (*shapes["q"][:-1], setting.head_dim + EXTRA)
-        found.append(torch.empty(part, dtype=torch.float32, name="part", **where))
-    return [*found, torch.empty(shapes["q"], dtype=dtype, name="out", **where)]
+    tensors = []
+    for sip in range(setting.sips):
+        where: Row = {"dp": dp, "device": f"ahbm:{sip}"}
+        own = [
+            torch.tensor(given[name][sip], dtype=dtype, name=name, **where)
+            if given
+            else torch.empty(shape, dtype=dtype, name=name, **where)
+            for name, shape in shapes.items()
+        ]
+        if setting.phase == "decode" and not _in_tcm(setting):
+            part = (*q[:-1], setting.head_dim + EXTRA)
+            own.append(torch.empty(part, dtype=torch.float32, name="part", **where))
+        tensors.append([*own, torch.empty(q, dtype=dtype, name="out", **where)])
+    plan = torch.collective(tensors, algorithm_of(setting), name=setting.phase)
+    torch.ahbm.synchronize()
+    if given:
+        torch.checks += 1
+        check(setting, plan, given, np.stack([own[-1].numpy() for own in tensors]))
 
 
-def _shapes(setting: Setting) -> dict[str, tuple[int, ...]]:
-    here = (setting.cubes * setting.pes, setting.items)
-    kv = (*here, setting.tokens, setting.head_dim)
-    return {"q": (*here, setting.queries, setting.group, setting.head_dim), "k": kv, "v": kv}
-
-
-def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
-    """Return q, k and v of all devices; in decode a lane's ranks share one q, distinguished when the plan is known."""
+def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, np.ndarray]:
+    """Return q, k and v of all devices; in decode there is one query for all: lanes differ by their keys."""
     rng = np.random.default_rng([setting.ranks, setting.tokens, setting.group])
-    shapes = _shapes(setting)
-    q, k, v = (
-        rng.standard_normal((setting.sips, *shapes[name])).astype(np.float32).astype(dtype.numpy) for name in "qkv"
-    )
+    found = {
+        name: rng.standard_normal((setting.sips, *shape)).astype(np.float32).astype(dtype.numpy)
+        for name, shape in shapes.items()
+    }
     if setting.phase == "decode":
-        q[...] = q[:1, :1]  # one query for all: lanes differ by their keys
-    return q, k, v
+        found["q"][...] = found["q"][:1, :1]
+    return found
 
 
-def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.ndarray) -> None:
+def check(setting: Setting, plan: Plan, given: Mapping[str, np.ndarray], out: np.ndarray) -> None:
     """Compare what the ranks wrote with numpy in f64."""
-    q, k, v, got = (x.reshape(-1, *x.shape[2:]) for x in (*given, out))  # the PEs of all SIPs
+    q, k, v, got = (x.reshape(-1, *x.shape[2:]) for x in (*given.values(), out))  # the PEs of all SIPs
     rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
     order = setting.order if setting.phase == "prefill" else "contiguous"
     spans = [ring_attention.tokens_of(order, rank, setting.ranks, setting.tokens) for rank in range(setting.ranks)]
@@ -605,7 +589,7 @@ class GqaStudy(Study):
             phase, causal=causal, order=order, tokens=tokens, ranks=ranks, across=across, cubes=cubes, pes=pes,
             items=items, group=group, head_dim=head_dim, ring=ring, merge=merge, dtype=dtype,
         )  # fmt: skip
-        start(torch, setting)()
+        attend(torch, setting)
         bounds = work(torch.engine.machine.config, setting).bounds
         limits = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in bounds.items())
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
@@ -745,7 +729,7 @@ def panels(torch: RuntimeContext) -> list[Row]:
     rows, seen = [], len(torch.engine.records().commands)
     for panel, point in PANELS.items():
         setting = point.setting(torch.engine.machine.config)
-        start(torch, setting)()
+        attend(torch, setting)
         commands = torch.engine.records().commands
         rows.append({"panel": panel, "ranks": setting.ranks, **counts(commands[seen:])})
         seen = len(commands)
