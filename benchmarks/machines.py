@@ -120,7 +120,7 @@ def layer(name: str = "") -> Row:
     start = time.process_time()
     chosen = [one for one in layers("llama3-70b tp8 m128") if name in one.name]
     for one in chosen:
-        run(machine, (one.m, one.n, one.k), "2-D")
+        run(machine, one.product("2-D", "f16"))
     seconds = time.process_time() - start
     what = ", ".join(one.name for one in chosen)
     return Row(f"Llama-3 70B, {what} at 128 tokens, tp 8, 2-D over 128 PEs", seconds)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine.limits import Limits
-    from kernbench.studies.best_product import gemm
+    from kernbench.studies.best import gemm
     from kernbench.sweeps.sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
@@ -46,7 +46,7 @@ _WHERE = {
     "Limits": "kernbench.sim_engine.limits:Limits",
     "ccl": "kernbench.ccl",
     "compare": "kernbench.analysis.compare:compare",
-    "gemm": "kernbench.studies.best_product:gemm",
+    "gemm": "kernbench.studies.best:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
     "read": "kernbench.analysis.result:Result.load",
     "run": "kernbench.benches.registry:run",

@@ -9,4 +9,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'kernbench.ccl' has no attribute {name!r}; known: choose")
     from importlib import import_module
 
-    return import_module("kernbench.studies.best_collective").choose
+    return import_module("kernbench.studies.best").choose

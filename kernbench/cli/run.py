@@ -262,8 +262,8 @@ def gemm(
     Placements are ranked by closed form, and those near the best are simulated. With --csv, a table of the fastest
     placement of each product; the same command continues where it was interrupted.
     """
-    from kernbench.studies.best_product import ProductsStudy, read_shapes
-    from kernbench.studies.best_product import gemm as best
+    from kernbench.studies.best import ProductsStudy, read_shapes
+    from kernbench.studies.best import gemm as best
 
     if (file is None) == (not sizes) or len(sizes) not in (0, 3):
         raise click.UsageError("give three sizes, M N K, or --csv FILE")
@@ -312,7 +312,7 @@ def ccl(
     Times are those of the device, without the launch by the host. With --csv, a table of the fastest algorithm of each
     case; the same command continues where it was interrupted.
     """
-    from kernbench.studies.best_collective import CollectivesStudy, choose, read_cases
+    from kernbench.studies.best import CollectivesStudy, choose, read_cases
 
     if (file is None) == (nbytes is None):
         raise click.UsageError("give --bytes SIZE or --csv FILE")

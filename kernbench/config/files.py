@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from kernbench.config.faults import Fault, dotted
+from kernbench.config.schema import Fault, dotted
 from kernbench.errors import ConfigError, HostError, MissingFileError, cut
 from kernbench.registry import hint
 from kernbench.units import MIB

@@ -6,25 +6,42 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import yaml
+from pydantic_core import SchemaValidator, ValidationError
 
-from kernbench.config.accepted import accepted
-from kernbench.config.ccl import CclConfig
-from kernbench.config.ccl_rules import broken as broken_ccl
-from kernbench.config.ccl_rules import misfits
-from kernbench.config.faults import Fault, dotted, found, key, model_at, unknown
+from kernbench.config.ccl import CclConfig, ccl_faults, ccl_misfits
 from kernbench.config.files import default_ccl_path, load_yaml, parse_yaml, preset_path, presets, problem, read_yaml
-from kernbench.config.rules import broken
-from kernbench.config.schema import MachineConfig
-from kernbench.config.values import Model, keys
+from kernbench.config.rules import machine_faults
+from kernbench.config.schema import (
+    EXPECTED,
+    Fault,
+    KeyPath,
+    MachineConfig,
+    Model,
+    core_schema,
+    dotted,
+    is_group,
+    keys,
+    unit_of,
+)
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import hint
 
 BASE = "base"
+_LONGEST_VALUE = 60
 
 _Config = TypeVar("_Config", bound=Model)
+
+
+_VALIDATORS: dict[type[Model], SchemaValidator] = {}
+
+
+def _validator(model: type[Model]) -> SchemaValidator:
+    if model not in _VALIDATORS:
+        _VALIDATORS[model] = SchemaValidator(cast("Any", core_schema(model)))
+    return _VALIDATORS[model]
 
 
 def read_machine(
@@ -34,13 +51,13 @@ def read_machine(
     draft = Draft.of(source, "machine")
     draft.rest_on_base()
     draft.override(overrides)
-    return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), broken)
+    return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), machine_faults)
 
 
 def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
     """Return the validated content of a ccl.yaml."""
     if isinstance(source, CclConfig):
-        faults = [f"ccl: {fault.text}" for fault in (misfits(source, machine) if machine is not None else ())]
+        faults = [f"ccl: {fault.text}" for fault in (ccl_misfits(source, machine) if machine is not None else ())]
         if faults:
             raise ConfigError(faults)
         return source
@@ -56,9 +73,9 @@ def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: Machin
         return right
 
     def rules(config: CclConfig) -> Iterator[Fault]:
-        yield from broken_ccl(config)
+        yield from ccl_faults(config)
         if machine is not None:
-            yield from misfits(config, machine)
+            yield from ccl_misfits(config, machine)
 
     return draft.validated(CclConfig, example, rules)
 
@@ -112,9 +129,11 @@ class Draft:
                 self.complaints.append(
                     f"override: {quote(name)} is not a path; join names by dots, as in sip.cube_mesh.w"
                 )
-            elif repr(values.setdefault(key(name), value)) != repr(value):  # nan is not equal to itself
+                continue
+            path = tuple(name.split("."))
+            if repr(values.setdefault(path, value)) != repr(value):  # nan is not equal to itself
                 self.complaints.append(
-                    f"override: {name} is set to {quote(values[key(name)])} and to {quote(value)}; keep one"
+                    f"override: {name} is set to {quote(values[path])} and to {quote(value)}; keep one"
                 )
         for path, value in sorted(values.items(), key=lambda pair: len(pair[0])):
             fault = _unknown_part(path)
@@ -150,36 +169,20 @@ class Draft:
         example: Callable[[], Mapping[str, Any]],
         rules: Callable[[_Config], Iterable[Fault]],
     ) -> _Config:
-        """Return the configuration."""
-        config = accepted(model, self.content)
-        if config is not None:
-            wrong = list(rules(config))
-        else:
-            config, wrong = self._judged(model, example, rules)
-        if not (wrong or self.faults or self.complaints):
-            return config
-        raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
-
-    def _judged(
-        self,
-        model: type[_Config],
-        example: Callable[[], Mapping[str, Any]],
-        rules: Callable[[_Config], Iterable[Fault]],
-    ) -> tuple[_Config, list[Fault]]:
-        """Return the configuration and its faults; values that are wrong by themselves are the example's."""
-        from pydantic import TypeAdapter, ValidationError
-
-        validator = TypeAdapter(model)
+        """Return the configuration; values that are wrong by themselves are the example's where rules are checked."""
         try:
-            config = validator.validate_python(self.content)
-            return config, list(rules(config))
+            config = _validator(model).validate_python(self.content)
+            wrong = list(rules(config))
         except ValidationError as error:
             right = example()
-            wrong = found(model, error, right)
+            wrong = _found(model, error, right)
             # What is wrong by itself must not hide what is wrong between other keys.
-            config = validator.validate_python(_mended(self.content, wrong, right))
+            config = _validator(model).validate_python(_mended(self.content, wrong, right))
             spoiled = [path for fault in wrong for path in fault.keys]
-            return config, wrong + [fault for fault in rules(config) if not fault.touches(spoiled)]
+            wrong += [fault for fault in rules(config) if not fault.touches(spoiled)]
+        if wrong or self.faults or self.complaints:
+            raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
+        return cast("_Config", config)
 
     def _line(self, fault: Fault) -> str:
         return f"{'override' if fault.touches(self.overridden) else self.name}: {fault.text}"
@@ -200,11 +203,11 @@ def _unknown_part(path: tuple[str, ...]) -> Fault | None:
     """Return the fault of the first part of an override's path that leads nowhere, if there is one."""
     for depth, part in enumerate(path):
         here = path[: depth + 1]
-        group = model_at(MachineConfig, path[:depth])
+        group = _model_at(MachineConfig, path[:depth])
         if group is None:
             return Fault(f"{dotted(path)} is unknown; {dotted(path[:depth])} is a value, with no keys in it", (here,))
         if part not in keys(group):
-            return unknown(here, group)
+            return _unknown(here, group)
     return None
 
 
@@ -246,3 +249,138 @@ def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
         yield from _paths(inner, (*path, name))
+
+
+def _model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
+    """Return the group of keys at `path` below `model`, or None if there is none."""
+    here: Any = model
+    for part in path:
+        is_mapping = get_origin(here) is dict
+        here = get_args(here)[1] if is_mapping else keys(here).get(part) if is_group(here) else None
+    return here if is_group(here) else None
+
+
+def _unknown(path: KeyPath, group: type[Model]) -> Fault:
+    """Return the fault of a key that its group does not have."""
+    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), keys(group))}", (path,))
+
+
+def _found(root: type[Model], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
+    """Return one fault for each finding of `error` about the keys of `root`; `example` is a right configuration."""
+    findings = error.errors()
+    places = [finding["loc"] for finding in findings]
+    return [
+        Fault(_text(root, finding, example), (place,))
+        for finding, place in zip(findings, places, strict=True)
+        # A list whose items are wrong is too short for that reason.
+        if finding["type"] != "too_short" or not any(p[:-1] == place for p in places)
+    ]
+
+
+def _text(root: type[Model], finding: Any, example: Mapping[str, Any]) -> str:
+    path, kind, context = finding["loc"], finding["type"], finding.get("ctx", {})
+    parent = _model_at(root, path[:-1])
+    if parent is not None and kind == "unexpected_keyword_argument":
+        return _unknown(path, parent).text
+    kind_of_value = _kind(root, path)
+    unit = f" [{found}]" if (found := unit_of(kind_of_value)) else ""
+    where = dotted(path)
+    if kind == "missing":
+        return f"{where} is missing; {_remedy(path, example)}{unit}"
+    where = f"{where} = {_shown(finding['input'], kind_of_value)}"
+    if kind == "literal_error":
+        known = [name.strip("' ") for name in context["expected"].replace(" or ", ",").split(",")]
+        return (
+            f"{where} must be {known[0]}" if len(known) == 1 else f"{where} is unknown; {hint(finding['input'], known)}"
+        )
+    group = _model_at(root, path)
+    if group is not None:
+        return f"{where} must be a group of keys: {', '.join(keys(group))}"
+    return f"{where} {_expectation(kind, context, finding['msg'])}{unit}"
+
+
+def _expectation(kind: str, context: Mapping[str, Any], message: str) -> str:
+    bounds = {"greater_than": "> {gt:g}", "greater_than_equal": ">= {ge:g}", "less_than_equal": "<= {le:g}"}
+    if kind in bounds:
+        return f"must be {bounds[kind].format_map(context)}"
+    fixed = {
+        EXPECTED: message,
+        "finite_number": "must be a finite number",
+        "int_from_float": "must be a whole number",
+        "string_type": "must be a name",
+        "tuple_type": "must be a list",
+        "dict_type": "must be a group of keys",
+        "too_short": "must not be empty",
+    }
+    return fixed.get(kind, f"is refused: {message}")
+
+
+def _remedy(path: KeyPath, example: Mapping[str, Any]) -> str:
+    value: Any = example
+    for part in path:
+        value = value[part]
+    if isinstance(value, Mapping):
+        return f"add it with its keys {', '.join(value)}, or begin the file with base: default"
+    return f"add it; the packaged default has {value}"
+
+
+def _kind(root: type[Model], path: KeyPath) -> Any:
+    """Return the annotated type of the key that `path` leads to, or into; None if there is none."""
+    names = path
+    while names and isinstance(names[-1], int):
+        names = names[:-1]
+    parent = _model_at(root, names[:-1])
+    return keys(parent).get(names[-1]) if parent is not None and names else None
+
+
+def _shown(value: object, kind: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and get_origin(kind) is Annotated and get_args(kind)[0] is float:
+        value = float(value)
+    return quote(value, _LONGEST_VALUE)
+
+
+_PARTIAL = "Partial"
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of machine files: bounds, units, and a description of each key.
+
+    A file that names a `base` may leave any key out; another one may not.
+    """
+    from pydantic.json_schema import GenerateJsonSchema
+
+    schema = GenerateJsonSchema().generate(cast("Any", core_schema(MachineConfig)))
+    groups = schema.pop("$defs")
+    groups["Machine"] = schema
+    for group in groups.values():
+        for entry in group["properties"].values():
+            entry.pop("title", None)  # the key again
+    partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items()}
+    top = partial.pop("Machine" + _PARTIAL)
+    top["properties"][BASE] = {
+        "enum": presets(),
+        "description": "Preset that supplies every key that is left out",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **top,
+        "title": "kernbench machine",
+        "if": {"not": {"required": [BASE]}},
+        "then": {"$ref": "#/$defs/Machine"},
+        "$defs": groups | partial,
+    }
+
+
+def _without_required(node: Any) -> Any:
+    """Return a copy that requires nothing and refers to the partial groups."""
+    if isinstance(node, list):
+        return [_without_required(inner) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: inner + _PARTIAL if name == "$ref" else _without_required(inner)
+        for name, inner in node.items()
+        if name != "required"
+    }

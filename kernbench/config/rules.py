@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from kernbench.config.faults import Fault, key
-from kernbench.config.schema import MachineConfig
+from kernbench.config.schema import Fault, MachineConfig
 from kernbench.units import KIB, MIB
 
 # What an address can name; `policy.address.phyaddr` has the format.
@@ -20,7 +19,7 @@ _LAYOUT = ("cube.pe_layout", "cube.noc.rows", "cube.noc.cols")
 _PE_COUNT = ("cube.pe_layout.pe_per_corner", "cube.pe_layout.corners", "cube.pe_layout.pe_routers")
 
 
-def broken(config: MachineConfig) -> Iterator[Fault]:
+def machine_faults(config: MachineConfig) -> Iterator[Fault]:
     """Yield a fault for every rule that `config` breaks."""
     yield from _addresses(config)
     yield from _sips(config)
@@ -30,7 +29,7 @@ def broken(config: MachineConfig) -> Iterator[Fault]:
 
 
 def _fault(text: str, *keys: str) -> Fault:
-    return Fault(text, tuple(key(k) for k in keys))
+    return Fault(text, tuple(tuple(key.split(".")) for key in keys))
 
 
 def _addresses(config: MachineConfig) -> Iterator[Fault]:

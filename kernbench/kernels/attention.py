@@ -137,19 +137,9 @@ def column(x: Tile) -> Tile:
 
 
 def attention(
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    out_ptr: Pointer,
-    kv_heads: int,
-    group: int,
-    q_len: int,
-    kv_len: int,
-    head_dim: int,
-    causal: bool = False,
-    *,
-    tl: TLContext,
-) -> None:
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, kv_heads: int, group: int, q_len: int,
+    kv_len: int, head_dim: int, causal: bool = False, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write softmax(q k^T / sqrt(head_dim)) v to out.
 
     A unit of work is a block of query tokens of one kv head with all its query heads; units go round the programs,

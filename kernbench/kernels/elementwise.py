@@ -84,17 +84,9 @@ def rotate(first: Tile, second: Tile, cos: Tile, sin: Tile, tl: TLContext) -> tu
 
 
 def rotary(
-    x_ptr: Pointer,
-    cos_ptr: Pointer,
-    sin_ptr: Pointer,
-    out_ptr: Pointer,
-    tokens: int,
-    heads: int,
-    head_dim: int,
-    block: int = 64,
-    *,
-    tl: TLContext,
-) -> None:
+    x_ptr: Pointer, cos_ptr: Pointer, sin_ptr: Pointer, out_ptr: Pointer, tokens: int, heads: int, head_dim: int,
+    block: int = 64, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write x[tokens, heads, head_dim], rotated by the angles of its tokens, to out.
 
     cos and sin are [tokens, head_dim / 2]: tables, as inference engines keep them. Blocks of tokens of one head go

@@ -15,17 +15,9 @@ STAGINGS = ("ref_ref", "load_ref", "load_load")
 
 
 def gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    out_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    staging: str = "ref_ref",
-    epilogue: Sequence[Any] = (),
-    *,
-    tl: TLContext,
-) -> None:
+    a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, K: int, N: int, staging: str = "ref_ref",
+    epilogue: Sequence[Any] = (), *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write a[M, K] @ b[K, N] to out[M, N], as one composite; every program does the whole of it.
 
     `staging` says what is loaded into TCM before ("load") and what is streamed from memory ("ref"): a, then b.
@@ -39,16 +31,9 @@ def gemm(
 
 
 def column_gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    out_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    staging: str = "ref_ref",
-    *,
+    a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, K: int, N: int, staging: str = "ref_ref", *,
     tl: TLContext,
-) -> None:
+) -> None:  # fmt: skip
     """Write a[M, K] @ b[K, N] to out[M, N], each program its columns.
 
     b and out are placed column-wise over cubes and PEs, a is replicated: every program reads and writes its own
@@ -60,19 +45,9 @@ def column_gemm(
 
 
 def tiled_gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    out_ptr: Pointer,
-    M: int,
-    N: int,
-    K: int,
-    BLOCK_M: int = 32,
-    BLOCK_N: int = 32,
-    BLOCK_K: int = 64,
-    activation: str = "",
-    *,
-    tl: TLContext,
-) -> None:
+    a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, N: int, K: int, BLOCK_M: int = 32, BLOCK_N: int = 32,
+    BLOCK_K: int = 64, activation: str = "", *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write activation(a[M, K] @ b[K, N]) to out[M, N] with pointer tiles; output tiles go round the programs.
 
     `activation` is "", "relu" or "silu". Matrices are row-major; ragged edges are masked.
@@ -108,17 +83,9 @@ BLOCK_M = 32
 
 
 def linear(
-    x_ptr: Pointer,
-    w_ptr: Pointer,
-    bias_ptr: Pointer | None,
-    out_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    x_at: At,
-    *,
+    x_ptr: Pointer, w_ptr: Pointer, bias_ptr: Pointer | None, out_ptr: Pointer, M: int, K: int, N: int, x_at: At, *,
     tl: TLContext,
-) -> None:
+) -> None:  # fmt: skip
     """Write x[M, K] @ w[K, N] (+ bias[N]) to out[M, N].
 
     w, bias and out are column-wise over cubes and PEs: every program streams its own shard of w, and writes its own

@@ -26,22 +26,9 @@ def rmsnorm_columns(
 
 
 def split_heads(
-    qkv_ptr: Pointer,
-    cos_ptr: Pointer,
-    sin_ptr: Pointer,
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    tokens: int,
-    batch: int,
-    kv_heads: int,
-    group: int,
-    head_dim: int,
-    at: At,
-    block: int = 64,
-    *,
-    tl: TLContext,
-) -> None:
+    qkv_ptr: Pointer, cos_ptr: Pointer, sin_ptr: Pointer, q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, tokens: int,
+    batch: int, kv_heads: int, group: int, head_dim: int, at: At, block: int = 64, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Take q, k and v out of the result of a fused projection, and rotate q and k by their positions.
 
     qkv is [tokens * batch, kv_heads * (group + 2) * head_dim], its elements where `at` says; of each kv head, its query

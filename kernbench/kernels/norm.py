@@ -8,16 +8,9 @@ from kernbench.triton_emu.tl_context import TLContext
 
 
 def rmsnorm(
-    x_ptr: Pointer,
-    weight_ptr: Pointer,
-    out_ptr: Pointer,
-    rows: int,
-    cols: int,
-    eps: float = 1e-6,
-    block_rows: int = 8,
-    *,
-    tl: TLContext,
-) -> None:
+    x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, cols: int, eps: float = 1e-6, block_rows: int = 8,
+    *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32.
 
     The weight's one row is loaded once per program.
@@ -32,17 +25,9 @@ def rmsnorm(
 
 
 def layernorm(
-    x_ptr: Pointer,
-    weight_ptr: Pointer,
-    bias_ptr: Pointer,
-    out_ptr: Pointer,
-    rows: int,
-    cols: int,
-    eps: float = 1e-5,
-    block_rows: int = 8,
-    *,
-    tl: TLContext,
-) -> None:
+    x_ptr: Pointer, weight_ptr: Pointer, bias_ptr: Pointer, out_ptr: Pointer, rows: int, cols: int, eps: float = 1e-5,
+    block_rows: int = 8, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write (x - mean) / sqrt(var + eps) * weight + bias to out, by rows, computed in f32.
 
     The variance is the mean square of the centred row: no cancellation.

@@ -72,18 +72,9 @@ def store_normal(ptr: Pointer, part: Tile, tl: TLContext) -> None:
 
 
 def attend(
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    part_ptr: Pointer,
-    kv_heads: int,
-    group: int,
-    q_len: int,
-    kv_len: int,
-    head_dim: int,
-    *,
-    tl: TLContext,
-) -> None:
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, part_ptr: Pointer, kv_heads: int, group: int, q_len: int,
+    kv_len: int, head_dim: int, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write to part what the query tokens know of k and v, all of which they see: a part for each kv head.
 
     q is [kv_heads, q_len, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, q_len, group,
@@ -100,21 +91,10 @@ def attend(
 
 
 def merged_attention(
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    part_ptr: Pointer,
-    out_ptr: Pointer,
-    kv_heads: int,
-    group: int,
-    q_len: int,
-    kv_len: int,
-    head_dim: int,
-    collective: Callable[..., object],
-    collective_args: Sequence[object],
-    *,
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, part_ptr: Pointer, out_ptr: Pointer, kv_heads: int, group: int,
+    q_len: int, kv_len: int, head_dim: int, collective: Callable[..., object], collective_args: Sequence[object], *,
     tl: TLContext,
-) -> None:
+) -> None:  # fmt: skip
     """Attend with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
 
     Every rank gets the result. Pointers are to the rank's own copies (q, out) and parts (k, v, part).
@@ -129,18 +109,9 @@ def merged_attention(
 
 
 def exchanged_attention(
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    out_ptr: Pointer,
-    kv_heads: int,
-    group: int,
-    q_len: int,
-    kv_len: int,
-    head_dim: int,
-    *,
-    tl: TLContext,
-) -> None:
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, kv_heads: int, group: int, q_len: int,
+    kv_len: int, head_dim: int, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Attend as `merged_attention` by recursive doubling, with q and the running states in TCM throughout.
 
     Ranks exchange whole states with partners at distance 1, 2, 4, ...; those beyond the largest power of two give
@@ -237,18 +208,9 @@ def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
 
 
 def kernel_args(
-    *,
-    n_elem: int,
-    world_size: int,
-    kv_heads: int = 1,
-    group: int = 1,
-    head_dim: int = 128,
-    causal: bool = False,
-    order: str = "contiguous",
-    ring: bool = True,
-    slot_bytes: int = SLOT_BYTES,
-    kv_tokens: int | None = None,
-) -> tuple[object, ...]:
+    *, n_elem: int, world_size: int, kv_heads: int = 1, group: int = 1, head_dim: int = 128, causal: bool = False,
+    order: str = "contiguous", ring: bool = True, slot_bytes: int = SLOT_BYTES, kv_tokens: int | None = None,
+) -> tuple[object, ...]:  # fmt: skip
     """Return the arguments of `ring_attention` after its pointers; `n_elem` counts a rank's q."""
     q_tokens = n_elem // (kv_heads * group * head_dim)
     tokens = q_tokens if kv_tokens is None else kv_tokens
@@ -256,22 +218,10 @@ def kernel_args(
 
 
 def ring_attention(
-    q_ptr: Pointer,
-    k_ptr: Pointer,
-    v_ptr: Pointer,
-    out_ptr: Pointer,
-    kv_heads: int,
-    group: int,
-    q_tokens: int,
-    kv_tokens: int,
-    head_dim: int,
-    causal: bool = False,
-    order: str = "contiguous",
-    ring: bool = True,
-    slot_bytes: int = SLOT_BYTES,
-    *,
-    tl: TLContext,
-) -> None:
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, kv_heads: int, group: int, q_tokens: int,
+    kv_tokens: int, head_dim: int, causal: bool = False, order: str = "contiguous", ring: bool = True,
+    slot_bytes: int = SLOT_BYTES, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write softmax(q k^T / sqrt(head_dim)) v of all ranks' tokens to each rank's out.
 
     Pointers are to the rank's own parts: q and out [kv_heads, q_tokens, group, head_dim], k and v [kv_heads, kv_tokens,

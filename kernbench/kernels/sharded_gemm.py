@@ -21,19 +21,9 @@ BLOCK = 4096  # elements of C that are summed at a time
 
 
 def columns_gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    c_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    BLOCK_M: int,
-    room: int,
-    trans_a: bool = False,
-    trans_b: bool = False,
-    *,
-    tl: TLContext,
-) -> None:
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, M: int, K: int, N: int, BLOCK_M: int, room: int,
+    trans_a: bool = False, trans_b: bool = False, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write a[M, K] @ b[K, N] to c[M, N], each program its columns.
 
     b and c are column-wise over cubes and PEs: every program streams its own shard of b and writes its own of c.
@@ -58,18 +48,9 @@ def columns_gemm(
 
 
 def rows_gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    c_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    room: int,
-    trans_a: bool = False,
-    trans_b: bool = False,
-    *,
-    tl: TLContext,
-) -> None:
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, M: int, K: int, N: int, room: int, trans_a: bool = False,
+    trans_b: bool = False, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write a[M, K] @ b[K, N] to c[M, N], each program its rows.
 
     a and c are row-wise over cubes and PEs, b column-wise: every program keeps its rows of a in TCM, and reads the
@@ -84,18 +65,9 @@ def rows_gemm(
 
 
 def grid_gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    c_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    room: int,
-    trans_a: bool = False,
-    trans_b: bool = False,
-    *,
-    tl: TLContext,
-) -> None:
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, M: int, K: int, N: int, room: int, trans_a: bool = False,
+    trans_b: bool = False, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write a[M, K] @ b[K, N] to c[M, N]: cubes by columns, the PEs of a cube by rows.
 
     a is row-wise over cubes and PEs, b column-wise over both, c column-wise over cubes and row-wise over PEs. Every
@@ -111,18 +83,9 @@ def grid_gemm(
 
 
 def split_k_gemm(
-    a_ptr: Pointer,
-    b_ptr: Pointer,
-    out_ptr: Pointer,
-    M: int,
-    K: int,
-    N: int,
-    room: int,
-    trans_a: bool = False,
-    trans_b: bool = False,
-    *,
-    tl: TLContext,
-) -> None:
+    a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, K: int, N: int, room: int, trans_a: bool = False,
+    trans_b: bool = False, *, tl: TLContext,
+) -> None:  # fmt: skip
     """Write each program's part of the sum a[M, K] @ b[K, N] over K to its row of out[programs, M * N].
 
     a is column-wise and b row-wise over cubes and PEs: everything that a program reads is in its own memory.

@@ -63,14 +63,9 @@ def load(pointer: Pointer, places: np.ndarray, tl: TLContext) -> Tile:
 
 
 def elementwise(
-    out_ptr: Pointer,
-    operands: Sequence[Operand],
-    name: str,
-    compute: DType,
-    tasks: Mapping[Pe, Sequence[Part]],
-    *,
+    out_ptr: Pointer, operands: Sequence[Operand], name: str, compute: DType, tasks: Mapping[Pe, Sequence[Part]], *,
     tl: TLContext,
-) -> None:
+) -> None:  # fmt: skip
     """Write a function of the operands, computed in the type `compute`, to out; numbers are operands, too."""
     function = ELEMENTWISE[name]
     for part in mine(tasks, tl):

@@ -14,7 +14,7 @@ import yaml
 from kernbench import config
 from kernbench.analysis.compare import Change, machine_changes
 from kernbench.config.files import write_text
-from kernbench.config.values import LARGEST
+from kernbench.config.schema import LARGEST
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 

@@ -78,13 +78,9 @@ def _eps(dtype: DType) -> float:
 
 
 def run_program(
-    machine: Machine,
-    program: Callable[[RuntimeContext], object],
-    *,
-    data: bool = False,
-    log: str = "operation",
+    machine: Machine, program: Callable[[RuntimeContext], object], *, data: bool = False, log: str = "operation",
     tie_seed: int | None = None,
-) -> Result:
+) -> Result:  # fmt: skip
     """Run `program(torch)` on a fresh machine and return what happened."""
     with RuntimeContext(GraphEngine(machine, data, log=log, tie_seed=tie_seed)) as torch:
         program(torch)
@@ -122,15 +118,10 @@ class BenchResult:
 
 
 def run_bench(
-    *,
-    topology: Machine | str | Path | Mapping[str, Any] | None,
-    bench_fn: Callable[[RuntimeContext], object],
-    device: DeviceSelector | str | None = None,
-    engine_factory: Callable[[Machine], GraphEngine] | None = None,
-    data: bool = False,
-    log: str = "operation",
-    limits: Limits | Mapping[str, float] | None = None,
-) -> BenchResult:
+    *, topology: Machine | str | Path | Mapping[str, Any] | None, bench_fn: Callable[[RuntimeContext], object],
+    device: DeviceSelector | str | None = None, engine_factory: Callable[[Machine], GraphEngine] | None = None,
+    data: bool = False, log: str = "operation", limits: Limits | Mapping[str, float] | None = None,
+) -> BenchResult:  # fmt: skip
     """Run `bench_fn(torch)` and return the outcome.
 
     Parameters
@@ -166,6 +157,8 @@ def run_bench(
     try:
         with limited(limits), torch:
             bench_fn(torch)
+        if not torch.result.complete:
+            error = StateError(f"{name}: INCOMPLETE: not all that it asked for was done; its times are not valid")
     except KernbenchError as caught:
         error = caught
     completion = OK if error is None else FAILED

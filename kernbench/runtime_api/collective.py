@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from kernbench.errors import (
     quote,
 )
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host_requests import QueueSpec
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
     from kernbench.sim_engine.host_requests import QueueState
     from kernbench.topology.builder import Machine
 
@@ -90,8 +91,6 @@ class DrainCheck:
                 )
 
 
-Start = Callable[[], simpy.Event]
-
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 _ALONE = "alone"  # the key of the queues of a collective that runs alone
 _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # a type of each size, to simulate a choice with
@@ -113,14 +112,9 @@ class Collectives:
         self._installed: dict[tuple[object, ...], Queues] = {}
 
     def chosen(
-        self,
-        config: CclConfig,
-        collective: str,
-        nbytes: int,
-        itemsize: int,
-        sips: Sequence[int],
+        self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
         places: Sequence[Target],
-    ) -> Plan:
+    ) -> Plan:  # fmt: skip
         """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means."""
         tuner = tuner_of(self._engine.machine, config)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
@@ -134,14 +128,9 @@ class Collectives:
         return found
 
     def starts(
-        self,
-        plan: Plan,
-        key: str,
-        buffers: Mapping[Place, Sequence[object]],
-        n_elem: Mapping[Place, int],
-        name: str,
+        self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int], name: str,
         call: Mapping[str, object],
-    ) -> dict[int, Start]:
+    ) -> dict[int, Start]:  # fmt: skip
         """Return what starts a collective on each device; calling it returns the event of the device's completion."""
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
@@ -150,14 +139,9 @@ class Collectives:
         return {sip: self._start(plan, sip, args, name, queues, drain) for sip in plan.sips}
 
     def _start(
-        self,
-        plan: Plan,
-        sip: int,
-        args: Mapping[Place, tuple[object, ...]],
-        name: str,
-        queues: Queues,
+        self, plan: Plan, sip: int, args: Mapping[Place, tuple[object, ...]], name: str, queues: Queues,
         drain: DrainCheck | None,
-    ) -> Start:
+    ) -> Start:  # fmt: skip
         engine, roles = self._engine, plan.on(sip)
         own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
         ranks = {target: role.rank for target, role in roles.items()}
@@ -172,18 +156,9 @@ class Collectives:
         def start() -> simpy.Event:
             if queues.ready.processed:
                 return launch()
-            done = simpy.Event(engine.env)
-            races = engine.races(sip)
-            task = None if races is None else races.task
-
-            def complete(event: simpy.Event) -> None:
-                done.succeed(event.value)
-
-            def begin(_: simpy.Event) -> None:
-                (launch() if task is None else task.run(launch)).callbacks.append(complete)
-
-            queues.ready.callbacks.append(begin)
-            return done
+            later = Later(engine, sip)
+            queues.ready.callbacks.append(lambda _: later.run(launch))
+            return later.done
 
         return start
 
@@ -296,14 +271,8 @@ class CollectiveRun:
 
 
 def run(
-    machine: Machine,
-    planned: Plan,
-    nbytes: int,
-    *,
-    dtype: object = "f16",
-    data: bool = False,
-    **call: Any,
-) -> CollectiveRun:
+    machine: Machine, planned: Plan, nbytes: int, *, dtype: object = "f16", data: bool = False, **call: Any,
+) -> CollectiveRun:  # fmt: skip
     """Run a collective once, alone on an idle machine.
 
     Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
@@ -420,30 +389,13 @@ Given = Tensor | Sequence[Tensor]
 
 
 def collective(
-    host: Host,
-    collectives: Collectives,
-    tensors: Sequence[Given],
-    algorithm: AlgorithmLike | None,
-    config: CclLike | None,
-    name: str | None,
-    n_slots: int | None,
-    call: dict[str, object],
-) -> Plan:
-    """Queue a collective on the devices of `tensors`, and return its outcome.
-
-    Raises
-    ------
-    ConfigError
-        If the algorithm does not run there.
-    CollectiveMismatchError
-        If the devices' tensors differ.
-    TypeError, ValueError
-        If there are none, they are empty, or not on a device.
-    """
-    given = _given(tensors)
+    host: Host, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
+    config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object],
+) -> Plan:  # fmt: skip
+    """Queue a collective on the devices of `tensors`, and return what it came to."""
+    given = _checked(tensors)
     firsts = [own[0] for own in given]
     sips = [tensor.sip for tensor in firsts]
-    _check_equal(firsts)
     places = {tensor.sip: tensor.pes for tensor in firsts}
     planned = _planned(host, collectives, firsts, algorithm, config, n_slots, sips, places)
     buffers: dict[Place, list[Pointer]] = {}
@@ -459,55 +411,43 @@ def collective(
     return planned
 
 
-def _given(tensors: object) -> list[tuple[DeviceTensor, ...]]:
-    """Return the tensors of each device, checked one by one."""
+def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
+    """Return the tensors of each device: of several, the first ones are placed alike."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
             f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"
         )
     if not tensors:
         raise ValueError("collective: no tensors; give a list with one for each device")
-    return [_on_device(i, each) for i, each in enumerate(tensors)]
-
-
-def _on_device(i: int, given: object) -> tuple[DeviceTensor, ...]:
-    found: list[DeviceTensor] = []
-    for tensor in given if isinstance(given, list | tuple) and given else (given,):
-        if not isinstance(tensor, DeviceTensor) or (found and tensor.device != found[0].device):
-            raise TypeError(
-                f"collective: tensor {i} is {quote(tensor, 160)}; expected one on a device (and, of several, all on "
-                'the same): .to("ahbm:0")'
-            )
-        if not tensor.shards:
-            raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")
-        found.append(tensor)
-    return tuple(found)
-
-
-def _check_equal(tensors: Sequence[DeviceTensor]) -> None:
-    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
-    if len(kinds) != 1 or len({tensor.sip for tensor in tensors}) != len(tensors):
-        said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
+    given = [tuple(each) if isinstance(each, list | tuple) and each else (each,) for each in tensors]
+    for i, own in enumerate(given):
+        for tensor in own:
+            if not isinstance(tensor, DeviceTensor) or tensor.device != own[0].device:
+                raise TypeError(
+                    f"collective: tensor {i} is {quote(tensor, 160)}; expected one on a device (and, of several, all "
+                    'on the same): .to("ahbm:0")'
+                )
+            if not tensor.shards:
+                raise ValueError(f"collective: tensor {i} is {tuple(tensor.shape)}, which is empty; leave the call out")
+    firsts: list[DeviceTensor] = [own[0] for own in given]
+    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in firsts}
+    if len(kinds) != 1 or len({tensor.sip for tensor in firsts}) != len(firsts):
+        said = "\n".join(f"  {tensor.device}: {tuple(tensor.shape)} {tensor.dtype}" for tensor in firsts)
         raise CollectiveMismatchError(f"collective: expected one tensor of one shape and type for each device:\n{said}")
-    cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in tensors]
-    for tensor, cut in zip(tensors, cuts, strict=True):
-        if cut != cuts[0] or tensor.stride() != tensors[0].stride():
+    cuts = [[s.index for s in sorted(tensor.shards, key=lambda s: (s.cube, s.pe))] for tensor in firsts]
+    for tensor, cut in zip(firsts, cuts, strict=True):
+        if cut != cuts[0] or tensor.stride() != firsts[0].stride():
             raise CollectiveMismatchError(
-                f"collective: the tensor of {tensor.device} is cut in another way than that of {tensors[0].device}, "
+                f"collective: the tensor of {tensor.device} is cut in another way than that of {firsts[0].device}, "
                 f"into {len(cut)} and {len(cuts[0])} shards; place them with the same DPPolicy on every device"
             )
+    return given
 
 
 def _planned(
-    host: Host,
-    collectives: Collectives,
-    tensors: Sequence[DeviceTensor],
-    algorithm: AlgorithmLike | None,
-    config: CclLike | None,
-    n_slots: int | None,
-    sips: Sequence[int],
-    places: dict[int, list[Target]],
-) -> Plan:
+    host: Host, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
+    config: CclLike | None, n_slots: int | None, sips: Sequence[int], places: dict[int, list[Target]],
+) -> Plan:  # fmt: skip
     if algorithm is None:
         config = load_ccl_config(config, host.config)
         algorithm = config.defaults.algorithm

@@ -20,9 +20,9 @@ from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench.errors import StateError, quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
-from kernbench.runtime_api import host, tensor, types
+from kernbench.runtime_api import devices, operators, tensor, types
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.host import Host, launch
+from kernbench.runtime_api.devices import Host, launch
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from kernbench.ccl.install import AlgorithmLike, CclLike
     from kernbench.runtime_api.collective import Collectives
     from kernbench.runtime_api.distributed import Distributed
-    from kernbench.runtime_api.operators import Nn
 
 
 class TypeNames:
@@ -99,47 +98,38 @@ class _Devices:
         """Run the clock until everything queued on `device` (the current one) is complete."""
         self._host.synchronize(self._host.index(device))
 
+    def _current(self) -> int:
+        """Return the index of the calling rank's device."""
+        return self._host.current
+
+    def _set(self, device: DeviceLike) -> None:
+        """Make `device` the calling rank's."""
+        self._host.set_current(device)
+
+    def _on(self, device: DeviceLike) -> AbstractContextManager[None]:
+        """Make `device` the calling rank's inside a with-block."""
+        return self._host.on(device)
+
 
 class Ahbm(_Devices):
     """`torch.ahbm`, the device module: a device is a SIP."""
 
-    Stream = host.Stream
+    Stream = devices.Stream
+    current_device, set_device, device = _Devices._current, _Devices._set, _Devices._on
 
-    def current_device(self) -> int:
-        """Return the index of the calling rank's device."""
-        return self._host.current
-
-    def set_device(self, device: DeviceLike) -> None:
-        """Make `device` the calling rank's."""
-        self._host.set_current(device)
-
-    def device(self, device: DeviceLike) -> AbstractContextManager[None]:
-        """Make `device` the calling rank's inside a with-block."""
-        return self._host.on(device)
-
-    def current_stream(self, device: DeviceLike | None = None) -> host.Stream:
+    def current_stream(self, device: DeviceLike | None = None) -> devices.Stream:
         """Return the queue of `device` (the current one); each device has one."""
         return self._host.stream(self._host.index(device))
 
-    def Event(self, enable_timing: bool = False) -> host.Event:
+    def Event(self, enable_timing: bool = False) -> devices.Event:
         """Return a mark to put into a stream; `elapsed_time` is simulated time in ms."""
-        return host.Event(self.current_stream, enable_timing)
+        return devices.Event(self.current_stream, enable_timing)
 
 
 class Accelerator(_Devices):
     """`torch.accelerator`: the same devices under torch's general names."""
 
-    def current_device_index(self) -> int:
-        """Return the index of the calling rank's device."""
-        return self._host.current
-
-    def set_device_index(self, device: DeviceLike) -> None:
-        """Make `device` the calling rank's."""
-        self._host.set_current(device)
-
-    def device_index(self, device: DeviceLike) -> AbstractContextManager[None]:
-        """Make `device` the calling rank's inside a with-block."""
-        return self._host.on(device)
+    current_device_index, set_device_index, device_index = _Devices._current, _Devices._set, _Devices._on
 
     def current_accelerator(self, check_available: bool = False) -> Device:
         """Return the type of device that this machine has."""
@@ -215,13 +205,9 @@ class RuntimeContext(TypeNames):
     """
 
     def __init__(
-        self,
-        engine: GraphEngine,
-        target_device: DeviceSelector | str | None = None,
-        correlation_id: str = "run",
-        spec: Mapping[str, Any] | None = None,
-        limits: Limits | Mapping[str, float] | None = None,
-    ) -> None:
+        self, engine: GraphEngine, target_device: DeviceSelector | str | None = None, correlation_id: str = "run",
+        spec: Mapping[str, Any] | None = None, limits: Limits | Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
         self.engine = engine
         self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
         self.correlation_id = correlation_id
@@ -323,16 +309,9 @@ class RuntimeContext(TypeNames):
         return self._random[device]
 
     def _new(
-        self,
-        shape: tuple[int, ...],
-        default: DType,
-        values: Values | None,
-        *,
-        dtype: DType | str | None = None,
-        device: DeviceLike | None = None,
-        dp: DPPolicy | None = None,
-        name: str | None = None,
-    ) -> Tensor:
+        self, shape: tuple[int, ...], default: DType, values: Values | None, *, dtype: DType | str | None = None,
+        device: DeviceLike | None = None, dp: DPPolicy | None = None, name: str | None = None,
+    ) -> Tensor:  # fmt: skip
         if min(shape, default=0) < 0:
             raise RuntimeError(f"shape {quote(shape)} has a negative size")
         kind = default if dtype is None else as_dtype(dtype)
@@ -359,44 +338,13 @@ class RuntimeContext(TypeNames):
 
     # -- operators
 
-    @cached_property
-    def nn(self) -> type[Nn]:
-        """`torch.nn`, of which there is `functional`; imported when first used."""
-        from kernbench.runtime_api.operators import Nn
-
-        return Nn
-
-    def matmul(self, input: Tensor, other: Tensor) -> Tensor:
-        """Return torch's matrix product of two device tensors."""
-        return input.matmul(other)
-
-    def cat(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """Return device tensors joined along `dim`."""
-        from kernbench.runtime_api.operators import cat
-
-        return cat(tensors, dim)
-
-    def softmax(self, input: Tensor, dim: int, dtype: DType | str | None = None) -> Tensor:
-        """Return softmax of a device tensor along `dim`."""
-        return input.softmax(dim, dtype)
-
-    def sum(
-        self, input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False,
-        dtype: DType | str | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the sum of a device tensor over some dims (all)."""
-        return input.sum(dim, keepdim, dtype)
-
-    def mean(
-        self, input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False,
-        dtype: DType | str | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the mean of a device tensor over some dims (all)."""
-        return input.mean(dim, keepdim, dtype)
-
-    def max(self, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return the largest value of a device tensor; along `dim`, `values` and `indices`."""
-        return input.max(dim, keepdim)
+    nn = operators.Nn
+    matmul = staticmethod(operators.matmul)
+    cat = staticmethod(operators.cat)
+    softmax = staticmethod(operators.softmax)
+    sum = staticmethod(operators.total)
+    mean = staticmethod(operators.mean)
+    max = staticmethod(operators.largest)
 
     def permute(self, input: Tensor, dims: Sequence[int]) -> Tensor:
         """Return a view with the dims in another order."""
@@ -440,15 +388,9 @@ class RuntimeContext(TypeNames):
         launch(self._host, self._host.current, name, kernel, args)
 
     def collective(
-        self,
-        tensors: Sequence[Tensor | Sequence[Tensor]],
-        algorithm: AlgorithmLike | None = None,
-        *,
-        config: CclLike | None = None,
-        name: str | None = None,
-        n_slots: int | None = None,
-        **call: Any,
-    ) -> Plan:
+        self, tensors: Sequence[Tensor | Sequence[Tensor]], algorithm: AlgorithmLike | None = None, *,
+        config: CclLike | None = None, name: str | None = None, n_slots: int | None = None, **call: Any,
+    ) -> Plan:  # fmt: skip
         """Queue a collective over several devices: by default an all-reduce of one tensor of each.
 
         Returns at once, like `launch`. A program that drives every device by itself uses this; one program for each
@@ -517,7 +459,7 @@ class RuntimeContext(TypeNames):
         try:
             if error is None and self.engine.failure is None:
                 self.multiprocessing.finish()
-                forgotten = [(str(work), line) for work, line in self._host.unwaited.items() if line]
+                forgotten = [(what(), line) for what, line in self._host.unwaited.values() if line]
                 self._host.synchronize()
         except Expired as expired:
             error = expired
@@ -549,13 +491,9 @@ class RuntimeContext(TypeNames):
 
 
 def session(
-    machine: Machine | str | Path | Mapping[str, Any] | None = None,
-    data: bool = False,
-    log: str = "operation",
-    device: DeviceSelector | str | None = None,
-    limits: Limits | Mapping[str, float] | None = None,
-    races: bool = True,
-) -> RuntimeContext:
+    machine: Machine | str | Path | Mapping[str, Any] | None = None, data: bool = False, log: str = "operation",
+    device: DeviceSelector | str | None = None, limits: Limits | Mapping[str, float] | None = None, races: bool = True,
+) -> RuntimeContext:  # fmt: skip
     """Return the torch-like namespace of a fresh machine, for a with-block.
 
     Parameters

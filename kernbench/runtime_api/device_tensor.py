@@ -19,7 +19,7 @@ from kernbench.runtime_api.types import Device
 from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
     from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -89,14 +89,9 @@ class DeviceTensor(Tensor):
     """
 
     def __init__(
-        self,
-        host: Host,
-        handle: TensorHandle,
-        layout: Layout,
-        offset: int = 0,
-        shape: Sequence[int] | None = None,
+        self, host: Host, handle: TensorHandle, layout: Layout, offset: int = 0, shape: Sequence[int] | None = None,
         stride: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._host = host
         self._handle = handle
         self._claim = handle.claim()

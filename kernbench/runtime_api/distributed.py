@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import CollectiveMismatchError, StateError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.host import Host, Work
+from kernbench.runtime_api.devices import Host
 from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, Algorithms, GroupMember, Groups, ProcessGroup
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transport import Route, between, rows_between
-from kernbench.runtime_api.work import Call, Coalesced, Meeting, P2POp, ReduceOp
+from kernbench.runtime_api.work import Call, Coalesced, P2POp, ReduceOp, Work
 
 if TYPE_CHECKING:
     from kernbench.ccl.install import AlgorithmLike
     from kernbench.runtime_api.collective import Collectives
 
 GroupLike = ProcessGroup | int | None
-Tensors = dict[str, DeviceTensor]
+Root = tuple[str, int | None, int | None] | tuple[str, int | None, int | None, int]  # src or dst, and a default
 
 
 BACKEND = "ahbm"
@@ -70,17 +70,10 @@ class Distributed(DistributedNames):
         return self._host.rank_index in self._groups.scope.world
 
     def init_process_group(
-        self,
-        backend: str | None = None,
-        init_method: str | None = None,
-        timeout: object = None,
-        world_size: int = -1,
-        rank: int = -1,
-        store: object = None,
-        group_name: str = "",
-        pg_options: Algorithms | None = None,
+        self, backend: str | None = None, init_method: str | None = None, timeout: object = None, world_size: int = -1,
+        rank: int = -1, store: object = None, group_name: str = "", pg_options: Algorithms | None = None,
         device_id: object = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make the calling rank a member of the world: all ranks of its spawn.
 
         Called before `spawn`, it makes a world of all SIPs of the machine, which the ranks of every later spawn
@@ -154,16 +147,10 @@ class Distributed(DistributedNames):
         return -1 if self.get_rank(group) < 0 else self._groups.find(group).size()
 
     def new_group(
-        self,
-        ranks: Sequence[int] | None = None,
-        timeout: object = None,
-        backend: str | None = None,
-        pg_options: Algorithms | None = None,
-        use_local_synchronization: bool = False,
-        group_desc: str | None = None,
-        device_id: object = None,
-        sort_ranks: bool = True,
-    ) -> ProcessGroup | int:
+        self, ranks: Sequence[int] | None = None, timeout: object = None, backend: str | None = None,
+        pg_options: Algorithms | None = None, use_local_synchronization: bool = False, group_desc: str | None = None,
+        device_id: object = None, sort_ranks: bool = True,
+    ) -> ProcessGroup | int:  # fmt: skip
         """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for the other ranks.
 
         Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
@@ -208,14 +195,9 @@ class Distributed(DistributedNames):
         return group if world.rank() in members else NON_GROUP_MEMBER
 
     def new_subgroups(
-        self,
-        group_size: int | None = None,
-        group: ProcessGroup | None = None,
-        timeout: object = None,
-        backend: str | None = None,
-        pg_options: Algorithms | None = None,
-        group_desc: str | None = None,
-    ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+        self, group_size: int | None = None, group: ProcessGroup | None = None, timeout: object = None,
+        backend: str | None = None, pg_options: Algorithms | None = None, group_desc: str | None = None,
+    ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:  # fmt: skip
         """Cut a group (the world) into groups of `group_size` neighbouring ranks; every rank of the world calls it.
 
         Returns the calling rank's own and all of them, each as `new_group` returns it. By default one group has as
@@ -268,41 +250,28 @@ class Distributed(DistributedNames):
         A group that was opened with an algorithm of another contribution joins each cube's or PE's shard instead;
         its launches say so in the result.
         """
-        if (found := self._enter(group, "all_reduce")) is None:
-            return None
-        own = self._checked(found, "all_reduce", tensor)
-        return self._done(found.call(Call("all_reduce", {"tensor": own}, ReduceOp.of(op))), async_op)
+        return self._collective("all_reduce", group, async_op, tensor, op)
 
     def broadcast(
         self, tensor: Tensor, src: int | None = None, group: GroupLike = None, async_op: bool = False,
         group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Copy the tensor of rank `src` to every rank's."""
-        if (found := self._enter(group, "broadcast")) is None:
-            return None
-        root = self._member(found, "src", src, group_src)
-        own = self._checked(found, "broadcast", tensor)
-        return self._done(found.call(Call("broadcast", {"tensor": own}, root=root)), async_op)
+        return self._collective("broadcast", group, async_op, tensor, root=("src", src, group_src))
 
     def reduce(
         self, tensor: Tensor, dst: int | None = None, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
         async_op: bool = False, group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Join the tensors of all ranks in that of rank `dst`; the others' are undefined afterwards."""
-        if (found := self._enter(group, "reduce")) is None:
-            return None
-        root = self._member(found, "dst", dst, group_dst)
-        own = self._checked(found, "reduce", tensor)
-        return self._done(found.call(Call("reduce", {"tensor": own}, ReduceOp.of(op), root)), async_op)
+        return self._collective("reduce", group, async_op, tensor, op, ("dst", dst, group_dst))
 
     def all_gather_single(
         self, output_tensor: Tensor, input_tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
         """Let every rank's output become the concatenation along dim 0, or the stack, of all ranks' inputs."""
-        if (found := self._enter(group, "all_gather_single")) is None:
-            return None
-        joint, part = self._pair(found, "all_gather_single", output_tensor, input_tensor)
-        return self._gathered(found, [joint], part, {"output": joint, "input": part}, async_op)
+        own = "input", input_tensor
+        return self._packed("all_gather_single", group, async_op, own, ("output", output_tensor))
 
     all_gather_into_tensor = all_gather_single  # torch's older name of it
 
@@ -311,10 +280,7 @@ class Distributed(DistributedNames):
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         """Join all ranks' `input`; rank i's `output` becomes the i-th of as many parts as there are ranks."""
-        if (found := self._enter(group, "reduce_scatter_single")) is None:
-            return None
-        joint, part = self._pair(found, "reduce_scatter_single", input, output)
-        return self._reduced(found, [joint], part, {"output": part, "input": joint}, op, async_op)
+        return self._packed("reduce_scatter_single", group, async_op, ("output", output), ("input", input), op)
 
     reduce_scatter_tensor = reduce_scatter_single  # torch's older name of it
 
@@ -331,8 +297,7 @@ class Distributed(DistributedNames):
             return None
         target = self._checked(found, "all_to_all_single", output, "output")
         source = self._checked(found, "all_to_all_single", input, "input")
-        if source.dtype is not target.dtype:
-            raise TypeError(f"all_to_all_single: output is {target.dtype}, input {source.dtype}; expected one type")
+        _check_types("all_to_all_single", target, source)
         own = (
             source, _splits(found, "input", source, input_split_sizes),
             target, _splits(found, "output", target, output_split_sizes),
@@ -353,7 +318,8 @@ class Distributed(DistributedNames):
         A rank that ends without calling it is named in the DeadlockError of the others, whatever `timeout` and
         `wait_all_ranks` are.
         """
-        self._meet(group, Call("monitored_barrier", runs=False))
+        if (found := self._enter(group, "monitored_barrier")) is not None:
+            found.call(Call("monitored_barrier", runs=False)).wait()
 
     # -- lists of tensors
 
@@ -361,46 +327,30 @@ class Distributed(DistributedNames):
         self, tensor_list: Sequence[Tensor], tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
         """Let `tensor_list[i]` become rank i's tensor, on every rank."""
-        if (found := self._enter(group, "all_gather")) is None:
-            return None
-        part = self._checked(found, "all_gather", tensor)
-        parts = self._list(found, "all_gather", "tensor_list", tensor_list, part)
-        return self._gathered(found, parts, part, {"input": part}, async_op)
+        return self._packed("all_gather", group, async_op, ("tensor", tensor), ("tensor_list", tensor_list))
 
     def reduce_scatter(
         self, output: Tensor, input_list: Sequence[Tensor], op: ReduceOp | str = ReduceOp.SUM,
         group: GroupLike = None, async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         """Join all ranks' `input_list[i]` in rank i's `output`."""
-        if (found := self._enter(group, "reduce_scatter")) is None:
-            return None
-        part = self._checked(found, "reduce_scatter", output, "output")
-        parts = self._list(found, "reduce_scatter", "input_list", input_list, part)
-        return self._reduced(found, parts, part, {"output": part}, op, async_op)
+        return self._packed("reduce_scatter", group, async_op, ("output", output), ("input_list", input_list), op)
 
     def gather(
         self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int | None = None,
         group: GroupLike = None, async_op: bool = False, group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Let `gather_list[i]` of rank `dst` (0 unless given) become rank i's tensor; the other ranks give no list."""
-        if (found := self._enter(group, "gather")) is None:
-            return None
-        own = self._checked(found, "gather", tensor)
-        root = self._root(found, "dst", dst, group_dst)
-        parts = self._rooted(found, "gather", "gather_list", gather_list, own, root)
-        return self._done(found.call(Call("gather", {"tensor": own}, root=root, own=parts, routes=_rooted)), async_op)
+        root = "dst", dst, group_dst, 0
+        return self._collective("gather", group, async_op, tensor, None, root, ("gather_list", gather_list))
 
     def scatter(
         self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
         group: GroupLike = None, async_op: bool = False, group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Let rank i's tensor become `scatter_list[i]` of rank `src` (0 unless given); the others give no list."""
-        if (found := self._enter(group, "scatter")) is None:
-            return None
-        own = self._checked(found, "scatter", tensor)
-        root = self._root(found, "src", src, group_src)
-        parts = self._rooted(found, "scatter", "scatter_list", scatter_list, own, root)
-        return self._done(found.call(Call("scatter", {"tensor": own}, root=root, own=parts, routes=_rooted)), async_op)
+        root = "src", src, group_src, 0
+        return self._collective("scatter", group, async_op, tensor, None, root, ("scatter_list", scatter_list))
 
     def all_to_all(
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
@@ -429,11 +379,11 @@ class Distributed(DistributedNames):
         group_src: int | None = None,
     ) -> int:  # fmt: skip
         """Receive a tensor, from any rank unless one is named; return the global rank that has sent it."""
-        if (found := self._enter(group, "recv")) is None:
+        if (work := self._receive("recv", tensor, src, group, tag, group_src)) is None:
             return -1
-        work, sender = self._received(found, "recv", tensor, src, tag, group_src)
         work.wait()
-        return found.ranks[sender()]
+        assert work.source is not None, "a message that has arrived has a sender"
+        return self.get_global_rank(self._groups.find(group), work.source)
 
     def isend(
         self, tensor: Tensor, dst: int | None = None, group: GroupLike = None, tag: int = 0,
@@ -450,9 +400,8 @@ class Distributed(DistributedNames):
         group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
         """Start receiving a tensor, from any rank unless one is named."""
-        if (found := self._enter(group, "irecv")) is None:
-            return None
-        return self._received(found, "irecv", tensor, src, tag, group_src)[0].detach()
+        work = self._receive("irecv", tensor, src, group, tag, group_src)
+        return None if work is None else work.detach()
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
         """Begin sends and receives, all before any is waited for; return a handle of each."""
@@ -471,9 +420,8 @@ class Distributed(DistributedNames):
         Objects, here and in the three functions below, are pickled and pass through the host: they take no simulated
         time.
         """
-        objects = self._objects(group, "all_gather_object", obj)
-        if objects is not None:
-            _fill("all_gather_object: object_list", object_list, objects)
+        if (found := self._enter(group, "all_gather_object")) is not None:
+            _fill("all_gather_object: object_list", object_list, self._objects(found, "all_gather_object", obj))
 
     def gather_object(
         self, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: GroupLike = None,
@@ -482,10 +430,10 @@ class Distributed(DistributedNames):
         """Let `object_gather_list[i]` of rank `dst` (0 unless given) become a copy of rank i's `obj`."""
         if (found := self._enter(group, "gather_object")) is None:
             return
-        root = self._root(found, "dst", dst, group_dst)
+        root = self._member(found, "dst", dst, group_dst, 0)
         self._check_root(found, "gather_object: object_gather_list", object_gather_list, root)
         objects = self._objects(found, "gather_object", obj, root)
-        if objects is not None and object_gather_list is not None:
+        if object_gather_list is not None:
             _fill("gather_object: object_gather_list", object_gather_list, objects)
 
     def broadcast_object_list(
@@ -495,10 +443,10 @@ class Distributed(DistributedNames):
         """Let the objects in every rank's list become copies of those in the list of rank `src` (0 unless given)."""
         if (found := self._enter(group, "broadcast_object_list")) is None:
             return
-        root = self._root(found, "src", src, group_src)
+        root = self._member(found, "src", src, group_src, 0)
         given = object_list if found.rank() == root else None
         objects = self._objects(found, "broadcast_object_list", given, root)
-        if objects is not None and given is None:
+        if given is None:
             _fill("broadcast_object_list: object_list", object_list, objects[root])
 
     def scatter_object_list(
@@ -508,7 +456,7 @@ class Distributed(DistributedNames):
         """Let the first entry of rank i's output list become a copy of `scatter_object_input_list[i]` of rank `src`."""
         if (found := self._enter(group, "scatter_object_list")) is None:
             return
-        root = self._root(found, "src", src, group_src)
+        root = self._member(found, "src", src, group_src, 0)
         if not scatter_object_output_list:
             raise ValueError("scatter_object_list: scatter_object_output_list is empty; expected at least one entry")
         given = scatter_object_input_list if found.rank() == root else None
@@ -517,25 +465,14 @@ class Distributed(DistributedNames):
                 f"scatter_object_list: scatter_object_input_list = {quote(given)}; expected {found.size()} objects on "
                 f"rank {found.ranks[root]}, one for each rank"
             )
-        objects = self._objects(found, "scatter_object_list", given, root)
-        if objects is not None:
-            scatter_object_output_list[0] = objects[root][found.rank()]
+        scatter_object_output_list[0] = self._objects(found, "scatter_object_list", given, root)[root][found.rank()]
 
-    def _objects(self, group: GroupLike, name: str, obj: Any, root: int | None = None) -> list[Any] | None:
-        """Return copies of what every member gives; None if the caller is not a member."""
-        meeting = self._meet(group, Call(name, root=root, own=(pickle.dumps(obj),), runs=False))
-        if meeting is None:
-            return None
-        given = [meeting.calls[m].own[0] for m in range(len(meeting.members))]
-        return [pickle.loads(data) for data in given]  # noqa: S301  pickled above, in this process
-
-    def _meet(self, group: GroupLike, call: Call) -> Meeting | None:
-        """Wait for the call of every member on the host; None if the caller is not a member."""
-        if (found := self._enter(group, call.name)) is None:
-            return None
-        meeting, work = found.meet(call)
+    def _objects(self, group: ProcessGroup, name: str, obj: Any, root: int | None = None) -> list[Any]:
+        """Wait for the call of every member on the host, and return copies of what they give."""
+        meeting, work = group.meet(Call(name, root=root, own=(pickle.dumps(obj),), runs=False))
         work.wait()
-        return meeting
+        given = [meeting.calls[m].own[0] for m in range(group.size())]
+        return [pickle.loads(data) for data in given]  # noqa: S301  pickled above, in this process
 
     # -- order
 
@@ -567,30 +504,65 @@ class Distributed(DistributedNames):
         if not async_ops:
             coalesced.wait()
 
-    def _gathered(
-        self, group: ProcessGroup, parts: Sequence[DeviceTensor], part: DeviceTensor, tensors: Tensors, async_op: bool
-    ) -> Work | None:
-        """Gather every rank's `part`, which is then copied to `parts` unless these are one run of bytes."""
-        pack, after = group.packer.packed(self._host, parts, part, group.size(), unpack=True)
-        return self._done(group.call(Call("all_gather", tensors, own=(pack, group.size()), after=after)), async_op)
+    # -- what they share
 
-    def _reduced(
-        self, group: ProcessGroup, parts: Sequence[DeviceTensor], part: DeviceTensor, tensors: Tensors,
-        op: ReduceOp | str, async_op: bool,
+    def _collective(
+        self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, op: ReduceOp | str | None = None,
+        root: Root | None = None, parts: tuple[str, Sequence[Tensor] | None] | None = None,
     ) -> Work | None:  # fmt: skip
-        """Reduce every rank's `parts`, copied before unless they are one run of bytes, into each rank's `part`."""
-        pack, before = group.packer.packed(self._host, parts, part, group.size(), unpack=False)
-        call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, group.size()), before=before)
-        return self._done(group.call(call), async_op)
+        """Take part with one tensor, and as the root, where there are any, with the list of all ranks' `parts`."""
+        if (found := self._enter(group, name)) is None:
+            return None
+        own = self._checked(found, name, tensor)
+        member = None if root is None else self._member(found, *root)
+        call = Call(name, {"tensor": own}, None if op is None else ReduceOp.of(op), member)
+        if parts is not None and member is not None:
+            what, given = parts
+            self._check_root(found, f"{name}: {what}", given, member)
+            listed = () if given is None else tuple(self._list(found, name, what, given, own))
+            call = replace(call, own=listed, routes=_rooted)
+        return self._done(found.call(call), async_op)
+
+    def _packed(
+        self, name: str, group: GroupLike, async_op: bool, own: tuple[str, Tensor],
+        joint: tuple[str, Tensor | Sequence[Tensor]], op: ReduceOp | str | None = None,
+    ) -> Work | None:  # fmt: skip
+        """Gather every rank's part in `joint`, a tensor or a list, or with `op` reduce every rank's `joint` to parts.
+
+        Kernels take one run of bytes: others are copied before a reduction, or after a gather.
+        """
+        if (found := self._enter(group, name)) is None:
+            return None
+        n, (label, given) = found.size(), joint
+        part = self._checked(found, name, own[1], own[0])
+        tensors = {"input" if op is None else "output": part}
+        if isinstance(given, Sequence):
+            parts = self._list(found, name, label, given, part)
+        else:
+            whole = tensors[label] = self._checked(found, name, given, label)
+            parts = [whole]
+            _check_types(name, whole, part)
+            if whole.numel() != part.numel() * n:
+                raise ValueError(
+                    f"{name}: {tuple(whole.shape)} has {whole.numel()} elements; expected {n} x {part.numel()}, as "
+                    f"{tuple(part.shape)} of each of {n} ranks"
+                )
+        pack, copies = found.packer.packed(self._host, parts, part, n, unpack=op is None)
+        if op is None:
+            call = Call("all_gather", tensors, own=(pack, n), after=copies)
+        else:
+            call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, n), before=copies)
+        return self._done(found.call(call), async_op)
+
+    def _receive(
+        self, name: str, tensor: Tensor, src: int | None, group: GroupLike, tag: int, group_src: int | None
+    ) -> Work | None:
+        if (found := self._enter(group, name)) is None:
+            return None
+        source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
+        return found.mailbox.receive(self._message(found, name, tensor), source, tag)
 
     # -- arguments
-
-    def _received(
-        self, group: ProcessGroup, name: str, tensor: Tensor, src: int | None, tag: int, group_src: int | None
-    ) -> tuple[Work, Callable[[], int]]:
-        """Post a receive; return its handle, and what gives the sender's number then."""
-        source = None if src is None and group_src is None else self._peer_of(group, "src", src, group_src)
-        return group.mailbox.receive(self._message(group, name, tensor), source, tag)
 
     def _peer_of(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
         """Return the number of another member."""
@@ -621,8 +593,12 @@ class Distributed(DistributedNames):
             return None
         return found
 
-    def _member(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
+    def _member(
+        self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None, default: int | None = None
+    ) -> int:
         """Return the number in the group that `src` or `dst`, or its spelling in the group, means."""
+        if rank is None and group_rank is None:
+            rank = default
         if (rank is None) == (group_rank is None):
             raise ValueError(f"{what} = {rank}, group_{what} = {group_rank}: expected one of them")
         if group_rank is not None:
@@ -656,21 +632,11 @@ class Distributed(DistributedNames):
         work.wait()
         return None
 
-    def _root(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
-        return self._member(group, what, 0 if rank is None and group_rank is None else rank, group_rank)
-
     def _check_root(self, group: ProcessGroup, what: str, given: object, root: int) -> None:
         if (given is not None) != (group.rank() == root):
             raise ValueError(
                 f"{what} is given by rank {group.ranks[root]}, and by no other; this is rank {self._host.rank_index}"
             )
-
-    def _rooted(
-        self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor] | None, like: DeviceTensor, root: int
-    ) -> tuple[DeviceTensor, ...]:
-        """Return the list of the root; nothing elsewhere."""
-        self._check_root(group, f"{name}: {what}", given, root)
-        return () if given is None else tuple(self._list(group, name, what, given, like))
 
     def _list(
         self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor], like: DeviceTensor | None
@@ -687,20 +653,6 @@ class Distributed(DistributedNames):
                 )
         return found
 
-    def _pair(self, group: ProcessGroup, name: str, joint: Tensor, part: Tensor) -> tuple[DeviceTensor, DeviceTensor]:
-        """Return the tensor that holds every rank's part, and the part, checked."""
-        gathers = name.startswith("all_gather")
-        whole = self._checked(group, name, joint, "output" if gathers else "input")
-        own = self._checked(group, name, part, "input" if gathers else "output")
-        if whole.dtype is not own.dtype:
-            raise TypeError(f"{name}: tensors of {whole.dtype} and {own.dtype}; expected one type")
-        if whole.numel() != own.numel() * group.size():
-            raise ValueError(
-                f"{name}: {tuple(whole.shape)} has {whole.numel()} elements; expected {group.size()} x {own.numel()}, "
-                f"as {tuple(own.shape)} of each of {group.size()} ranks"
-            )
-        return whole, own
-
 
 def _algorithms(pg_options: Algorithms | None) -> dict[str, AlgorithmLike]:
     if not isinstance(pg_options, Mapping | None):
@@ -714,6 +666,11 @@ def _algorithms(pg_options: Algorithms | None) -> dict[str, AlgorithmLike]:
 def _check_backend(backend: str | None) -> None:
     if backend not in (None, BACKEND):
         raise ValueError(f"backend = {quote(backend)} is unknown; the only one here is {BACKEND!r}")
+
+
+def _check_types(name: str, output: DeviceTensor, input: DeviceTensor) -> None:
+    if output.dtype is not input.dtype:
+        raise TypeError(f"{name}: tensors of {output.dtype} and {input.dtype}; expected one type")
 
 
 def _message(calls: list[Call]) -> list[Route]:

@@ -10,7 +10,7 @@ from kernbench.dtypes import DType
 from kernbench.errors import AllocationError
 from kernbench.policy.address.allocator import ALIGNMENT, Allocators
 from kernbench.policy.address.va_allocator import VirtualAllocator
-from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
+from kernbench.policy.placement.dp import DPPolicy, ShardSpec
 from kernbench.runtime_api.layout import Layout, TensorShard
 from kernbench.sim_engine.races import Copies
 
@@ -117,33 +117,17 @@ class DeviceMemory:
     """Virtual and physical memory of every SIP."""
 
     def __init__(self, config: MachineConfig, allocators: Allocators, unmap: Callable[[int, int, int], None]) -> None:
-        self._config = config
         self._unmap = unmap
         self._virtual = VirtualAllocator()
         self._allocators = allocators
         self.allocated = [0] * config.n_sips
         self.peak = [0] * config.n_sips
 
-    def place(self, name: str, sip: int, shape: Sequence[int], dtype: DType, dp: DPPolicy) -> TensorHandle:
-        """Return memory for a tensor, in HBM, spread as `dp` says."""
-        specs = resolve_dp_policy(
-            dp,
-            shape=shape,
-            itemsize=dtype.itemsize,
-            num_pe=self._config.pes_per_cube,
-            num_cubes=self._config.cubes_per_sip,
-            target_sip=sip,
-        )
-        return self._hold(name, sip, shape, dtype, specs, dp)
-
-    def place_like(self, name: str, sip: int, layout: Layout) -> TensorHandle:
-        """Return new memory for a tensor with the layout `layout`."""
-        return self._hold(name, sip, layout.shape, layout.dtype, layout.shards, layout.dp)
-
-    def _hold(
+    def place(
         self, name: str, sip: int, shape: Sequence[int], dtype: DType, parts: Sequence[ShardSpec | TensorShard],
         dp: DPPolicy | None,
     ) -> TensorHandle:  # fmt: skip
+        """Return memory in HBM for a tensor with the shards `parts`, which `dp` describes."""
         held: list[tuple[int, int, int]] = []
         try:
             shards = self._shards(sip, parts, held)

@@ -7,6 +7,7 @@ rows over as many PEs as the operands are on. Its PEs read the operands from whe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod, sqrt
 from numbers import Real
 from typing import Any, NamedTuple
@@ -103,9 +104,9 @@ def _elementwise(
 # -- products
 
 
-def matmul(x: Tensor, y: Tensor) -> Tensor:
+def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
-    a, b = _checked("matmul", (x, y))
+    a, b = _checked("matmul", (input, other))
     if a.dtype is not b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
     if not a.dtype.is_floating_point or a.dtype is float64:
@@ -144,16 +145,20 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 # -- reductions
 
 
-def total(x: Tensor, dim: int | Sequence[int] | None, keepdim: bool, dtype: DType | str | None) -> Tensor:
+def total(
+    input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
+) -> Tensor:
     """Return the sum over some dims (all); of integers in int64, as torch has it."""
-    given = _one("sum", x)
+    given = _one("sum", input)
     out = as_dtype(dtype) if dtype is not None else given.dtype if given.dtype.is_floating_point else int64
     return _reduce("sum", given, dim, keepdim, out, 1)
 
 
-def mean(x: Tensor, dim: int | Sequence[int] | None, keepdim: bool, dtype: DType | str | None) -> Tensor:
+def mean(
+    input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
+) -> Tensor:
     """Return the mean over some dims (all), of floats."""
-    given = _one("mean", x)
+    given = _one("mean", input)
     out = as_dtype(dtype) if dtype is not None else given.dtype
     if not out.is_floating_point:
         raise RuntimeError(
@@ -164,9 +169,9 @@ def mean(x: Tensor, dim: int | Sequence[int] | None, keepdim: bool, dtype: DType
     return _reduce("sum", given, dim, keepdim, out, 1 / max(count, 1))
 
 
-def largest(x: Tensor, dim: int | None, keepdim: bool) -> Tensor | MaxResult:
-    """Return the largest value; along `dim`, the values and their first indices."""
-    given = _one("max", x)
+def largest(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Return the largest value; along `dim`, the `values` and their first `indices`."""
+    given = _one("max", input)
     if any(not given.shape[d] for d in _dims(given, dim)):
         raise RuntimeError("max(): Expected reduction dim to be specified for input.numel() == 0, and of size > 0")
     values = _reduce("max", given, dim, keepdim, given.dtype, 1)
@@ -217,9 +222,9 @@ def _row_tasks(out: DeviceTensor, places: np.ndarray) -> dict[Pe, list[tuple[int
 # -- rows
 
 
-def softmax(x: Tensor, dim: int | None, dtype: DType | str | None = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = None) -> Tensor:
     """Return softmax along `dim`, computed in f32."""
-    given = _one("softmax", x)
+    given = _one("softmax", input)
     if dim is None:
         raise ArgumentError("softmax: dim is missing: which dim sums to 1")
     out = as_dtype(dtype) if dtype is not None else given.dtype
@@ -258,7 +263,7 @@ def _by_rows(name: str, x: DeviceTensor, dim: int, dtype: DType, eps: float) -> 
 # -- shape
 
 
-def cat(tensors: Sequence[Tensor], dim: int) -> Tensor:
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Return tensors joined along a dim, in their common type."""
     given = _checked("cat", tuple(tensors))
     if not given:
@@ -266,30 +271,23 @@ def cat(tensors: Sequence[Tensor], dim: int) -> Tensor:
     first = given[0]
     at = first._dim(dim)
     for t in given:
-        if t.dim() != first.dim() or any(
-            a != b for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=False)) if d != at
-        ):
+        if t.dim() != first.dim() or (*t.shape[:at], *t.shape[at + 1 :]) != (*first.shape[:at], *first.shape[at + 1 :]):
             raise RuntimeError(
                 f"Sizes of tensors must match except in dimension {at}: {tuple(first.shape)} and {tuple(t.shape)}"
             )
-    dtype = first.dtype
-    for t in given[1:]:
-        dtype = _promoted(dtype, t.dtype)
+    dtype = reduce(_promoted, [t.dtype for t in given])
     shape = [*first.shape]
     shape[at] = sum(t.shape[at] for t in given)
     out = _result(given, shape, dtype)
     order = _order(out)
     source = np.concatenate([np.full(tuple(t.shape), i) for i, t in enumerate(given)], at).reshape(-1)[order]
     places = np.concatenate([_places(t) for t in given], at).reshape(-1)[order]
-    tasks = {
-        pe: [
-            (i, places[at_][source[at_] == i], np.arange(first_, first_ + n)[source[at_] == i])
-            for first_, n in parts
-            for at_ in [slice(first_, first_ + n)]
-            for i in np.unique(source[at_]).tolist()
-        ]
-        for pe, parts in out._parts().items()
-    }
+    tasks: dict[Pe, list[tuple[int, np.ndarray, np.ndarray]]] = {pe: [] for pe in out._parts()}
+    for pe, parts in out._parts().items():
+        for start, n in parts:
+            sources, own = source[start : start + n], places[start : start + n]
+            for i in np.unique(sources).tolist():
+                tasks[pe].append((i, own[sources == i], start + np.flatnonzero(sources == i)))
     out._run("cat", tensor_ops.move, out, tuple(given), tasks)
     return out
 
@@ -419,10 +417,7 @@ class Functional:
             raise ArgumentError(f'gelu: approximate = {approximate!r}; only "tanh" has a kernel')
         return unary("gelu", input)
 
-    @staticmethod
-    def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = None) -> Tensor:
-        """Return softmax along `dim`."""
-        return softmax(input, dim, dtype)
+    softmax = staticmethod(softmax)
 
     @staticmethod
     def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kernbench.ccl.install import AlgorithmLike
 from kernbench.errors import quote
 from kernbench.runtime_api.transport import Packer, Transport
-from kernbench.runtime_api.work import Call, Mailbox, Meeting, Start
+from kernbench.runtime_api.work import Call, Mailbox, Meeting
 
 if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.runtime_api.collective import Collectives
-    from kernbench.runtime_api.host import Host, Work
+    from kernbench.runtime_api.devices import Host
+    from kernbench.runtime_api.work import Work
 
 Algorithms = Mapping[str, AlgorithmLike]
 NON_GROUP_MEMBER = -100
@@ -26,36 +29,19 @@ class GroupMember:
     NON_GROUP_MEMBER = NON_GROUP_MEMBER
 
 
+@dataclass(slots=True)
+class _Member:
+    """The calls of one rank, those of them that do something, and what they have found and used, for later ones."""
+
+    calls: int = 0
+    launches: int = 0
+    packer: Packer = field(default_factory=Packer)
+
+
 class ProcessGroup:
     """Ranks that do collectives together; all of them hold the same object.
 
-    Collectives of a group run in order on a separate stream, concurrently with the other work of a device.
-
-    Parameters
-    ----------
-    host : Host
-    ranks : sequence of int
-        Global ranks, in the order of the group.
-    devices : sequence of int
-        The SIP of each.
-    name : str
-        For streams and installed queues.
-    title : str
-        What messages call it.
-    algorithms : mapping
-        Collective to the algorithm that this group uses for it; others are chosen.
-    transport : Transport
-        Runs its calls on the machine.
-
-    Attributes
-    ----------
-    ranks, devices : tuple of int
-    mailbox : Mailbox
-        Its messages from one rank to another.
-    left : set of int
-        Ranks that have destroyed it.
-    children : list of ProcessGroup
-        Of the world: the groups that `new_group` has made in it.
+    Its collectives run in order on a separate stream of each device, concurrently with the device's other work.
     """
 
     def __init__(
@@ -64,14 +50,12 @@ class ProcessGroup:
     ) -> None:  # fmt: skip
         self.ranks, self.devices, self.name, self.title = tuple(ranks), tuple(devices), name, title
         self.algorithms = dict(algorithms)
-        self.left: set[int] = set()
-        self.children: list[ProcessGroup] = []
+        self.left: set[int] = set()  # ranks that have destroyed it
+        self.children: list[ProcessGroup] = []  # of the world: the groups that `new_group` has made in it
         self.mailbox = Mailbox(host, self, transport)
         self._host = host
         self._transport = transport
-        self._packers = [Packer() for _ in self.ranks]
-        self._counts = [0] * len(self.ranks)  # of all calls
-        self._numbers = [0] * len(self.ranks)  # of those that do something, as messages count them
+        self._members = [_Member() for _ in self.ranks]
         self._open: dict[int, Meeting] = {}
 
     def size(self) -> int:
@@ -94,7 +78,7 @@ class ProcessGroup:
     @property
     def packer(self) -> Packer:
         """What the calling rank's calls have found and used, for later ones."""
-        return self._packers[self.rank()]
+        return self._members[self.rank()].packer
 
     def call(self, call: Call) -> Work:
         """Take part in the calling rank's next collective of this group."""
@@ -102,16 +86,17 @@ class ProcessGroup:
 
     def meet(self, call: Call) -> tuple[Meeting, Work]:
         """Do as `call` does, and return where the ranks meet, too."""
-        member = self.rank()
-        number = self._counts[member]
-        self._counts[member] += 1
-        self._numbers[member] += call.runs
+        rank = self.rank()
+        member = self._members[rank]
+        number = member.calls
+        member.calls += 1
+        member.launches += call.runs
         meeting = self._open.get(number)
         if meeting is None:
-            title = f"call {self._numbers[member] + (not call.runs)} of {self.title}"
-            meeting = Meeting(self._host, title, self.ranks, self.devices, self.name, self._start)
-            self._open[number] = meeting
-        work = meeting.join(member, call)
+            title = f"call {member.launches + (not call.runs)} of {self.title}"
+            start = partial(self._transport.prepare, self)
+            meeting = self._open[number] = Meeting(self._host, title, self.ranks, self.devices, self.name, start)
+        work = meeting.join(rank, call)
         if meeting.is_complete:
             del self._open[number]
         return meeting, work
@@ -120,7 +105,7 @@ class ProcessGroup:
         """Note that these global ranks have destroyed the group, and free what it keeps for the members' calls."""
         self.left.update(ranks)
         for rank in set(ranks).intersection(self.ranks):
-            self._packers[self.index(rank)] = Packer()
+            self._members[self.index(rank)].packer = Packer()
 
     def cancel(self) -> None:
         """Forget collectives that not all members have called."""
@@ -128,18 +113,13 @@ class ProcessGroup:
             meeting.cancel()
         self._open.clear()
         self.mailbox.cancel()
-        self._packers.clear()
+        self._members.clear()
 
     def restart(self) -> None:
         """Forget whatever ranks have done in it: those of the next spawn start afresh."""
         self.cancel()
         self.left.clear()
-        self._packers = [Packer() for _ in self.ranks]
-        self._counts = [0] * len(self.ranks)
-        self._numbers = [0] * len(self.ranks)
-
-    def _start(self, calls: list[Call]) -> list[Start]:
-        return self._transport.prepare(self, calls)
+        self._members = [_Member() for _ in self.ranks]
 
     def __repr__(self) -> str:
         return f"<ProcessGroup {self.name}: ranks {self.ranks}>"
@@ -197,7 +177,7 @@ class Groups:
         taken = {group.name for scope in (self._outside, self._spawned) for group in scope.made}
         # A name is used again when its group is over, and with it the queues that are installed under it.
         sips = ".".join(map(str, devices))
-        endings = itertools.chain([""], (f" ({i})" for i in itertools.count(1)))
+        endings = (f" ({i})" if i else "" for i in itertools.count())
         end = next(end for end in endings if f"group {sips}{end}" not in taken)
         name, title = f"group {sips}{end}", f"group {tuple(ranks)}{end}"
         group = ProcessGroup(self._host, ranks, devices, name, title, chosen, self._transport)

@@ -19,7 +19,7 @@ from kernbench.runtime_api.memory import TensorHandle
 from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
 
@@ -277,13 +277,9 @@ class Tensor(ABC):
         return self.to("cpu")
 
     def to(
-        self,
-        *args: DeviceLike | DType | Tensor,
-        device: DeviceLike | None = None,
-        dtype: DType | str | None = None,
-        dp: DPPolicy | None = None,
-        name: str | None = None,
-    ) -> Tensor:
+        self, *args: DeviceLike | DType | Tensor, device: DeviceLike | None = None, dtype: DType | str | None = None,
+        dp: DPPolicy | None = None, name: str | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return the tensor on another device or in another type; itself where nothing changes.
 
         Parameters
@@ -373,14 +369,9 @@ class _Session(Protocol):
 
 
 def deploy_tensor(
-    context: _Session,
-    shape: Sequence[int],
-    dtype: DType | str,
-    *,
-    dp: DPPolicy,
-    device: DeviceLike = "ahbm",
+    context: _Session, shape: Sequence[int], dtype: DType | str, *, dp: DPPolicy, device: DeviceLike = "ahbm",
     name: str | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return a tensor on a device with memory allocated and mapped, its contents undefined.
 
     Parameters

@@ -19,13 +19,14 @@ from kernbench.errors import ConfigError, PlacementError
 from kernbench.registry import hint
 from kernbench.runtime_api.collective import Collectives, title
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.devices import Start
 from kernbench.runtime_api.layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
-from kernbench.runtime_api.work import Call, ReduceOp, Start
+from kernbench.runtime_api.work import Call, ReduceOp
 from kernbench.triton_emu.handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.ccl.group import Place, Target
-    from kernbench.runtime_api.host import Host
+    from kernbench.runtime_api.devices import Host
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.triton_emu.tl_context import TLContext
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from kernbench.errors import quote
 
 TYPES = ("ahbm", "cpu")
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Device:
     """`torch.device`: a type ("ahbm" or "cpu") and perhaps an index. "ahbm:1" is SIP 1.
 
@@ -29,7 +29,6 @@ class Device:
     ('ahbm:0', 'cpu')
     """
 
-    __slots__ = ("index", "type")
     type: str
     index: int | None
 
@@ -46,15 +45,6 @@ class Device:
             raise RuntimeError(f"device index = {number} must be >= 0")
         object.__setattr__(self, "type", name)
         object.__setattr__(self, "index", number)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a device cannot be changed: {name} = {quote(value)}")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
-
-    def __hash__(self) -> int:
-        return hash((self.type, self.index))
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"

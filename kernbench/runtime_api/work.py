@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -13,13 +14,14 @@ import simpy
 from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
 from kernbench.registry import hint
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.host import Host, Work
+from kernbench.runtime_api.devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.sim_engine.user_code import user_line
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.devices import Host
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.runtime_api.transport import Route, Transport
-    from kernbench.sim_engine.races import Task
 
 
 class ReduceOp(Enum):
@@ -40,13 +42,7 @@ class ReduceOp(Enum):
 
     @classmethod
     def of(cls, op: ReduceOp | str) -> ReduceOp:
-        """Return `op`, or what its name means.
-
-        Raises
-        ------
-        ValueError
-            If the operation does not exist.
-        """
+        """Return `op`, or what its name means; raise a ValueError if there is no such operation."""
         if isinstance(op, cls):
             return op
         try:
@@ -56,7 +52,59 @@ class ReduceOp(Enum):
             raise ValueError(f"op = {quote(op)} is not a reduction; {hint(str(op).lower(), known)}") from None
 
 
-Start = Callable[[], simpy.Event]
+class Work:
+    """A collective under way, as one rank sees it.
+
+    `is_completed` looks and does not wait: time passes only where the program waits, so a loop around it has no end.
+    Of a receive, `source` is the sender's number in the group, once it is known.
+    """
+
+    def __init__(self, host: Host, what: Callable[[], str]) -> None:
+        self._host = host
+        self._what = what
+        self.event = simpy.Event(host.engine.env)
+        self.error: Exception | None = None
+        self.source: int | None = None
+
+    def detach(self) -> Work:
+        """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
+        self._host.unwaited[self.event] = self._what, user_line()
+        return self
+
+    def wait(self, timeout: object = None) -> bool:
+        """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
+        self._host.unwaited.pop(self.event, None)
+        if self.error is None:
+            self._host.engine.wait(self.event, self)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether this rank's part is complete."""
+        if self.event.processed:
+            self._host.unwaited.pop(self.event, None)
+        return self.event.processed
+
+    def exception(self) -> Exception | None:
+        """Return what went wrong, if anything."""
+        return self.error
+
+    def fail(self, error: Exception) -> None:
+        """Make `wait` raise `error`."""
+        self.error = copy(error)
+        self.error.__cause__ = error
+
+    def complete(self, _: simpy.Event) -> None:
+        """Be complete when another event is."""
+        self.event.succeed()
+
+    def __str__(self) -> str:
+        return self._what()
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "complete" if self.is_completed() else "under way"
+        return f"<Work {self}: {state}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +175,7 @@ class Meeting:
         self.calls: dict[int, Call] = {}
         self.shared: ProcessGroup | None = None
         self._works: dict[int, Work] = {}
-        self._ready: dict[int, simpy.Event] = {}
-        self._tasks: dict[int, Task | None] = {}
+        self._begun: dict[int, Later] = {}
         self._starts: list[Start] | None = None
         self._is_cancelled = False
 
@@ -166,15 +213,15 @@ class Meeting:
             except KernbenchError as error:
                 self._fail(member, error)
                 raise
-            for ready in list(self._ready):
-                self._go(ready)
+            for begun in list(self._begun):
+                self._begun[begun].run(self._starts[begun])
         return work
 
     def cancel(self) -> None:
         """Release the streams from a collective that some members have not called."""
         self._is_cancelled = True
         waiting = [work.event for m, work in self._works.items() if not self.calls[m].runs]
-        for event in (*self._ready.values(), *waiting):
+        for event in (*(begun.done for begun in self._begun.values()), *waiting):
             if not event.triggered:
                 event.succeed()
 
@@ -185,26 +232,12 @@ class Meeting:
             self._starts = None
 
     def _begin(self, member: int) -> simpy.Event:
-        engine = self._host.engine
-        event = self._ready[member] = simpy.Event(engine.env)
-        races = engine.races(self._devices[member])
-        self._tasks[member] = None if races is None else races.task
+        begun = self._begun[member] = Later(self._host.engine, self._devices[member])
         if self._is_cancelled:
-            event.succeed()
+            begun.done.succeed()
         elif self._starts is not None:
-            self._go(member)
-        return event
-
-    def _go(self, member: int) -> None:
-        assert self._starts is not None
-        start, task, ready = self._starts[member], self._tasks[member], self._ready[member]
-        started = start() if task is None else task.run(start)
-        assert started.callbacks is not None, "what has just been started is not complete"
-
-        def complete(_: simpy.Event) -> None:
-            ready.succeed()
-
-        started.callbacks.append(complete)
+            begun.run(self._starts[member])
+        return begun.done
 
     def _check(self, member: int) -> None:
         first, call = next(iter(self.calls.values())), self.calls[member]
@@ -276,7 +309,8 @@ class P2POp:
 class _Post:
     """One side of a message that waits for the other.
 
-    `source` is None for a receive from any rank. What has no meeting yet gets one when the source is known.
+    A receive from any rank has no source, and no meeting until a send is found for it: its `work` is complete when that
+    of the meeting is.
     """
 
     is_send: bool
@@ -284,26 +318,8 @@ class _Post:
     target: int
     tag: int
     call: Call
-    work: Received | None
+    work: Work | None
     meeting: Meeting | None
-
-
-class Received(Work):
-    """A receive from any rank: `source` is known once a send has been found for it."""
-
-    def __init__(self, host: Host, what: str) -> None:
-        super().__init__(host, lambda: what)
-        self.source: int | None = None
-
-    def follow(self, work: Work, source: int) -> None:
-        """Be complete when `work` is."""
-        self.source = source
-        assert work.event.callbacks is not None, "what has just been called is not complete"
-
-        def complete(_: simpy.Event) -> None:
-            self.event.succeed()
-
-        work.event.callbacks.append(complete)
 
 
 class Mailbox:
@@ -329,26 +345,29 @@ class Mailbox:
             return meeting.join(0, call)
         meeting = other.meeting or self._meeting(me, target, tag)
         if other.work is not None:
-            other.work.follow(meeting.join(1, other.call), me)
+            received = meeting.join(1, other.call)
+            assert received.event.callbacks is not None, "what has just been called is not complete"
+            received.event.callbacks.append(other.work.complete)
+            other.work.source = me
         return meeting.join(0, call)
 
-    def receive(self, call: Call, source: int | None, tag: int) -> tuple[Work, Callable[[], int]]:
-        """Take the calling rank's receive from a member of the group, or from any; return how to learn from which."""
+    def receive(self, call: Call, source: int | None, tag: int) -> Work:
+        """Take the calling rank's receive from a member of the group, or from any."""
         me = self._group.rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
-        if other is not None:
-            assert other.meeting is not None
-            assert other.source is not None
-            found = other.source
-            return other.meeting.join(1, call), lambda: found
-        if source is not None:
-            known = source
-            meeting = self._meeting(source, me, tag)
-            self._open.append(_Post(False, source, me, tag, call, None, meeting))
-            return meeting.join(1, call), lambda: known
-        work = Received(self._host, f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent")
-        self._open.append(_Post(False, None, me, tag, call, work, None))
-        return work, lambda: -1 if work.source is None else work.source
+        if other is None and source is None:
+            what = f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent"
+            work = Work(self._host, lambda: what)
+            self._open.append(_Post(False, None, me, tag, call, work, None))
+            return work
+        if other is None:
+            assert source is not None
+            other = _Post(False, source, me, tag, call, None, self._meeting(source, me, tag))
+            self._open.append(other)
+        assert other.meeting is not None
+        work = other.meeting.join(1, call)
+        work.source = other.source
+        return work
 
     @property
     def is_idle(self) -> bool:

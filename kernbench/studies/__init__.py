@@ -11,8 +11,7 @@ from kernbench.studies.study import Finding, Parameter, Report, Study
 from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:
-    from kernbench.studies.best_collective import CollectivesStudy
-    from kernbench.studies.best_product import ProductsStudy
+    from kernbench.studies.best import CollectivesStudy, ProductsStudy
     from kernbench.studies.ccl import CclStudy
     from kernbench.studies.design_space import DesignSpaceStudy
     from kernbench.studies.gemm import GemmStudy
@@ -28,8 +27,8 @@ __all__ = [
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
-    "CclStudy": "ccl", "CollectivesStudy": "best_collective", "DesignSpaceStudy": "design_space", "GemmStudy": "gemm",
-    "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best_product",
+    "CclStudy": "ccl", "CollectivesStudy": "best", "DesignSpaceStudy": "design_space", "GemmStudy": "gemm",
+    "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best",
     "ValidationStudy": "validation",
 }  # fmt: skip
 

@@ -21,8 +21,8 @@ from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
+from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
-from kernbench.studies.layers import select
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps.cache import default_cache
 from kernbench.sweeps.keys import Row, key_of, study_version
@@ -214,7 +214,7 @@ def llama3_70b_decode(
     }  # fmt: skip
     run = partial(_part, tie_seed=tie_seed, why=why)
     found = [run(one, "attention", {"context": context, "tp": tp}, _attention)]
-    found += [run(one, name, {"shape": shape, "placement": "columns"}, run_layer) for name, shape in products.items()]
+    found += [run(one, name, {"shape": shape, "placement": "columns"}, _product) for name, shape in products.items()]
     joined = _all_reduce(machine, hidden, run)
     times = {
         "attention_ns": found[0][LATENCY],
@@ -248,7 +248,7 @@ def gpt2_layers(
     one, best = _single(machine), []
     for layer in select([layer_list]):
         tried = [
-            _part(one, layer.name, {"shape": (layer.m, layer.n, layer.k), "placement": p}, run_layer, tie_seed, why)
+            _part(one, layer.name, {"shape": (layer.m, layer.n, layer.k), "placement": p}, _product, tie_seed, why)
             for p in placements
         ]
         best.append(min(tried, key=lambda part: float(part[LATENCY])))
@@ -306,6 +306,10 @@ def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: i
 def _run(machine: Machine, program: Callable[[RuntimeContext], None], log: str, tie_seed: int | None) -> Ran:
     result = run_program(machine, program, log=log, tie_seed=tie_seed)
     return result, result.records.links
+
+
+def _product(machine: Machine, *, shape: tuple[int, int, int], placement: str, log: str, tie_seed: int | None) -> Ran:
+    return run_layer(machine, Product(*shape, placement), log=log, tie_seed=tie_seed)
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:

@@ -61,26 +61,18 @@ class GemmStudy(Study):
     name, title = "gemm", "GEMM on one PE"
     parameters: ClassVar = {
         "shapes": Parameter([list(shape) for shape in SHAPES], "M, K, N of each product"),
-        "variants": Parameter(list(STAGINGS), "stagings of the operands"),
-        "gathers": Parameter(list(GATHERS), "layouts of the operands in HBM: tile after tile, or row after row"),
+        "variants": Parameter(list(STAGINGS), "stagings of the operands", known=STAGINGS),
+        "gathers": Parameter(
+            list(GATHERS), "layouts of the operands in HBM: tile after tile, or row after row", known=GATHERS
+        ),
         "dtype": Parameter("f16", "type of A, B and C"),
         "timeline": Parameter([128, 256, 128], "M, K, N of the product whose tiles are kept, if it is one of shapes"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    log, data = "tile", True
 
-    def check(
-        self,
-        machine: Machine,
-        *,
-        shapes: Sequence[Sequence[int]],
-        variants: Sequence[str],
-        gathers: Sequence[str],
-        dtype: str,
-        timeline: Sequence[int],
-    ) -> list[str]:
-        faults = [f"variants: {v!r} is unknown; known: {', '.join(STAGINGS)}" for v in variants if v not in STAGINGS]
-        faults += [f"gathers: {g!r} is unknown; known: {', '.join(GATHERS)}" for g in gathers if g not in GATHERS]
-        return faults + [
+    def check(self, machine: Machine, *, shapes: Sequence[Sequence[int]], **_: Any) -> list[str]:
+        return [
             f"shapes: {list(shape)} must be three sizes (M, K, N) >= 1"
             for shape in shapes
             if len(shape) != 3 or any(size < 1 for size in shape)
@@ -108,21 +100,6 @@ class GemmStudy(Study):
     def work(self, machine: Machine, *, m: int, k: int, n: int, **_: Any) -> float:
         return float(m * k * n)
 
-    def simulate(
-        self,
-        machine: Machine,
-        *,
-        m: Annotated[int, "rows of A and C"] = 512,
-        k: Annotated[int, "columns of A, rows of B"] = 512,
-        n: Annotated[int, "columns of B and C"] = 512,
-        staging: Staging = "ref_ref",
-        dtype: Dtype = "f16",
-        timeline: Annotated[bool, "keep what each engine did when, tile by tile"] = False,
-    ) -> Row:
-        result = run(machine, (m, k, n), staging, dtype=dtype)
-        found = row(machine, result, (m, k, n), staging, dtype)
-        return found | {"timeline": _tiles(result.records)} if timeline else found
-
     def program(
         self,
         torch: RuntimeContext,
@@ -135,6 +112,37 @@ class GemmStudy(Study):
     ) -> None:
         """C = A @ B on one PE."""
         product(torch, m, k, n, staging, dtype)
+
+    def row(
+        self,
+        machine: Machine,
+        result: Result,
+        *,
+        m: int,
+        k: int,
+        n: int,
+        staging: str,
+        dtype: str,
+        timeline: Annotated[bool, "keep what each engine did when, tile by tile"] = False,
+    ) -> Row:
+        records, config = result.records, machine.config
+        tile = config.cube.pe.pe_gemm.tile
+        ideal = ideal_gemm(config, (m, k, n), dtype=dtype, streamed=_STREAMED[staging])
+        windows = {"pe": pe_window(records, _PE), "composite": composite_window(records, _PE)}
+        out: Row = {
+            "shape": f"{m}x{k}x{n}", "m": m, "k": k, "n": n, "variant": staging, "gather": config.cube.hbm.gather,
+            "dtype": dtype, **row_of(result, machine, None, dtype),
+            "under_tile": m < tile.m or k < tile.k or n < tile.n, "tiles": ideal.tiles, "ideal_ns": ideal.time_ns,
+            "ideal_limiter": ideal.limiter, "ideal_utilization": ideal.utilization,
+        }  # fmt: skip
+        for name, window in windows.items():
+            used = utilization(records, macs_per_ns(config, dtype), pe=_PE, window=window)
+            out[f"{name}_window_ns"] = (window[1] - window[0]) / 1000
+            out[f"{name}_useful"], out[f"{name}_issued"] = used.useful, used.issued
+        out |= breakdown(records, pe=_PE, window=windows["pe"]).columns()
+        out |= _counts(records) | _occupancy(machine, records, windows["composite"]) | _path(records)
+        out["limiter"] = " + ".join(limiters(out))
+        return out | ({"timeline": _tiles(records)} if timeline else {})
 
     def cost(self, machine: Machine, data: bool, *, m: int, k: int, n: int, staging: str, dtype: str) -> float:
         itemsize = as_dtype(dtype).itemsize
@@ -172,39 +180,6 @@ def product(torch: RuntimeContext, m: int, k: int, n: int, staging: str, dtype: 
     check_product(torch, f"{m}x{k}x{n} {staging}", c, a_values, b_values)
 
 
-def row(machine: Machine, result: Result, mkn: tuple[int, int, int], staging: str, dtype: str) -> Row:
-    """Return what the study keeps of one run."""
-    records, config = result.records, machine.config
-    m, k, n = mkn
-    tile = config.cube.pe.pe_gemm.tile
-    ideal = ideal_gemm(config, mkn, dtype=dtype, streamed=_STREAMED[staging])
-    rate = macs_per_ns(config, dtype)
-    windows = {"pe": pe_window(records, _PE), "composite": composite_window(records, _PE)}
-    out: Row = {
-        "shape": f"{m}x{k}x{n}",
-        "m": m,
-        "k": k,
-        "n": n,
-        "variant": staging,
-        "gather": config.cube.hbm.gather,
-        "dtype": dtype,
-        **row_of(result, machine, None, dtype),
-        "under_tile": m < tile.m or k < tile.k or n < tile.n,
-        "tiles": ideal.tiles,
-        "ideal_ns": ideal.time_ns,
-        "ideal_limiter": ideal.limiter,
-        "ideal_utilization": ideal.utilization,
-    }
-    for name, window in windows.items():
-        used = utilization(records, rate, pe=_PE, window=window)
-        out[f"{name}_window_ns"] = (window[1] - window[0]) / 1000
-        out[f"{name}_useful"], out[f"{name}_issued"] = used.useful, used.issued
-    out |= breakdown(records, pe=_PE, window=windows["pe"]).columns()
-    out |= _counts(records) | _occupancy(machine, records, windows["composite"]) | _path(records)
-    out["limiter"] = " + ".join(limiters(out))
-    return out
-
-
 def limiters(row: Mapping[str, Any]) -> list[str]:
     """Return the engines that were busy longest while the composite ran, all within 2 % of the busiest."""
     most = max(float(row[f"occupancy_{engine}"]) for engine in ENGINES)
@@ -222,8 +197,7 @@ def _counts(records: Records) -> Row:
 def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> Row:
     """Return the share of the composite's window that each engine was in service; for dma_in, the HBM slice."""
     hbm = machine.config.cube.hbm
-    rate = hbm.slice_gbs
-    elsewhere = sum(int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "d2h")) / rate
+    elsewhere = sum(int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "d2h")) / hbm.slice_gbs
     slice_ns = records.busy_by_component()[naming.hbm(*_PE)] / 1000 - elsewhere
     span = max(1, window[1] - window[0])
     busy = breakdown(records, pe=_PE, window=window).busy_ps

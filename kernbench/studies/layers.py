@@ -17,10 +17,12 @@ An operand may be stored transposed, A as [k, m], B as [n, k]: each PE holds the
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.resources import files
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -48,18 +50,18 @@ from kernbench.kernels.sharded_gemm import (
 )
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+from kernbench.policy.routing import reverse, router_of
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine.op_log import link_table
-from kernbench.studies.study import SESSION_US, Finding, Parameter, Study
+from kernbench.studies.study import SESSION_US, Finding, Parameter, Study, Tables, table
 from kernbench.sweeps.keys import Row
 from kernbench.sweeps.measure import counters
+from kernbench.topology import naming
 from kernbench.topology.builder import Machine
 from kernbench.units import FLIT_BYTES
 from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from kernbench.runtime_api.context import RuntimeContext
 
 LISTS = {
@@ -85,6 +87,10 @@ class Layer:
     def label(self) -> str:
         """Return the name as figures print it."""
         return f"{self.list} {self.name}".strip()
+
+    def product(self, placement: str, dtype: str) -> Product:
+        """Return the product in a placement."""
+        return Product(self.m, self.n, self.k, placement, dtype)
 
 
 def layers(name: str) -> list[Layer]:
@@ -146,6 +152,7 @@ def _text(file: str) -> str:
 _ROWS = DPPolicy(cube="row_wise", pe="row_wise")
 _COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
 _GRID = DPPolicy(cube="column_wise", pe="row_wise")
+_IN_CUBES = DPPolicy(cube="row_wise", pe="column_wise")
 
 SPLIT_K = "split-K"
 # Where A, B and C are. C of split-K is a column of its elements, row after row.
@@ -165,15 +172,49 @@ LINK_KINDS = {
 }  # fmt: skip
 VISIBLE = 0.01  # share of the time from which a link is kept for pictures
 
-Shape = tuple[int, int, int]  # m, n, k
-Size = tuple[int, int]
-Span = tuple[int, int]  # start, size
+Stored = tuple[tuple[int, int], DPPolicy]  # shape and placement of a tensor
 Part = tuple[int, list[int]]  # rows of C, and the widths of its blocks of columns
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """C[m, n] = A[m, k] B[k, n] over all PEs of a SIP; A and B may be stored transposed."""
+
+    m: int = 512
+    n: int = 512
+    k: int = 512
+    placement: str = "2-D"
+    dtype: str = "f16"
+    trans_a: bool = False
+    trans_b: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of an element."""
+        return as_dtype(self.dtype).itemsize
+
+    @property
+    def stored(self) -> list[Stored]:
+        """Return A, B and C as they are stored."""
+        m, n, k = self.m, self.n, self.k
+        at_a, at_b, at_c = PLACEMENTS[self.placement]
+        return [
+            ((k, m), TRANSPOSED[at_a]) if self.trans_a else ((m, k), at_a),
+            ((n, k), TRANSPOSED[at_b]) if self.trans_b else ((k, n), at_b),
+            ((m * n, 1) if self.placement == SPLIT_K else (m, n), at_c),
+        ]
+
+    def partial_sums(self, config: MachineConfig) -> list[Stored]:
+        """Return the partial sums of split-K as they are stored: those of each PE, and those of each cube."""
+        if self.placement != SPLIT_K:
+            return []
+        size = self.m * self.n
+        return [((config.pes_per_sip, size), _ROWS), ((config.cubes_per_sip, size), _IN_CUBES)]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """Counts of one product in one placement."""
+    """Counts of one product."""
 
     tiles: int
     busiest_tiles: int
@@ -186,14 +227,22 @@ class Work:
     limiter: str
 
 
-def spans(n: int, config: MachineConfig) -> list[Span]:
-    """Return the part of `n` of every PE of a SIP, cut over cubes and then over the PEs of each."""
-    return [
-        (start + inner, size)
-        for cube in range(config.cubes_per_sip)
-        for start, part in [chunk(n, config.cubes_per_sip, cube)]
-        for inner, size in [chunk(part, config.pes_per_cube, pe) for pe in range(config.pes_per_cube)]
-    ]
+def spans(n: int, config: MachineConfig) -> np.ndarray:
+    """Return the part of `n` of every PE of a SIP as (start, size), cut over cubes and then over the PEs of each."""
+    return np.array(
+        [
+            (start + inner, size)
+            for cube in range(config.cubes_per_sip)
+            for start, part in [chunk(n, config.cubes_per_sip, cube)]
+            for inner, size in [chunk(part, config.pes_per_cube, pe) for pe in range(config.pes_per_cube)]
+        ]
+    )
+
+
+def spans_in_cube(n: int, config: MachineConfig) -> np.ndarray:
+    """Return the part of `n` of every PE of a SIP as (start, size), where each cube has all of it."""
+    pes = config.pes_per_cube
+    return np.array([chunk(n, pes, i % pes) for i in range(config.pes_per_sip)])
 
 
 def room(config: MachineConfig) -> int:
@@ -201,137 +250,198 @@ def room(config: MachineConfig) -> int:
     return AddressConfig.of(config).heap_bytes // 3
 
 
-def parts(
-    placement: str, m: int, n: int, k: int, config: MachineConfig, itemsize: int = 2, trans_b: bool = False
-) -> list[Part]:
+def parts(config: MachineConfig, product: Product) -> list[Part]:
     """Return what every PE computes; in split-K, of the sum over its part of K."""
-    columns, fits = [size for _, size in spans(n, config)], fitting(k, itemsize, room(config))
+    rows, columns = (spans(size, config)[:, 1].tolist() for size in (product.m, product.n))
+    fits = fitting(product.k, product.itemsize, room(config))
 
     def read(widths: list[int]) -> list[int]:
-        return [width for _, width, _ in column_blocks(widths, fits, trans_b)]
+        return [width for _, width, _ in column_blocks(widths, fits, product.trans_b)]
 
-    if placement == SPLIT_K:
-        return [(m if size else 0, [n]) for _, size in spans(k, config)]
-    if placement == "columns":
-        return [(m, read([size])) for size in columns]
-    if placement == "rows":
+    if product.placement == SPLIT_K:
+        return [(product.m if size else 0, [product.n]) for size in spans(product.k, config)[:, 1]]
+    if product.placement == "columns":
+        return [(product.m, read([size])) for size in columns]
+    if product.placement == "rows":
         blocks = read(columns)
-        return [(size, blocks) for _, size in spans(m, config)]
+        return [(size, blocks) for size in rows]
     pes = config.pes_per_cube
-    rows = [chunk(m, pes, pe)[1] for pe in range(pes)]
     cubes = [read(columns[at : at + pes]) for at in range(0, len(columns), pes)]
-    return [(rows[i % pes], cubes[i // pes]) for i in range(len(columns))]
+    in_cube = spans_in_cube(product.m, config)[:, 1].tolist()
+    return [(size, cubes[i // pes]) for i, size in enumerate(in_cube)]
 
 
-def work(
-    config: MachineConfig, placement: str, shape: Shape, dtype: str, trans_a: bool = False, trans_b: bool = False
-) -> Work:
-    """Return the counts of C[m, n] = A[m, k] B[k, n], `shape` being (m, n, k)."""
-    m, n, k = shape
-    tile, item = config.cube.pe.pe_gemm.tile, as_dtype(dtype).itemsize
-    computed = parts(placement, m, n, k, config, item, trans_b)
-    depths = [size for _, size in spans(k, config)] if placement == SPLIT_K else [k] * len(computed)
+def reads(config: MachineConfig, product: Product) -> list[np.ndarray]:
+    """Return for each launch the bytes that every PE (row) reads from and writes to every PE's memory (column)."""
+    m, n, k, item = product.m, product.n, product.k, product.itemsize
+    pes, size = config.pes_per_sip, m * n
+    rows, columns, depths = (spans(size, config) for size in (m, n, k))
+    own = np.eye(pes, dtype=np.int64)
+    cube = np.arange(pes) // config.pes_per_cube
+    same_cube = cube[:, None] == cube[None, :]
+    if product.placement == SPLIT_K:
+        holds = depths[:, 1] > 0
+        cubes = np.array([holds[cube == c].any() for c in range(config.cubes_per_sip)])
+        in_cube, shares = spans_in_cube(size, config), spans(size, config)
+        return [
+            own * ((m + n) * depths[:, 1] * item + size * PART_BYTES * holds)[:, None],
+            (same_cube & holds[None, :]) * in_cube[:, 1:] * PART_BYTES + own * in_cube[:, 1:] * PART_BYTES,
+            _overlaps(shares, in_cube) * cubes[cube][None, :] * PART_BYTES + own * shares[:, 1:] * item,
+        ]
+    computed = np.array([(height, sum(widths)) for height, widths in parts(config, product)])
+    if product.placement == "columns":
+        again = cuts(m, config.cube.pe.pe_gemm.tile.m)
+        read = np.broadcast_to(rows[:, 1] * k * item, (pes, pes)) + own * (again * columns[:, 1] * k * item)[:, None]
+    elif product.placement == "rows":
+        read = np.broadcast_to(columns[:, 1] * k * item, (pes, pes)) + own * (rows[:, 1] * k * item)[:, None]
+    else:
+        read = _overlaps(spans_in_cube(m, config), rows) * k * item + same_cube * columns[:, 1] * k * item
+    written = computed.prod(axis=1)
+    return [(written > 0)[:, None] * (read + own * (written * item)[:, None])]
+
+
+def _overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return how much each span (start, size) of `a` has in common with each of `b`."""
+    low = np.maximum(a[:, None, 0], b[None, :, 0])
+    high = np.minimum(a.sum(axis=1)[:, None], b.sum(axis=1)[None, :])
+    common: np.ndarray = np.maximum(0, high - low)
+    return common
+
+
+def work(config: MachineConfig, product: Product) -> Work:
+    """Return the counts of a product."""
+    tile, split = config.cube.pe.pe_gemm.tile, product.placement == SPLIT_K
+    computed = parts(config, product)
+    depths = spans(product.k, config)[:, 1].tolist() if split else [product.k] * len(computed)
     tiles = [
         cuts(rows, tile.m) * cuts(depth, tile.k) * sum(cuts(w, tile.n) for w in widths) if rows and widths else 0
         for (rows, widths), depth in zip(computed, depths, strict=True)
     ]
-    remote = _remote(config, placement, shape, computed, item)
-    rate = macs_per_ns(config, dtype)
+    moved = np.sum(reads(config, product), axis=0)
+    remote = moved.sum(axis=1) - moved.diagonal()
     tile_macs = tile.m * tile.k * tile.n
     bounds = {
-        "the matrix engine of the busiest PE": max(tiles) * tile_macs / rate,
-        "the link of the PE that reads most from others": max(remote) / config.cube.pe.pe_dma.bw_gbs,
+        "the matrix engine of the busiest PE": max(tiles) * tile_macs / macs_per_ns(config, product.dtype),
+        "the link of the PE that reads most from others": int(remote.max()) / config.cube.pe.pe_dma.bw_gbs,
     }
     limiter = max(bounds, key=lambda name: bounds[name])
     return Work(
         tiles=sum(tiles),
         busiest_tiles=max(tiles),
         pes=sum(1 for x in tiles if x),
-        remote_bytes=sum(remote),
-        busiest_remote_bytes=max(remote),
-        slice_bytes=_fullest(config, placement, shape, item, trans_a, trans_b),
-        issued=m * n * k / (sum(tiles) * tile_macs),
-        bound_ns=sum(bounds.values()) if placement == SPLIT_K else bounds[limiter],
+        remote_bytes=int(remote.sum()),
+        busiest_remote_bytes=int(remote.max()),
+        slice_bytes=_fullest(config, product),
+        issued=product.m * product.n * product.k / (sum(tiles) * tile_macs),
+        bound_ns=sum(bounds.values()) if split else bounds[limiter],
         limiter=limiter,
     )
 
 
-def _remote(config: MachineConfig, placement: str, shape: Shape, computed: list[Part], item: int) -> list[int]:
-    """Return the bytes that each PE reads from other PEs' memory."""
-    m, n, k = shape
-    if placement == SPLIT_K:
-        return _sums(config, m * n, [bool(rows) for rows, _ in computed])
-    own_a, own_b, remote = spans(m, config), spans(n, config), []
-    for i, (rows, widths) in enumerate(computed):
-        wide = sum(widths)
-        first = {"columns": 0, "rows": own_a[i][0], "2-D": chunk(m, config.pes_per_cube, i % config.pes_per_cube)[0]}
-        own_bytes = _overlap((first[placement], rows), own_a[i]) + (0 if placement == "columns" else own_b[i][1])
-        read = rows + (0 if placement == "columns" else wide)
-        remote.append((read - own_bytes) * k * item if rows and wide else 0)
-    return remote
-
-
-def _sums(config: MachineConfig, n: int, computes: list[bool]) -> list[int]:
-    """Return the bytes that each PE reads from others to add `n` partial sums: in its cube, then over the cubes."""
-    pes, remote = config.pes_per_cube, []
-    cubes = [sum(computes[at : at + pes]) for at in range(0, len(computes), pes)]
-    for i, (start, size) in enumerate(spans(n, config)):
-        cube, pe = divmod(i, pes)
-        in_cube = chunk(n, pes, pe)
-        own = _overlap((start, size), in_cube) if cubes[cube] else 0
-        elements = (cubes[cube] - computes[i]) * in_cube[1] + sum(map(bool, cubes)) * size - own
-        remote.append(elements * PART_BYTES)
-    return remote
-
-
-def operands(placement: str, shape: Shape, trans_a: bool, trans_b: bool) -> list[tuple[Size, DPPolicy]]:
-    """Return the shape and the placement of A and B as they are stored."""
-    m, n, k = shape
-    at_a, at_b, _ = PLACEMENTS[placement]
-    return [
-        ((k, m), TRANSPOSED[at_a]) if trans_a else ((m, k), at_a),
-        ((n, k), TRANSPOSED[at_b]) if trans_b else ((k, n), at_b),
-    ]
-
-
-def stored_result(placement: str, shape: Shape) -> tuple[Size, DPPolicy]:
-    """Return the shape and the placement of C."""
-    m, n, _ = shape
-    return ((m * n, 1) if placement == SPLIT_K else (m, n)), PLACEMENTS[placement][2]
-
-
-def partial_sums(config: MachineConfig, n: int) -> list[tuple[Size, DPPolicy]]:
-    """Return the shapes and placements of `n` partial sums of split-K: those of each PE, and those of each cube."""
-    return [((config.pes_per_sip, n), _ROWS), ((config.cubes_per_sip, n), DPPolicy(cube="row_wise", pe="column_wise"))]
-
-
-def _fullest(config: MachineConfig, placement: str, shape: Shape, item: int, trans_a: bool, trans_b: bool) -> int:
-    m, n, _ = shape
-    held: dict[tuple[int, int], int] = {}
-    tensors = [
-        (*tensor, item) for tensor in (*operands(placement, shape, trans_a, trans_b), stored_result(placement, shape))
-    ]
-    if placement == SPLIT_K:
-        tensors += [(size, policy, PART_BYTES) for size, policy in partial_sums(config, m * n)]
-    for size, policy, itemsize in tensors:
+def _fullest(config: MachineConfig, product: Product) -> int:
+    """Return the bytes of all tensors in the slice that holds most of them."""
+    tensors = [(*stored, product.itemsize) for stored in product.stored]
+    tensors += [(*stored, PART_BYTES) for stored in product.partial_sums(config)]
+    held: Counter[tuple[int, int]] = Counter()
+    for shape, policy, itemsize in tensors:
         for shard in resolve_dp_policy(
             policy,
-            shape=size,
+            shape=shape,
             itemsize=itemsize,
             num_pe=config.pes_per_cube,
             num_cubes=config.cubes_per_sip,
             target_sip=0,
         ):
-            at = shard.cube, shard.pe
-            held[at] = held.get(at, 0) + shard.nbytes
+            held[shard.cube, shard.pe] += shard.nbytes
     return max(held.values())
 
 
-def _overlap(a: Span, b: Span) -> int:
-    return max(0, min(a[0] + a[1], b[0] + b[1]) - max(a[0], b[0]))
+def closed_form(machine: Machine, product: Product) -> tuple[float, str]:
+    """Return the time of a product by closed form [ns], and what takes most of it.
+
+    Each launch takes as long as an empty one, the busiest link, memory or matrix engine, and the latency of its reads.
+    """
+    config, routes = machine.config, _routes(machine)
+    tile = config.cube.pe.pe_gemm.tile
+    tiles = work(config, product).busiest_tiles
+    matrix_ns = tiles * tile.m * tile.k * tile.n / macs_per_ns(config, product.dtype)
+    parts: dict[str, float] = defaultdict(float)
+    for nbytes in reads(config, product):
+        ns, resource = routes.busiest(nbytes)
+        parts["matrix engine" if matrix_ns and matrix_ns >= ns else resource] += max(ns, matrix_ns)
+        parts["latency of reads"] += routes.latency_ns(nbytes)
+        parts["launch"] += _launch_ns(machine)
+        matrix_ns = 0.0  # only the first launch multiplies
+    return sum(parts.values()), max(parts, key=lambda part: parts[part])
 
 
-_FLIT_US = {"rows": 60, "columns": 25, "2-D": 8, "split-K": 20}  # host time of a flit read from another PE, measured
+class _Routes:
+    """The links and memories that reads between the PEs of a SIP use."""
+
+    def __init__(self, machine: Machine) -> None:
+        config, graph, router = machine.config, machine.graph, router_of(machine.graph)
+        each = config.pes_per_cube
+        places = [divmod(i, each) for i in range(config.pes_per_sip)]
+        number: dict[tuple[str, str], int] = {}
+        pairs, links, ways = [], [], []
+        for i, reader in enumerate(places):
+            for j, holder in enumerate(places):
+                path = router.path(naming.pe_dma(0, *reader), naming.hbm(0, *holder))
+                ways.append(sum(graph.edge(*link).latency_ps for link in pairwise(path)))
+                for link in pairwise(reverse(path)):
+                    pairs.append(i * len(places) + j)
+                    links.append(number.setdefault(link, len(number)))
+        self._pairs, self._links = np.array(pairs), np.array(links)
+        self._names = [f"{src}->{dst}" for src, dst in number]
+        self._bw_gbs = np.array([graph.edge(*link).bw_gbs for link in number])
+        hbm = config.cube.hbm
+        there_and_back = 2 * np.array(ways).reshape(len(places), -1) / 1000
+        self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
+        self._slice_gbs = hbm.slice_gbs
+
+    def busiest(self, nbytes: np.ndarray) -> tuple[float, str]:
+        """Return the time of the busiest link or memory [ns], and its kind."""
+        carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
+        ns = carried / self._bw_gbs
+        link, served = int(ns.argmax()), float(nbytes.sum(axis=0).max() / self._slice_gbs)
+        if served >= ns[link]:
+            return served, "HBM slice"
+        return float(ns[link]), attribution("serialization", self._names[link]).group
+
+    def latency_ns(self, nbytes: np.ndarray) -> float:
+        """Return the latency of one read for each pair of PEs [ns], of the PE that waits longest."""
+        return float(((nbytes > 0) * self._latency_ns).sum(axis=1).max())
+
+
+@lru_cache(maxsize=4)
+def _routes(machine: Machine) -> _Routes:
+    return _Routes(machine)
+
+
+@lru_cache(maxsize=4)
+def _launch_ns(machine: Machine) -> float:
+    """Return the time of a launch on all PEs that does nothing, simulated."""
+
+    def program(torch: RuntimeContext) -> None:
+        everywhere = DPPolicy(cube="row_wise", pe="row_wise")
+        x = torch.empty((machine.config.pes_per_sip, 1), dtype="f16", device="ahbm", dp=everywhere)
+        torch.ahbm.synchronize()
+        torch.launch("nothing", _nothing, x)
+
+    return simulated_ns(run_program(machine, program))
+
+
+def _nothing(x_ptr: object, *, tl: object) -> None:
+    pass
+
+
+def simulated_ns(result: Result) -> float:
+    """Return the time from the first launch leaving the host to the last completion coming back."""
+    start, end = span(result.launches)
+    return (end - start) / 1000
+
+
+_FLIT_US = {"rows": 60, "columns": 25, "2-D": 8, SPLIT_K: 20}  # host time of a flit read from another PE, measured
 _TILE_US = 5
 _KIND = {name: kind for kind, name in LINK_KINDS.items()}
 _KERNELS: dict[str, Callable[..., None]] = {
@@ -351,7 +461,7 @@ class LayersStudy(Study):
     name, title, page = "layers", "Layers over a whole SIP", "layers.md"
     parameters: ClassVar = {
         "layers": Parameter(["vit-s", "gpt2"], "lists of layers, or some of a list: `gpt2 QKT`, `llama3-70b tp8 m128`"),
-        "placements": Parameter(["rows", "columns", "2-D"], "placements of C; there is split-K, too"),
+        "placements": Parameter(["rows", "columns", "2-D"], "placements of C; there is split-K, too", known=PLACEMENTS),
         "dtype": Parameter("f16", "type of A, B and C"),
     }
     columns: ClassVar = report.COLUMNS | {
@@ -359,17 +469,15 @@ class LayersStudy(Study):
     }
     method, charts = report.METHOD, report.CHARTS
 
-    def check(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[str]:
+    def check(self, machine: Machine, *, layers: Sequence[str], **_: Any) -> list[str]:
         select(layers)
-        return [
-            f"placements: {name!r} is unknown; known: {', '.join(PLACEMENTS)}"
-            for name in placements
-            if name not in PLACEMENTS
-        ]
+        return []
 
     def points(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[Row]:
         chosen = select(layers)
-        drawn = _largest(machine, chosen, placements, dtype)
+        # The links of the largest of those that are simulated in every placement are kept.
+        fitting = [x for x in chosen if not any(obstacle(machine, x.product(p, dtype)) for p in placements)]
+        drawn = max(fitting, key=lambda layer: layer.m * layer.n * layer.k, default=None)
         return [
             {**asdict(layer), "placement": placement, "dtype": dtype} | ({"links": True} if layer == drawn else {})
             for layer in chosen
@@ -377,36 +485,29 @@ class LayersStudy(Study):
         ]
 
     def work(
-        self, machine: Machine, *, placement: str, m: int, n: int, k: int, dtype: str, trans_b: bool = False, **_: Any
+        self, machine: Machine, *, list: str = "", name: str = "", tp: int = 1, links: bool = False, **point: Any
     ) -> float:
-        return _host_us(placement, work(machine.config, placement, (m, n, k), dtype, trans_b=trans_b))
+        return _host_us(machine, Product(**point))
 
     def simulate(
         self,
         machine: Machine,
         *,
-        m: Annotated[int, "rows of A and C"] = 512,
-        n: Annotated[int, "columns of B and C"] = 512,
-        k: Annotated[int, "columns of A, rows of B"] = 512,
-        placement: Placement = "2-D",
-        dtype: Dtype = "f16",
-        trans_a: Annotated[bool, "A is stored as [k, m]"] = False,
-        trans_b: Annotated[bool, "B is stored as [n, k]"] = False,
         list: Annotated[str, "list that the layer is from"] = "",
         name: Annotated[str, "name in that list"] = "",
         tp: Annotated[int, "SIPs that share the layer"] = 1,
         links: Annotated[bool, "keep how busy each link is"] = False,
+        **point: Any,
     ) -> Row:
+        product = Product(**point)
+        m, n, k = product.m, product.n, product.k
         layer = Layer(list, name or f"{m}x{k}x{n}", m, n, k, tp)
-        asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
         out: Row = {
-            **asdict(layer), "layer": layer.label, "shape": f"{m}x{k}x{n}", "placement": placement, "dtype": dtype,
-            "trans_a": trans_a, "trans_b": trans_b, **asdict(asked), "left_out": obstacle(machine, asked),
+            **asdict(layer), "layer": layer.label, "shape": f"{m}x{k}x{n}", "placement": product.placement,
+            "dtype": product.dtype, "trans_a": product.trans_a, "trans_b": product.trans_b,
+            **asdict(work(machine.config, product)), "left_out": obstacle(machine, product),
         }  # fmt: skip
-        if out["left_out"]:
-            return out
-        result, traffic = run(machine, (m, n, k), placement, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
-        return out | _measured(machine, result, traffic, (m, n, k), dtype, links)
+        return out if out["left_out"] else out | _measured(machine, product, links)
 
     def program(
         self,
@@ -421,35 +522,23 @@ class LayersStudy(Study):
         trans_b: Annotated[bool, "B is stored as [n, k]"] = False,
     ) -> str:
         """C = A @ B over all PEs of a SIP."""
-        product(torch, (m, n, k), placement, dtype, trans_a, trans_b)
-        asked = work(torch.engine.machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
+        product = Product(m, n, k, placement, dtype, trans_a, trans_b)
+        multiply(torch, product)
+        asked = work(torch.engine.machine.config, product)
         return f"no run is faster than {asked.bound_ns:,.0f} ns ({asked.limiter})"
 
-    def cost(
-        self,
-        machine: Machine,
-        data: bool,
-        *,
-        m: int,
-        n: int,
-        k: int,
-        placement: str,
-        dtype: str,
-        trans_a: bool = False,
-        trans_b: bool = False,
-    ) -> float:
-        asked = work(machine.config, placement, (m, n, k), dtype, trans_a, trans_b)
-        fault = obstacle(machine, asked)
+    def cost(self, machine: Machine, data: bool, **point: Any) -> float:
+        product = Product(**point)
+        fault = obstacle(machine, product)
         if fault:
-            raise ConfigError([f"k = {k}: {fault}"])
-        return SESSION_US + _host_us(placement, asked) + (5e-5 * m * n * k if data else 0.0)
+            raise ConfigError([f"k = {product.k}: {fault}"])
+        values = 5e-5 * product.m * product.n * product.k if data else 0.0
+        return SESSION_US + _host_us(machine, product) + values
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         return report.findings(rows)
 
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        import pandas as pd
-
+    def tables(self, rows: Sequence[Row]) -> Tables:
         here = {row["layer"] for row in rows}
         lists = []
         for name in dict.fromkeys(row["list"] for row in rows if row["list"]):
@@ -457,104 +546,84 @@ class LayersStudy(Study):
             lists.append(
                 {"list": name, "layers": f"{len(here.intersection(known))} of {len(known)}", "source": source(name)}
             )
-        return report.tables(rows) | {"Lists": pd.DataFrame(lists)}
+        return report.tables(rows) | {"Lists": table(lists)}
 
 
-def _host_us(placement: str, asked: Work) -> float:
-    return _FLIT_US[placement] * asked.remote_bytes / FLIT_BYTES + _TILE_US * asked.tiles
+def _host_us(machine: Machine, product: Product) -> float:
+    asked = work(machine.config, product)
+    return _FLIT_US[product.placement] * asked.remote_bytes / FLIT_BYTES + _TILE_US * asked.tiles
 
 
-def _largest(machine: Machine, layers: Sequence[Layer], placements: Sequence[str], dtype: str) -> Layer | None:
-    """Return the layer with most work of those that are simulated in every placement: its links are kept."""
-
-    def simulated(layer: Layer) -> bool:
-        shape = layer.m, layer.n, layer.k
-        return not any(obstacle(machine, work(machine.config, p, shape, dtype)) for p in placements)
-
-    return max(filter(simulated, layers), key=lambda layer: layer.m * layer.n * layer.k, default=None)
+def obstacle(machine: Machine, product: Product) -> str:
+    """Return why a product is not simulated, or nothing."""
+    asked, config = work(machine.config, product).slice_bytes, machine.config
+    room = config.cube.hbm.slice_bytes(config.pes_per_cube)
+    return f"does not fit: {asked:,} B in one HBM slice of {room:,} B" if asked > room else ""
 
 
 def run(
-    machine: Machine,
-    shape: Shape,
-    placement: str,
-    *,
-    dtype: str = "f16",
-    trans_a: bool = False,
-    trans_b: bool = False,
-    data: bool = False,
-    log: str = "operation",
-    tie_seed: int | None = None,
+    machine: Machine, product: Product, *, data: bool = False, log: str = "operation", tie_seed: int | None = None
 ) -> tuple[Result, LinkTable]:
-    """Run `product` on SIP 0; return its result, and the traffic of its launches alone."""
+    """Run a product on SIP 0; return its result, and the traffic of its launches alone."""
     traffic: list[LinkTable] = []
 
     def program(torch: RuntimeContext) -> None:
-        traffic.append(product(torch, shape, placement, dtype, trans_a, trans_b))
+        traffic.append(multiply(torch, product))
 
     result = run_program(machine, program, data=data, log=log, tie_seed=tie_seed)
     return result, traffic[0]
 
 
-def product(
-    torch: RuntimeContext, shape: Shape, placement: str, dtype: str, trans_a: bool = False, trans_b: bool = False
-) -> LinkTable:
-    """Run C[m, n] = A[m, k] B[k, n] over the current SIP and return the traffic of its launches."""
-    m, n, k = shape
-    machine, kind = torch.engine.machine, as_dtype(dtype)
-    stored = operands(placement, shape, trans_a, trans_b)
+def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
+    """Run a product over the current SIP and return the traffic of its launches."""
+    m, n, k, placement = product.m, product.n, product.k, product.placement
+    config, kind = torch.engine.machine.config, as_dtype(product.dtype)
+    *stored, (c_size, at_c) = product.stored
     (a, a_values), (b, b_values) = (
         operand(torch, name, size, kind, at) for name, (size, at) in zip("ab", stored, strict=True)
     )
-    c_size, at_c = stored_result(placement, shape)
     c = torch.empty(c_size, dtype=kind, dp=at_c, device="ahbm", name="c")
-    of_pes, of_cubes = (
+    sums = [
         torch.empty(size, dtype="f32", dp=at, device="ahbm", name=name)
-        for name, (size, at) in zip(("sums", "sums of cubes"), partial_sums(machine.config, m * n), strict=True)
-    ) if placement == SPLIT_K else (c, c)  # fmt: skip
+        for name, (size, at) in zip(("sums", "sums of cubes"), product.partial_sums(config), strict=False)
+    ]
     torch.ahbm.synchronize()
     before = link_table(torch.engine)
     name = f"{placement} {m}x{k}x{n}"
     kernel, *more = _KERNELS[placement], m, k, n
     if placement == "columns":
-        more.append(machine.config.cube.pe.pe_gemm.tile.m)
+        more.append(config.cube.pe.pe_gemm.tile.m)
     # Which operand is transposed is known when a kernel is compiled: it is not an argument of the launch.
-    torch.launch(name, partial(kernel, trans_a=trans_a, trans_b=trans_b), a, b, of_pes, *more, room(machine.config))
-    if placement == SPLIT_K:
-        holders = [i for i, (_, size) in enumerate(spans(k, machine.config)) if size]
-        cubes = sorted({i // machine.config.pes_per_cube for i in holders})
-        torch.launch(name, partial(sum_in_cubes, holders=holders), of_pes, of_cubes, m * n)
-        torch.launch(name, partial(sum_over_cubes, cubes=cubes), of_cubes, c, m * n)
+    compiled = partial(kernel, trans_a=product.trans_a, trans_b=product.trans_b)
+    torch.launch(name, compiled, a, b, sums[0] if sums else c, *more, room(config))
+    if sums:
+        holders = [i for i, size in enumerate(spans(k, config)[:, 1]) if size]
+        cubes = sorted({i // config.pes_per_cube for i in holders})
+        torch.launch(name, partial(sum_in_cubes, holders=holders), *sums, m * n)
+        torch.launch(name, partial(sum_over_cubes, cubes=cubes), sums[1], c, m * n)
     torch.ahbm.synchronize()
     traffic = _difference(before, link_table(torch.engine))
     if a_values is not None and b_values is not None:
-        left, right = a_values.T if trans_a else a_values, b_values.T if trans_b else b_values
-        got = in_order(machine, placement, c.numpy().reshape(m, n), k, trans_b)
-        _check(name, got.astype(np.float64), left @ right)
+        expected = (a_values.T if product.trans_a else a_values) @ (b_values.T if product.trans_b else b_values)
+        got = in_order(config, product, c.numpy().reshape(m, n)).astype(np.float64)
+        error = float(np.abs(got - expected).max())
+        if error > 0.01 * float(np.abs(expected).max()):
+            raise VerificationError(f"{name}: C differs from numpy's product by up to {error:g}")
     return traffic
 
 
-def _check(name: str, got: np.ndarray, expected: np.ndarray) -> None:
-    error = float(np.abs(got - expected).max())
-    if error > 0.01 * float(np.abs(expected).max()):
-        raise VerificationError(f"{name}: C differs from numpy's product by up to {error:g}")
-
-
-def in_order(machine: Machine, placement: str, c: np.ndarray, k: int, trans_b: bool = False) -> np.ndarray:
+def in_order(config: MachineConfig, product: Product, c: np.ndarray) -> np.ndarray:
     """Return C as a matrix, from what its PEs hold: each its part, block of columns after block of columns."""
-    if placement == SPLIT_K:
+    if product.placement == SPLIT_K:
         return c
-    m, n = c.shape
-    config, out = machine.config, np.empty_like(c)
-    computed = parts(placement, m, n, k, config, c.itemsize, trans_b)
-    rows_of, columns_of = spans(m, config), spans(n, config)
-    for i, (rows, widths) in enumerate(computed):
-        start, column = rows_of[i][0], 0
-        if placement == "columns":
-            start, column = 0, columns_of[i][0]
-        if placement == "2-D":
-            cube, pe = divmod(i, config.pes_per_cube)
-            start, column = chunk(m, config.pes_per_cube, pe)[0], chunk(n, config.cubes_per_sip, cube)[0]
+    out, nothing = np.empty_like(c), np.zeros(config.pes_per_sip, np.int64)
+    cube_columns = np.array([chunk(product.n, config.cubes_per_sip, i)[0] for i in range(config.cubes_per_sip)])
+    first_row, first_column = {
+        "rows": (spans(product.m, config)[:, 0], nothing),
+        "columns": (nothing, spans(product.n, config)[:, 0]),
+        "2-D": (spans_in_cube(product.m, config)[:, 0], cube_columns.repeat(config.pes_per_cube)),
+    }[product.placement]
+    for (rows, widths), start, column in zip(parts(config, product), first_row, first_column, strict=True):
         flat, taken = c[start : start + rows, column : column + sum(widths)].reshape(-1), 0
         for width in widths:
             block = flat[taken : taken + rows * width].reshape(rows, width)
@@ -563,25 +632,23 @@ def in_order(machine: Machine, placement: str, c: np.ndarray, k: int, trans_b: b
     return out
 
 
-def obstacle(machine: Machine, asked: Work) -> str:
-    """Return why a point is not simulated, or nothing."""
-    config = machine.config
-    room = config.cube.hbm.slice_bytes(config.pes_per_cube)
-    if asked.slice_bytes > room:
-        return f"does not fit: {asked.slice_bytes:,} B in one HBM slice of {room:,} B"
-    return ""
-
-
-def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape, dtype: str, keep: bool) -> Row:
-    m, n, k = shape
+def _measured(machine: Machine, product: Product, keep: bool) -> Row:
+    """Return what the study keeps of a run of a product; with `keep`, also how busy each link was."""
+    result, traffic = run(machine, product)
     begin, done = span(result.launches)
     makespan = (done - begin) / 1000
     start, end = pe_window(result.records)
-    flops = 2 * m * n * k
-    peak = 2 * macs_per_ns(machine.config, dtype) * machine.config.pes_per_sip
-    counts = counters(machine.config, traffic, result.records.busy_by_component(), dtype)
+    flops = 2 * product.m * product.n * product.k
+    peak = 2 * macs_per_ns(machine.config, product.dtype) * machine.config.pes_per_sip
+    counts = counters(machine.config, traffic, result.records.busy_by_component(), product.dtype)
     share = shares(traffic, done - begin)
     first = hottest(share)
+    busiest = dict.fromkeys(LINK_KINDS, 0.0)
+    for link, busy in share.items():
+        kind = _KIND.get(attribution("serialization", link).group)
+        if kind is not None:
+            busiest[kind] = max(busiest[kind], busy)
+    links = {"links": {link: round(value, 4) for link, value in share.items() if value >= VISIBLE}} if keep else {}
     return {
         "makespan_ns": makespan,
         "pe_window_ns": (end - start) / 1000,
@@ -591,24 +658,13 @@ def _measured(machine: Machine, result: Result, traffic: LinkTable, shape: Shape
         "intensity": flops / counts["hbm_bytes"],
         "hottest_link": first,
         "hottest_busy": share[first],
-        **_busiest(share),
-    } | ({"links": {link: round(value, 4) for link, value in share.items() if value >= VISIBLE}} if keep else {})
-
-
-def _busiest(share: Mapping[str, float]) -> Row:
-    """Return the busy share of the busiest link of each kind."""
-    found = dict.fromkeys(LINK_KINDS, 0.0)
-    for link, busy in share.items():
-        kind = _KIND.get(attribution("serialization", link).group)
-        if kind is not None:
-            found[kind] = max(found[kind], busy)
-    return {f"busy_{kind}": busy for kind, busy in found.items()}
+        **{f"busy_{kind}": busy for kind, busy in busiest.items()},
+        **links,
+    }
 
 
 def _difference(before: LinkTable, after: LinkTable) -> LinkTable:
     """Return the traffic between two readings of the links."""
-    seen = {name: i for i, name in enumerate(before.names)}
-    old = [seen.get(name, -1) for name in after.names]
-    nbytes = np.array([before.nbytes[i] if i >= 0 else 0 for i in old], np.int64)
-    busy = np.array([before.busy_ps[i] if i >= 0 else 0 for i in old], np.int64)
-    return LinkTable(after.names, after.nbytes - nbytes, after.busy_ps - busy, after.bw_gbs)
+    seen = {name: (int(before.nbytes[i]), int(before.busy_ps[i])) for i, name in enumerate(before.names)}
+    old = np.array([seen.get(name, (0, 0)) for name in after.names], np.int64).reshape(-1, 2)
+    return LinkTable(after.names, after.nbytes - old[:, 0], after.busy_ps - old[:, 1], after.bw_gbs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -50,11 +50,12 @@ LABELS = "labels"  # in a point: columns of its row that the simulation does not
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a study: its default, its unit and what it means."""
+    """A parameter of a study: its default, its unit, what it means, and if it is a list of names, those `known`."""
 
     default: Any
     description: str
     unit: str = ""
+    known: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,10 @@ class Study:
 
     def simulate(self, machine: Machine, *_: Any, **point: Any) -> Row:
         """Simulate one point and return its row: plain values, units in the names of columns."""
-        returned: list[Any] = []
-
-        def program(torch: RuntimeContext) -> None:
-            returned.append(self.program(torch, **point))
-
-        result = run_program(machine, program, log=self.log, data=self.data)
+        point = {name: x.default for name, x in self.fields().items() if x.default is not x.empty} | point
+        kept = self._only_in_row()
+        asked = {name: value for name, value in point.items() if name not in kept}
+        result = run_program(machine, lambda torch: self.program(torch, **asked), log=self.log, data=self.data)
         return self.row(machine, result, **point)
 
     def program(self, torch: RuntimeContext, *_: Any, **point: Any) -> object:
@@ -157,13 +156,22 @@ class Study:
         raise self._missing("program")
 
     def row(self, machine: Machine, result: Result, *_: Any, **point: Any) -> Row:
-        """Return what the study keeps of one run of `program`."""
+        """Return what the study keeps of one run of `program`; its own keywords are fields of a point, too."""
         raise self._missing("row")
 
     def fields(self) -> dict[str, inspect.Parameter]:
-        """Return the fields of a point by name: the keywords of `simulate`, or of `program` if that is what it runs."""
-        overridden = type(self).simulate is not Study.simulate
-        return dict(list(inspect.signature(self.simulate if overridden else self.program).parameters.items())[1:])
+        """Return the fields of a point by name: the keywords of `simulate`, and if it takes any, those of `program`."""
+        if type(self).simulate is Study.simulate:
+            return _fields(self.program) | self._only_in_row()
+        own = _fields(self.simulate)
+        named = {name: field for name, field in own.items() if field.kind is not field.VAR_KEYWORD}
+        if len(named) == len(own) or type(self).program is Study.program:
+            return own
+        return _fields(self.program) | named
+
+    def _only_in_row(self) -> dict[str, inspect.Parameter]:
+        asked, row = _fields(self.program), _fields(self.row, 2)
+        return {name: x for name, x in row.items() if x.kind is x.KEYWORD_ONLY and name not in asked}
 
     def work(self, machine: Machine, *_: Any, **point: Any) -> float:
         """Return how long a point takes compared with others; the longest ones are started first."""
@@ -250,7 +258,14 @@ class Study:
             If a point fails; the others that were finished before are kept.
         """
         base, given = resolve_topology(machine), self.complete(parameters)
-        faults = self.check(base, **given)
+        faults = [
+            f"{name}: {value!r} is unknown; {hint(value, parameter.known)}"
+            for name, parameter in self.parameters.items()
+            if parameter.known
+            for value in given[name]
+            if value not in parameter.known
+        ]
+        faults += self.check(base, **given)
         if faults:
             raise ConfigError([f"{self.name}: {fault}" for fault in faults])
         points = self.points(base, **given)
@@ -316,6 +331,11 @@ class Study:
                     items = group.drop(columns=ROW).to_dict("records")
                     rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
         return rows
+
+
+def _fields(method: Callable[..., object], skipped: int = 1) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a method by name, but for the first ones."""
+    return dict(list(inspect.signature(method).parameters.items())[skipped:])
 
 
 def _simulate(study: Study, spec: Row, point: Row) -> Row:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from kernbench.cli.main import main
-from kernbench.studies import best_product
+from kernbench.studies import best
 
 SMALL = ["--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1"]
 
@@ -49,7 +49,7 @@ def test_a_list_of_products_is_resumed(tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "shapes" / "products.csv")
     assert list(table["name"]) == ["a", "b", "same as a"]
     assert table["simulated_ns"][0] == table["simulated_ns"][2] > 0
-    monkeypatch.setattr(best_product, "run", None)  # all points are found
+    monkeypatch.setattr(best, "run", None)  # all points are found
     before = (tmp_path / "shapes" / "products.csv").read_bytes()
     assert main(["gemm", "--csv", "shapes.csv", "--workers", "1", "--json", *SMALL]) == 0
     assert (tmp_path / "shapes" / "products.csv").read_bytes() == before

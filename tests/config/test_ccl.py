@@ -97,7 +97,7 @@ def test_faults_of_several_entries_and_of_the_choice():
     content = with_defaults(algorithm="ring_allreduce_tmc")
     content["algorithms"]["mine"] = 3
     content["algorithms"]["auto"] = content["algorithms"]["ring_allreduce_tcm"]
-    keys = ", ".join(config.values.keys(config.CclEntry))
+    keys = ", ".join(config.schema.keys(config.CclEntry))
     found = faults(content)
     assert "did you mean ring_allreduce_tcm? known: auto, " in found[0]
     assert found[1:] == [

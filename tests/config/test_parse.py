@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench.config import read_machine
 from kernbench.config.files import parse_yaml
-from kernbench.config.values import LARGEST
+from kernbench.config.schema import LARGEST
 from kernbench.errors import ConfigError
 from tests.config.contents import DEFAULT, changed, faults
 

@@ -8,17 +8,12 @@ import subprocess
 import sys
 from types import MappingProxyType
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
-from kernbench.config import MachineConfig, read_machine
-from kernbench.config.accepted import accepted
-from kernbench.config.ccl import CclDefaults, CclEntry
-from kernbench.config.values import Model, keys
+from kernbench.config import read_machine
 from kernbench.errors import ConfigError
 from tests.config.contents import DEFAULT, GONE, changed, faults, leaves
 
@@ -105,39 +100,6 @@ def test_whatever_a_file_holds_it_loads_or_is_refused_key_by_key(changes):
     else:
         assert lines
         assert all(line.startswith("machine: ") for line in lines)
-
-
-# What some key or other takes, what pydantic converts, and what is refused.
-VALUES = [
-    *{repr(value): value for value in leaves(DEFAULT).values()}.values(),
-    0, -1, 3, 65, 8.0, 8.5, -0.0, 1.0, 1e300, float("inf"),
-    float("nan"), 10**12, 10**12 + 1, 10**400, True, None, "", "8", "tcm",
-    np.int64(4), np.float32(1.5), (2, 2), {(2, 2)}, [], [[]], [1], [[1, 2, 3]], ((1, 2),), [[1.0, 2]], [[1.5, 2]],
-    "my_lab.parts:Slow", "my_lab.parts", "all_reduce", "rank", "ring_1d", "leader_only", "single_shard_per_rank",
-    "credit", ["NW", "XX"], [3], {}, {"x": 1}, {1: 2}, [float("inf"), 1],
-]  # fmt: skip
-
-
-def kinds(group: type[Model]) -> dict[str, object]:
-    """Return each kind of value below a group, by its repr."""
-    found = {}
-    for kind in keys(group).values():
-        found |= kinds(kind) if isinstance(kind, type) and issubclass(kind, Model) else {repr(kind): kind}
-    return found
-
-
-@pytest.mark.parametrize(
-    "kind", [*kinds(MachineConfig).values(), *kinds(CclDefaults).values(), *kinds(CclEntry).values()]
-)
-def test_what_is_accepted_without_pydantic_is_what_pydantic_makes_of_it(kind):
-    group = type("Group", (Model,), {"__annotations__": {"x": kind, "y": int}, "y": 3})
-    validator = TypeAdapter(group)
-    contents = [{"x": value} for value in VALUES] + [{}, {"x": VALUES[0], "z": 1}, None, []]
-    for content in contents:
-        config = accepted(group, content)
-        if config is not None:
-            assert repr(config) == repr(validator.validate_python(content)), content
-    assert any(accepted(group, content) is not None for content in contents)
 
 
 def test_packaged_files_are_read_without_pydantic():

@@ -203,7 +203,7 @@ def test_a_rank_that_exits(torch):
 
 
 def test_when_none_can_go_on_the_error_names_every_rank_and_its_wait(torch):
-    from kernbench.runtime_api.host import Stream
+    from kernbench.runtime_api.devices import Stream
 
     def program(rank):
         torch.ahbm.synchronize()

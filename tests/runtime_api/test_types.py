@@ -26,7 +26,7 @@ def test_device_refuses_two_indices_and_other_types():
         Device(-1)
     with pytest.raises(TypeError, match=r"device = 1\.5"):
         Device(1.5)
-    with pytest.raises(AttributeError, match="cannot be changed"):
+    with pytest.raises(AttributeError, match="cannot assign to field"):
         Device(0).index = 1
 
 

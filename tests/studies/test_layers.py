@@ -13,7 +13,7 @@ import kernbench as kb
 from kernbench.analysis.result import span
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies import layers as study
-from kernbench.studies.layers import LISTS, PLACEMENTS, SPLIT_K, layers, parts, select, source, work
+from kernbench.studies.layers import LISTS, PLACEMENTS, SPLIT_K, Product, layers, parts, select, source, work
 from kernbench.topology.builder import resolve_topology
 
 SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
@@ -29,26 +29,26 @@ every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
     ("shape", "trans"), [*((shape, (False, False)) for shape in SHAPES), *product(SHAPES[:2], TRANS)]
 )
 def test_values_are_those_of_numpy(placement, shape, trans):
-    study.run(SIP, shape, placement, data=True, trans_a=trans[0], trans_b=trans[1])
+    study.run(SIP, Product(*shape, placement, "f16", *trans), data=True)
 
 
 @every_placement
 @pytest.mark.parametrize(("shape", "trans"), [((70, 90, 7000), False), ((9, 40, 7000), True)])
 def test_values_are_those_of_numpy_where_operands_do_not_fit_into_tcm(placement, shape, trans):
     small = SIP.with_({"cube.pe.pe_tcm.size_mb": 5.2})
-    study.run(small, shape, placement, data=True, trans_a=trans, trans_b=trans)
+    study.run(small, Product(*shape, placement, "f16", trans, trans), data=True)
 
 
 def test_a_wrong_value_is_found(monkeypatch):
-    monkeypatch.setattr(study, "in_order", lambda machine, placement, c, *_: c * np.float16(1.1))
+    monkeypatch.setattr(study, "in_order", lambda config, product, c: c * np.float16(1.1))
     with pytest.raises(KernbenchError, match="differs from numpy"):
-        study.run(SIP, (70, 90, 130), "rows", data=True)
+        study.run(SIP, Product(70, 90, 130, "rows"), data=True)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(PLACEMENTS)), st.integers(1, 300), st.integers(1, 300))
 def test_every_element_is_computed_once(placement, m, n):
-    computed = parts(placement, m, n, 64, SIP.config)
+    computed = parts(SIP.config, Product(m, n, 64, placement))
     copies = sum(1 for rows, _ in computed if rows) if placement == SPLIT_K else 1
     assert sum(rows * sum(widths) for rows, widths in computed) == copies * m * n
 
@@ -57,12 +57,12 @@ def test_every_element_is_computed_once(placement, m, n):
 def test_the_slices_serve_what_was_counted(placement):
     """Each PE reads each operand once: A and B of its own memory, and what was counted of the others'."""
     m, n, k = shape = (64, 128, 256)
-    _, traffic = study.run(SIP, shape, placement)
+    _, traffic = study.run(SIP, Product(*shape, placement))
     moved = zip(traffic.names, traffic.nbytes, strict=True)
     served = sum(nbytes for name, nbytes in moved if ".hbm_ctrl" in name.split("->")[0])
     written = [
         -(-rows // 32) * sum(-(-width // 32) for width in widths)
-        for rows, widths in parts(placement, m, n, k, SIP.config)
+        for rows, widths in parts(SIP.config, Product(m, n, k, placement))
     ]
     acknowledged = 16 * (sum(written) + (2 * 16 if placement == SPLIT_K else 0))
     own = {
@@ -72,7 +72,7 @@ def test_the_slices_serve_what_was_counted(placement):
         "columns": m * k + (m // 32) * n * k,  # B is read again for each block of rows
         "2-D": n * k + _own_rows(m, k),
     }[placement]
-    assert served == work(SIP.config, placement, shape, "f16").remote_bytes + 2 * own + acknowledged
+    assert served == work(SIP.config, Product(*shape, placement)).remote_bytes + 2 * own + acknowledged
 
 
 def _own_rows(m, k):
@@ -90,17 +90,17 @@ def _own_rows(m, k):
 @every_placement
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_run_beats_its_bound(placement, shape):
-    result, _ = study.run(SIP, shape, placement)
+    result, _ = study.run(SIP, Product(*shape, placement))
     start, end = span(result.launches)
-    assert work(SIP.config, placement, shape, "f16").bound_ns < (end - start) / 1000
+    assert work(SIP.config, Product(*shape, placement)).bound_ns < (end - start) / 1000
 
 
 def test_the_bound_is_near_where_nothing_is_remote():
     one = SIP.with_({"sip.cube_mesh.w": 1, "cube.pe_layout.corners": ["NW"], "cube.pe_layout.pe_per_corner": 1})
     shape = (256, 256, 512)
-    result, _ = study.run(one, shape, "2-D")
+    result, _ = study.run(one, Product(*shape, "2-D"))
     launch = result.launches[-1]
-    counted = work(one.config, "2-D", shape, "f16")
+    counted = work(one.config, Product(*shape, "2-D"))
     assert counted.remote_bytes == 0
     assert counted.bound_ns > 0.5 * (launch.end_ps - launch.start_ps) / 1000
 
@@ -108,7 +108,7 @@ def test_the_bound_is_near_where_nothing_is_remote():
 def test_weights_exist_once():
     m, n, k = 128, 1024, 8192
     for placement in ("rows", "columns", "2-D"):
-        assert work(SIP.config, placement, (m, n, k), "f16").slice_bytes == 2 * (m * k + k * n + m * n) / 16
+        assert work(SIP.config, Product(m, n, k, placement)).slice_bytes == 2 * (m * k + k * n + m * n) / 16
 
 
 def test_a_layer_that_does_not_fit_says_so():
@@ -220,16 +220,16 @@ def test_a_sweep_takes_the_study():
 def test_narrow_shards_are_read_together():
     """64 columns on 16 PEs: 4 columns of each; all of them are one block, of two tiles instead of 16."""
     shape = (64, 64, 512)
-    assert parts("rows", *shape, SIP.config)[0] == (4, [64])
-    result, _ = study.run(SIP, shape, "rows")
+    assert parts(SIP.config, Product(*shape, "rows"))[0] == (4, [64])
+    result, _ = study.run(SIP, Product(*shape, "rows"))
     assert len(result.records.of_kind("composite")) == 16
-    assert work(SIP.config, "rows", shape, "f16").busiest_tiles == 2 * 512 // 64
+    assert work(SIP.config, Product(*shape, "rows")).busiest_tiles == 2 * 512 // 64
 
 
 def test_split_k_is_for_long_sums():
     times = {}
     for placement in PLACEMENTS:
-        start, end = span(study.run(SIP, (32, 32, 8192), placement)[0].launches)
+        start, end = span(study.run(SIP, Product(32, 32, 8192, placement))[0].launches)
         times[placement] = end - start
     assert 2 * times[SPLIT_K] < min(ps for placement, ps in times.items() if placement != SPLIT_K)
 
@@ -237,7 +237,7 @@ def test_split_k_is_for_long_sums():
 @pytest.mark.parametrize("placement", ["rows", "2-D"])
 def test_a_transposed_operand_takes_no_longer(placement):
     plain, transposed = (
-        study.run(SIP, (64, 2048, 256), placement, trans_a=trans, trans_b=trans)[0].launches[-1]
+        study.run(SIP, Product(64, 2048, 256, placement, "f16", trans, trans))[0].launches[-1]
         for trans in (False, True)
     )
     assert transposed.end_ps - transposed.start_ps == plain.end_ps - plain.start_ps

@@ -1,4 +1,4 @@
-"""The host of one program: its engine, the memory it hands out, and the queue of each device."""
+"""The devices of one program: their memory and streams, and what the host asks of them."""
 
 from __future__ import annotations
 
@@ -8,233 +8,29 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import getcurrent, greenlet
 
 from kernbench.dtypes import DType
-from kernbench.errors import AllocationError, DeadlockError, KernbenchError
-from kernbench.policy.placement.dp import DPPolicy
+from kernbench.errors import AllocationError
+from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.layout import Layout, Span
+from kernbench.runtime_api.layout import Layout, Span, TensorShard
 from kernbench.runtime_api.memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
-from kernbench.sim_engine.limits import Expired
 from kernbench.sim_engine.races import Copies
-from kernbench.sim_engine.user_code import place_in, place_of, user_line
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.multiprocessing import Rank, SpawnContext
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.user_code import Line
-
-
-class Rank:
-    """One rank: its program, and what it waits for."""
-
-    def __init__(self, index: int, program: Callable[[], object]) -> None:
-        self.index = index
-        self.error: BaseException | None = None
-        self.fatal: Exception | None = None
-        self.is_stopped = False
-        self.what: object = None
-        self.since_ps = 0
-        self.greenlet = greenlet(self._run)
-        self._program = program
-
-    def _run(self) -> None:
-        try:
-            self._program()
-        except SystemExit as exit_:
-            self.error = exit_ if exit_.code else None
-        except Expired as expired:
-            self.error = expired.error(f"rank {self.index} at {place_of(expired.__traceback__)}")
-        except GreenletExit as exit_:
-            if not self.is_stopped:
-                self.error = exit_
-        except Exception as error:  # noqa: BLE001  `join` raises the errors of all ranks
-            self.error = error
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its program has returned or failed."""
-        return bool(self.greenlet.dead)
-
-    def block(self, what: object, now_ps: int) -> None:
-        """Yield until it is resumed."""
-        if self.is_stopped:
-            raise GreenletExit
-        self.what, self.since_ps = what, now_ps
-        self.greenlet.parent.switch()
-        self.what = None
-
-    def resume(self) -> None:
-        """Run until it blocks or ends."""
-        self.greenlet.parent = getcurrent()
-        self.greenlet.switch()
-
-    def stop(self) -> None:
-        """End it where it waits: by `fatal`, by the error of what it waits for, or silently."""
-        self.is_stopped = True
-        if not self.has_ended:
-            error: Exception | None = self.fatal or getattr(self.what, "error", None)
-            self.greenlet.parent = getcurrent()
-            self.greenlet.throw(error or GreenletExit())
-            self.error = self.error or error
-
-    @property
-    def place(self) -> str:
-        """Where in the user's program it waits."""
-        return f"rank {self.index} at {place_in(self.greenlet.gr_frame)}"
-
-    def describe(self) -> str:
-        """Return what it waits for and since when."""
-        return f"rank {self.index}, in {self.what}, since {self.since_ps / 1000:,.2f} ns"
-
-
-class Ranks:
-    """The ranks of one spawn, and the rule by which they and the clock take turns.
-
-    While they live, the engine hands every wait of the host to `wait`.
-    """
-
-    def __init__(
-        self, engine: GraphEngine, programs: Sequence[Callable[[], object]], at_end: Callable[[], None]
-    ) -> None:
-        self._engine = engine
-        self._at_end = at_end
-        self.ranks = [Rank(i, program) for i, program in enumerate(programs)]
-        self._by_greenlet = {rank.greenlet: rank for rank in self.ranks}
-        self._ready = list(self.ranks)
-        self._yielded: list[Rank] = []
-        self._wake = simpy.Event(engine.env)
-        self.errors: dict[int, BaseException] = {}
-        self.is_over = False
-        engine.waiter = self.wait
-
-    @property
-    def current(self) -> Rank | None:
-        """The rank that is running; None outside of them."""
-        return self._by_greenlet.get(getcurrent())
-
-    def wait(self, event: simpy.Event, what: object) -> None:
-        """Run other ranks until `event` has happened."""
-        if event.processed:
-            return
-        rank = self.current
-        if rank is None:
-            self._run(event, what)
-            return
-        self._when(event, rank)
-        rank.block(what, self._engine.env._now)
-
-    def yield_turn(self) -> None:
-        """Resume the other ready ranks before the calling one, at the same simulated time."""
-        rank = self.current
-        if rank is not None:
-            self._yielded.append(rank)
-            rank.block("cooperative_yield", self._engine.env._now)
-
-    def join(self) -> None:
-        """Run until every rank has ended; what went wrong is in `errors` then."""
-        self._run(None, None)
-
-    def over(self, indices: Sequence[int]) -> list[int]:
-        """Return those of some ranks that have ended."""
-        return [i for i in indices if self.ranks[i].has_ended]
-
-    def stop(self, first: int = 0) -> None:
-        """End every rank where it waits, beginning with `first`."""
-        interrupt: KeyboardInterrupt | None = None
-        for rank in self.ranks[first:] + self.ranks[:first]:
-            try:
-                rank.stop()
-            except KeyboardInterrupt as caught:  # the others still have to end
-                interrupt = caught
-            if rank.error is not None:
-                self.errors.setdefault(rank.index, rank.error)
-        self._ready.clear()
-        self._yielded.clear()
-        if not self.is_over:
-            self.is_over = True
-            self._engine.waiter = None
-            self._at_end()
-        if interrupt is not None:
-            raise interrupt
-
-    def _run(self, event: simpy.Event | None, what: object) -> None:
-        """Take turns until `event` has happened; with None, until every rank has ended."""
-        if event is not None:
-            self._when(event, None)
-        try:
-            while not (self.is_over if event is None else event.processed):
-                if not self._ready:
-                    self._ready, self._yielded = self._yielded, self._ready
-                if self._ready:
-                    self._turn()
-                else:
-                    self._advance(event, what)
-        except BaseException:
-            self.stop()
-            raise
-
-    def _turn(self) -> None:
-        """Resume the first of the ready ranks; a failure ends all."""
-        rank = min(self._ready, key=lambda rank: rank.index)
-        self._ready.remove(rank)
-        rank.resume()
-        if rank.error is not None:
-            self.errors[rank.index] = rank.error
-        if rank.error is not None or all(other.has_ended for other in self.ranks):
-            self.stop()
-
-    def _advance(self, event: simpy.Event | None, what: object) -> None:
-        """Run the clock until some rank is ready; an error of the simulated machine is raised in every rank."""
-        self._wake = simpy.Event(self._engine.env)
-        try:
-            if not self._engine.advance(self._wake):
-                self._deadlock(what)
-        except KernbenchError as error:
-            for rank in self.ranks:
-                rank.fatal = _same_error(error)
-            # A rank drives the SIP of its number, and what fails on a PE says first on which.
-            self.stop(first=next((i for i in range(len(self.ranks)) if str(error).startswith(f"sip{i}.")), 0))
-            if event is not None:
-                raise
-
-    def _deadlock(self, what: object) -> None:
-        waiting = [rank.describe() for rank in self.ranks if not rank.has_ended]
-        if what is not None:
-            waiting.append(f"the host, for {what}")
-        if self._engine.programs:
-            self._engine.deadlock(waiting)
-        lines = "".join(f"\n  {line}" for line in waiting)
-        raise DeadlockError(f"deadlock at {self._engine.now_ns:,.2f} ns; waiting:{lines}")
-
-    def _when(self, event: simpy.Event, rank: Rank | None) -> None:
-        """Make `rank` ready when `event` has happened; None: the main program."""
-        assert event.callbacks is not None
-
-        def happened(_: simpy.Event) -> None:
-            if rank is not None and not rank.has_ended:
-                self._ready.append(rank)
-            if not self._wake.triggered:
-                self._wake.succeed()
-
-        event.callbacks.append(happened)
-
-
-def _same_error(error: Exception) -> Exception:
-    """Return the same error for one more rank to raise, caused by the first."""
-    twin = copy(error)
-    twin.__cause__ = error
-    return twin
 
 
 def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
@@ -285,16 +81,29 @@ def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[ob
         ) from None
 
 
-class Stream:
-    """An in-order queue of operations on one device; it never blocks the program that fills it.
+Start = Callable[[], simpy.Event]
 
-    Parameters
-    ----------
-    engine : GraphEngine
-        What runs the operations.
-    device : Device
-        Whose stream it is.
-    """
+
+class Later:
+    """An operation of a stream that has begun, but what it starts is known only later."""
+
+    def __init__(self, engine: GraphEngine, sip: int) -> None:
+        self.done = simpy.Event(engine.env)
+        races = engine.races(sip)
+        self._task = None if races is None else races.task
+
+    def run(self, start: Start) -> None:
+        """Call `start`, as part of the operation, which is complete when what it starts is."""
+        started = start() if self._task is None else self._task.run(start)
+        assert started.callbacks is not None, "what has just been started is not complete"
+        started.callbacks.append(self._complete)
+
+    def _complete(self, event: simpy.Event) -> None:
+        self.done.succeed(event.value)
+
+
+class Stream:
+    """An in-order queue of operations on one device; it never blocks the program that fills it."""
 
     def __init__(self, engine: GraphEngine, device: Device) -> None:
         self._engine = engine
@@ -305,7 +114,7 @@ class Stream:
         self._submitted = 0
         self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
 
-    def submit(self, start: Callable[[], simpy.Event], keep: object = None) -> simpy.Event:
+    def submit(self, start: Start, keep: object = None) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return the event of its own completion.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
@@ -365,12 +174,7 @@ class Stream:
 class Event:
     """A mark in a stream: `record` puts it behind what is queued, `elapsed_time` compares two.
 
-    Parameters
-    ----------
-    current_stream : callable
-        Returns the stream that `record` uses when it is given none.
-    enable_timing : bool
-        Whether the event records the time.
+    `record` without a stream uses what `current_stream` returns.
     """
 
     def __init__(self, current_stream: Callable[[], Stream], enable_timing: bool = False) -> None:
@@ -422,55 +226,6 @@ class Event:
         return f"<Event, {state}>"
 
 
-class Work:
-    """A collective under way, as one rank sees it.
-
-    `is_completed` looks and does not wait: time passes only where the program waits, so a loop around it has no end.
-    """
-
-    def __init__(self, host: Host, what: Callable[[], str]) -> None:
-        self._host = host
-        self._what = what
-        self.event = simpy.Event(host.engine.env)
-        self.error: Exception | None = None
-
-    def detach(self) -> Work:
-        """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
-        self._host.unwaited[self] = user_line()
-        return self
-
-    def wait(self, timeout: object = None) -> bool:
-        """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
-        self._host.unwaited.pop(self, None)
-        if self.error is None:
-            self._host.engine.wait(self.event, self)
-        if self.error is not None:
-            raise self.error
-        return True
-
-    def is_completed(self) -> bool:
-        """Return whether this rank's part is complete."""
-        if self.event.processed:
-            self._host.unwaited.pop(self, None)
-        return self.event.processed
-
-    def exception(self) -> Exception | None:
-        """Return what went wrong, if anything."""
-        return self.error
-
-    def fail(self, error: Exception) -> None:
-        """Make `wait` raise `error`."""
-        self.error = copy(error)
-        self.error.__cause__ = error
-
-    def __str__(self) -> str:
-        return self._what()
-
-    def __repr__(self) -> str:
-        state = "failed" if self.error else "complete" if self.is_completed() else "under way"
-        return f"<Work {self}: {state}>"
-
-
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 
 
@@ -496,9 +251,10 @@ class Host:
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
-        self.unwaited: dict[Work, Line | None] = {}
+        # The collectives under way that the program has to wait for: what each is, and the line of its call.
+        self.unwaited: dict[simpy.Event, tuple[Callable[[], str], Line | None]] = {}
         self.is_open = True
-        self.ranks: Ranks | None = None
+        self.ranks: SpawnContext | None = None
         self.at_ranks_start: list[Callable[[int], None]] = []
         self.at_ranks_end: list[Callable[[], None]] = []
         self._first = selector.first
@@ -577,8 +333,7 @@ class Host:
         for (device, _), stream in list(self._streams.items()):
             if sip in (None, device):
                 stream.synchronize()
-        for work in list(self.unwaited):
-            work.is_completed()
+        self.unwaited = {event: found for event, found in self.unwaited.items() if not event.processed}
 
     # -- ranks
 
@@ -593,14 +348,8 @@ class Host:
         rank = self.rank
         return 0 if rank is None else rank.index
 
-    def start_ranks(self, programs: Sequence[Callable[[], object]]) -> Ranks:
-        """Return ranks that run `programs` whenever the host waits."""
-        for notify in self.at_ranks_start:
-            notify(len(programs))
-        self.ranks = Ranks(self.engine, programs, self._ranks_ended)
-        return self.ranks
-
-    def _ranks_ended(self) -> None:
+    def ranks_ended(self) -> None:
+        """Forget what belonged to the ranks of the last spawn."""
         if self.ranks is not None and self.ranks.errors:
             self.unwaited.clear()  # who would have waited has been ended
         for notify in self.at_ranks_end:
@@ -619,18 +368,25 @@ class Host:
         self, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None, name: str | None
     ) -> DeviceTensor:
         """Return a tensor with memory on `device`, mapped on every PE of its SIP; its contents are undefined."""
-        sip = self.index(device)
-        handle = self._hold(sip, lambda: self.memory.place(self._name(name), sip, shape, dtype, dp or ONE_PE))
-        return DeviceTensor(self, handle, handle.layout)
+        sip, dp = self.index(device), dp or ONE_PE
+        shards = resolve_dp_policy(
+            dp, shape=shape, itemsize=dtype.itemsize, num_pe=self.config.pes_per_cube,
+            num_cubes=self.config.cubes_per_sip, target_sip=sip,
+        )  # fmt: skip
+        return self._placed(sip, name, shape, dtype, shards, dp)
 
     def deploy_like(self, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
         """Return a tensor on the PEs that `layout` names, on `device`; its contents are undefined."""
-        sip = self.index(device)
-        handle = self._hold(sip, lambda: self.memory.place_like(self._name(name), sip, layout))
-        return DeviceTensor(self, handle, handle.layout)
+        return self._placed(self.index(device), name, layout.shape, layout.dtype, layout.shards, layout.dp)
 
-    def _hold(self, sip: int, place: Callable[[], TensorHandle]) -> TensorHandle:
+    def _placed(
+        self, sip: int, name: str | None, shape: Sequence[int], dtype: DType,
+        shards: Sequence[ShardSpec | TensorShard], dp: DPPolicy | None,
+    ) -> DeviceTensor:  # fmt: skip
         self.check_open()
+        if name is None:
+            name, self._named = f"tensor{self._named}", self._named + 1
+        place = partial(self.memory.place, name, sip, shape, dtype, shards, dp)
         try:
             handle = place()
         except AllocationError:
@@ -642,7 +398,7 @@ class Host:
         if handle.nbytes:
             ranges = map_ranges(handle.va, handle.layout.shards, self.pes)
             self._submit(handle, lambda: self.engine.map(sip, ranges, handle.name))
-        return handle
+        return DeviceTensor(self, handle, handle.layout)
 
     def _watch_copies(self, sip: int, handle: TensorHandle) -> None:
         races = self.engine.races(sip)
@@ -656,11 +412,6 @@ class Host:
     def _unmap(self, sip: int, va: int, nbytes: int) -> None:
         if self.is_open and self.engine.failure is None:
             self.engine.unmap(sip, self.pes, va, nbytes)
-
-    def _name(self, name: str | None) -> str:
-        if name is None:
-            name, self._named = f"tensor{self._named}", self._named + 1
-        return name
 
     # -- operations
 
@@ -690,7 +441,7 @@ class Host:
         """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""
         self.start(sip, lambda: self.engine.launch(sip, targets, kernel, args, name).done, handles)
 
-    def start(self, sip: int, start: Callable[[], simpy.Event], handles: Sequence[TensorHandle]) -> None:
+    def start(self, sip: int, start: Start, handles: Sequence[TensorHandle]) -> None:
         """Queue what `start` starts on a device; `handles` are kept until it is complete."""
         for handle in handles:
             self._check_alive(handle)
@@ -698,7 +449,7 @@ class Host:
         self.requests += 1
         self.stream(sip).submit(start, keep=tuple(handles))
 
-    def _submit(self, handle: TensorHandle, start: Callable[[], simpy.Event]) -> simpy.Event:
+    def _submit(self, handle: TensorHandle, start: Start) -> simpy.Event:
         return self.stream(handle.sip).submit(start, keep=handle)
 
     # -- end

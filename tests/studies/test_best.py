@@ -1,22 +1,100 @@
-"""`kb.ccl.choose`: the fastest algorithm, where the tensor is, and what to change first."""
+"""`kb.gemm` and `kb.ccl.choose`: closed forms, the fastest candidate, what is said of it, what to change first."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis.result import span
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.config import default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.runtime_api.collective import run
-from kernbench.studies.best_collective import CollectiveChoice, Spread, bytes_of, system_of
+from kernbench.studies.best import CollectiveChoice, Spread, bytes_of, system_of
+from kernbench.studies.layers import PLACEMENTS, Product, reads, work
+from kernbench.studies.layers import run as run_product
 
+SIP = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
+SHAPES = [(64, 128, 256), (1, 512, 1024), (512, 32, 64), (32, 32, 4096), (70, 130, 90)]
 SMALL = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
 CONFIG = load_ccl_config(default_ccl_path())
+
+
+def part(n, *cuts):
+    """The elements of `n` that a PE has, cut as often as (parts, its part) are given."""
+    elements = range(n)
+    for parts, i in cuts:
+        size = -(-len(elements) // parts)
+        elements = elements[i * size : (i + 1) * size]
+    return set(elements)
+
+
+def remote(shape, placement, cube, pe, cubes=2, pes=8):
+    """The bytes that a PE reads from others, element by element."""
+    (m, n, k), here = shape, ((cubes, cube), (pes, pe))
+    if placement != "split-K":
+        rows, columns = {
+            "rows": (part(m, *here), part(n)), "columns": (part(m), part(n, *here)),
+            "2-D": (part(m, (pes, pe)), part(n, (cubes, cube))),
+        }[placement]  # fmt: skip
+        others = len(rows - part(m, *here)) + len(columns - part(n, *here))
+        return others * k * 2 if rows and columns else 0
+    holders = {(c, p) for c in range(cubes) for p in range(pes) if part(k, (cubes, c), (pes, p))}
+    in_cube = part(m * n, (pes, pe))
+    elements = sum(len(in_cube) for c, p in holders if c == cube and p != pe)
+    for other in {c for c, _ in holders}:
+        elements += len(part(m * n, *here) - (in_cube if other == cube else set()))
+    return 4 * elements
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_closed_form_reads_what_other_pes_hold(placement, shape):
+    expected = [remote(shape, placement, cube, pe) for cube in range(2) for pe in range(8)]
+    moved = sum(reads(SIP.config, Product(*shape, placement)))
+    assert (moved.sum(axis=1) - np.diag(moved)).tolist() == expected
+    counted = work(SIP.config, Product(*shape, placement))
+    assert (counted.remote_bytes, counted.busiest_remote_bytes) == (sum(expected), max(expected))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_placement_is_much_faster_than_the_choice(shape):
+    chosen = kb.gemm(*shape, machine=SIP)
+    times = {}
+    for placement in PLACEMENTS:
+        start, end = span(run_product(SIP, Product(*shape, placement))[0].launches)
+        times[placement] = (end - start) / 1000
+    assert chosen.simulated_ns == times[chosen.best.placement]
+    assert chosen.simulated_ns <= 1.1 * min(times.values())
+
+
+def test_the_answer_says_which_placement_why_and_what_stands_idle():
+    chosen = kb.gemm(1, 512, 4096, machine=SIP)
+    assert chosen.warnings == ["2-D leaves 14 of 16 PEs idle", "rows leaves 15 of 16 PEs idle"]
+    text, page = repr(chosen), chosen._repr_html_()
+    for said in (chosen.title, "rows leaves 15 of 16 PEs idle", "raise cube."):
+        assert said in text
+        assert said.replace("'", "&#x27;") in page
+    assert chosen.to_dict()["candidates"][0]["placement"] == chosen.best.placement
+    assert chosen.why[0].ns == max(reason.ns for reason in chosen.why)
+
+
+def test_operands_may_be_stored_transposed():
+    chosen = kb.gemm(64, 128, 256, machine=SIP, trans_a=True, trans_b=True)
+    assert "A' B'" in chosen.title
+    assert {x.placement for x in chosen.candidates} == set(PLACEMENTS)
+
+
+def test_wrong_questions_about_products_are_refused():
+    with pytest.raises(ArgumentError, match=r"(?s)m = 0 must be a whole number >= 1.*dtype = 'f64' is unknown"):
+        kb.gemm(0, 64, 64, machine=SIP, dtype="f64")
+    with pytest.raises(ConfigError, match="no placement fits: does not fit: "):
+        kb.gemm(1 << 22, 1 << 22, 64, machine=SIP)
 
 
 def sips(machine):
@@ -32,7 +110,7 @@ def test_a_count_takes_the_squarest_grid():
     assert system_of(SMALL, None, None) is SMALL
 
 
-def test_wrong_questions_are_refused():
+def test_wrong_questions_about_collectives_are_refused():
     for wrong in ("4by2", -1, True, "x"):
         with pytest.raises(ArgumentError, match="must be a number of SIPs, or a grid as 4x2"):
             system_of(SMALL, wrong, "torus_2d")
