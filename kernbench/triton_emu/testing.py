@@ -16,7 +16,6 @@ from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.runner import run_program
 
 _PAGE = 1 << 20
-_MESSAGES = (Send, Recv)
 
 
 class Memory:
@@ -41,13 +40,7 @@ class Memory:
         return Pointer(start, as_dtype(array.dtype))
 
     def bytes(self, va: int, nbytes: int) -> np.ndarray:
-        """Return the bytes at `va`, to read or to write.
-
-        Raises
-        ------
-        OutOfBoundsError
-            If they are not all inside one array.
-        """
+        """Return the bytes at `va`, to read or to write; OutOfBoundsError if they are not all inside one array."""
         at = bisect_right(self._starts, va) - 1
         start = self._starts[at] if at >= 0 else 0
         if at >= 0 and va - start + nbytes <= self._held[at][2].size:
@@ -75,7 +68,7 @@ class MockBackend:
 
     def submit(self, command: Command) -> None:
         """Run a command; its output has its values when this returns."""
-        if isinstance(command, _MESSAGES):
+        if isinstance(command, (Send, Recv)):
             raise IpcqInvalidDirection(
                 f"{command.name} {command.tag!r}: this program has no queues; run it with "
                 "kernbench.ccl.testing.run_kernel_in_mock, or launch it as a collective"

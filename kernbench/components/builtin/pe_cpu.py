@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kernbench.components.builtin.pe_scheduler import Stage
 from kernbench.components.pe import Pe, Program
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.engine import GraphEngine
