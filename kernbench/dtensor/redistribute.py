@@ -173,20 +173,16 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
     n, rank = group.size(), group.rank()
     if n == 1:
         return local
-
-    def sizes(dim: int) -> list[int]:
-        return [chunk(whole[dim], n, i)[1] for i in range(n)]
-
     match move.source, move.target:
         case Shard(dim), Replicate():
-            return _gathered(local, dim, sizes(dim), dist, group)
+            return gathered(local, dim, [size for _, size in chunks(whole[dim], n)], dist, group)
         case Shard(dim), Shard(to):
-            starts = [chunk(whole[to], n, i) for i in range(n)]
-            sent: list[DeviceTensor] = [cut(local, to, start, size) for start, size in starts]
+            parts = chunks(whole[to], n)
+            sent: list[DeviceTensor] = [cut(local, to, start, size) for start, size in parts]
             shapes = [[*whole] for _ in range(n)]
-            for i, size in enumerate(sizes(dim)):
-                shapes[i][dim], shapes[i][to] = size, starts[rank][1]
-            got = [empty(on_device(local), s) for s in shapes]
+            for shape, (_, size) in zip(shapes, chunks(whole[dim], n), strict=True):
+                shape[dim], shape[to] = size, parts[rank][1]
+            got = [empty(on_device(local), shape) for shape in shapes]
             dist.all_to_all(got, sent, group=group)
             return join(got, dim)
         case Partial(), Replicate():
@@ -194,7 +190,10 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
             dist.all_reduce(total, group=group)
             return total
         case Partial(), Shard(dim):
-            return _reduced(local, dim, sizes(dim), rank, dist, group)
+            padded = padded_parts(local, dim, n)
+            out = empty(padded[0], padded[0].shape)
+            dist.reduce_scatter(out, padded, group=group)
+            return trimmed(out, dim, chunk(whole[dim], n, rank)[1])
         case Replicate(), Shard(dim):
             return cut(local, dim, *chunk(whole[dim], n, rank))
         case _:
@@ -202,22 +201,26 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
             return local if rank == 0 else mesh.torch.zeros_like(local)
 
 
-def _gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: Distributed, group: ProcessGroup) -> Tensor:
-    """Return the parts of all ranks; the smaller ones are padded on their way, as torch does it."""
+def chunks(n: int, parts: int) -> list[tuple[int, int]]:
+    """Return (start, size) of the parts of `n`, cut as torch.chunk does: the first is the largest."""
+    return [chunk(n, parts, i) for i in range(parts)]
+
+
+def padded_parts(whole: Tensor, dim: int, n: int) -> list[DeviceTensor]:
+    """Return the `n` parts along `dim`, the smaller ones padded, as torch pads what it sends."""
+    parts = chunks(whole.shape[dim], n)
+    return [cut(whole, dim, start, size, parts[0][1]) for start, size in parts]
+
+
+def trimmed(part: DeviceTensor, dim: int, size: int) -> DeviceTensor:
+    """Return a padded part without its padding."""
+    return part if part.shape[dim] == size else cut(part, dim, 0, size)
+
+
+def gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: Distributed, group: ProcessGroup) -> DeviceTensor:
+    """Return the parts of all ranks, of `sizes` along `dim`; the smaller ones are padded on their way."""
     most = max(sizes)
-    own = local if local.shape[dim] == most else cut(local, dim, 0, local.shape[dim], most)
-    parts = [empty(on_device(own), own.shape) for _ in sizes]
+    own = on_device(local) if local.shape[dim] == most else cut(local, dim, 0, local.shape[dim], most)
+    parts = [empty(own, own.shape) for _ in sizes]
     dist.all_gather(parts, own, group=group)
     return join(parts, dim, sizes)
-
-
-def _reduced(
-    local: Tensor, dim: int, sizes: Sequence[int], rank: int, dist: Distributed, group: ProcessGroup
-) -> Tensor:
-    """Return the rank's part of the sum over all ranks; smaller parts are padded on their way."""
-    most = max(sizes)
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    parts = [cut(local, dim, start, size, most) for start, size in zip(starts, sizes, strict=True)]
-    out = empty(parts[0], parts[0].shape)
-    dist.reduce_scatter(out, parts, group=group)
-    return out if sizes[rank] == most else cut(out, dim, 0, sizes[rank])
