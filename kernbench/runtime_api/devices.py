@@ -394,20 +394,16 @@ class Host:
             self.stream(sip).synchronize()
             handle = place()
         self._handles.add(handle)
-        self._watch_copies(sip, handle)
+        races = self.engine.races(sip)
+        if races is not None:
+            for same in handle.layout.replicated():
+                copies = Copies(handle.name, [shard.pa for shard in same], same[0].nbytes)
+                handle.copies.append(copies)
+                weakref.finalize(handle, races.replicate(copies)).atexit = False
         if handle.nbytes:
             ranges = map_ranges(handle.va, handle.layout.shards, self.pes)
             self._submit(handle, lambda: self.engine.map(sip, ranges, handle.name))
         return DeviceTensor(self, handle, handle.layout)
-
-    def _watch_copies(self, sip: int, handle: TensorHandle) -> None:
-        races = self.engine.races(sip)
-        if races is None:
-            return
-        for shards in handle.layout.replicated():
-            copies = Copies(handle.name, [shard.pa for shard in shards], shards[0].nbytes)
-            handle.copies.append(copies)
-            weakref.finalize(handle, races.replicate(copies)).atexit = False
 
     def _unmap(self, sip: int, va: int, nbytes: int) -> None:
         if self.is_open and self.engine.failure is None:

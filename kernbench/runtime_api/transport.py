@@ -47,20 +47,6 @@ class Route:
     runs: Sequence[Run]
 
 
-@dataclass(slots=True)
-class Task:
-    """What one PE does in an exchange: the arguments of its kernel."""
-
-    sends: list[Message] = field(default_factory=list)
-    receives: list[Message] = field(default_factory=list)
-    copies: list[Copy] = field(default_factory=list)
-
-    @property
-    def args(self) -> tuple[object, ...]:
-        """The arguments of its kernel."""
-        return tuple(self.sends), tuple(self.receives), tuple(self.copies)
-
-
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """The graph of those members that send each other something, either way."""
@@ -86,20 +72,27 @@ def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
     return algorithm(exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name)
 
 
-def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, Task]]:
-    """Return what the PEs of each member do; the same PEs of all, some with nothing to do."""
+def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[object, ...]]]:
+    """Return the arguments of `exchange` on the PEs of each member; the same PEs of all, some with nothing to do."""
     places = sorted({place for route in routes for run in route.runs for place in run.holders})
-    found = [{place: Task() for place in places} for _ in range(members)]
+    found: list[dict[Target, tuple[list[Message], list[Message], list[Copy]]]] = [
+        {place: ([], [], []) for place in places} for _ in range(members)
+    ]
     for route in routes:
         src, dst = route.of.pointer, route.to.pointer
         for run in route.runs:
             for place in run.holders:
+                sends, _, copies = found[route.source][place]
+                _, receives, _ = found[route.target][place]
                 if route.source == route.target:
-                    found[route.source][place].copies.append((src + run.source, dst + run.target, run.n))
+                    copies.append((src + run.source, dst + run.target, run.n))
                 else:
-                    found[route.source][place].sends.append((route.target, src + run.source, run.n))
-                    found[route.target][place].receives.append((route.source, dst + run.target, run.n))
-    return found
+                    sends.append((route.target, src + run.source, run.n))
+                    receives.append((route.source, dst + run.target, run.n))
+    return [
+        {place: (tuple(sends), tuple(receives), tuple(copies)) for place, (sends, receives, copies) in each.items()}
+        for each in found
+    ]
 
 
 def checked_runs(part: Region, other: Region) -> list[Run]:
@@ -118,19 +111,11 @@ def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Re
     return Route(source, target, of, to, checked_runs(part, other))
 
 
-def matching(of: DeviceTensor, to: DeviceTensor) -> tuple[Region, Region]:
-    """Return two tensors with the same elements as regions of one shape."""
-    if of.layout.shape == to.layout.shape and tuple(of.shape) == tuple(to.shape):
-        return whole(of.layout), whole(to.layout)
-    part, other = elements(of.layout, 0, of.numel()), elements(to.layout, 0, to.numel())
-    if part is None or other is None:
-        raise out_of_order(of, to)
-    return part, other
-
-
 def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
     """Return the way from all of one member's tensor to all of another's."""
-    return route(source, target, of, to, *matching(of, to))
+    if of.layout.shape == to.layout.shape and of.shape == to.shape:
+        return route(source, target, of, to, whole(of.layout), whole(to.layout))
+    return _in_order(source, of, 0, target, to, 0, of.numel())
 
 
 def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
@@ -140,10 +125,15 @@ def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: Dev
         part, other = along(of.layout, 0, first, first + n), along(to.layout, 0, at, at + n)
         return route(source, target, of, to, part, other)
     row = of.numel() // max(of.shape[0], 1)
-    found = elements(of.layout, first * row, (first + n) * row), elements(to.layout, at * row, (at + n) * row)
-    if found[0] is None or found[1] is None:
+    return _in_order(source, of, first * row, target, to, at * row, n * row)
+
+
+def _in_order(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
+    """Return the way of `n` elements, counted in row-major order."""
+    part, other = elements(of.layout, first, first + n), elements(to.layout, at, at + n)
+    if part is None or other is None:
         raise out_of_order(of, to)
-    return route(source, target, of, to, found[0], found[1])
+    return route(source, target, of, to, part, other)
 
 
 def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
@@ -156,11 +146,10 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
 
 def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
     """Return what starts the PEs of one device on copies between tensors there, and holds these until then."""
-    (own,) = tasks(routes, 1)
-    args: Mapping[Target, tuple[object, ...]] = {place: task.args for place, task in own.items()}
+    (args,) = tasks(routes, 1)
 
     def start() -> simpy.Event:
-        return host.engine.launch(routes[0].of.sip, list(own), exchange, args, name).done
+        return host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
 
     return start
 
@@ -226,7 +215,7 @@ class Transport:
             return [self._nothing] * len(members)
         sips = [group.devices[m] for m in members]
         planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
-        buffers = {(sip, *at): task.args for sip, own in zip(sips, todo, strict=True) for at, task in own.items()}
+        buffers = {(sip, *at): args for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
         return self._starts(key, planned, buffers, dict.fromkeys(buffers, 0), {})
 
     def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
