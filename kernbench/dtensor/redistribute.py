@@ -14,8 +14,8 @@ from kernbench.kernels.partition import At, chunk, columns_at, rows_at
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import along
+from kernbench.runtime_api.process_group import copying, route
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transport import copying, route
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.distributed import Distributed
