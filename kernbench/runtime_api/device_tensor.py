@@ -294,17 +294,14 @@ class DeviceTensor(Tensor):
         """Show what it is and which PE holds which part; values would cost a read."""
         from html import escape
 
-        rows = "".join(
-            f"<tr><td>cube{s.cube}.pe{s.pe}</td><td>[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]</td>"
-            f"<td>{s.nbytes:,} B</td></tr>"
-            for s in self.shards[:16]
-        )
-        more = len(self.shards) - 16
-        rest = f"<tr><td colspan=3>... and {more} more</td></tr>" if more > 0 else ""
-        return (
-            f"<table><caption>{escape(repr(self))}</caption>"
-            f"<tr><th>PE</th><th>part</th><th>bytes</th></tr>{rows}{rest}</table>"
-        )
+        import pandas as pd
+
+        rows = [
+            (f"cube{s.cube}.pe{s.pe}", f"[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]", f"{s.nbytes:,} B")
+            for s in self.shards
+        ]
+        table = pd.DataFrame(rows, columns=["PE", "part", "bytes"])
+        return f"<p>{escape(repr(self))}</p>{table.to_html(index=False, max_rows=16)}"
 
     def _where(self) -> str:
         pes = self.pes
