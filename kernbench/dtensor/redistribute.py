@@ -99,7 +99,7 @@ def join(tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None
 def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
     """Return `tensor` placed by `dp`: itself where it is already."""
     source = on_device(tensor)
-    if _lies(source, dp):
+    if _is_placed_by(source, dp):
         return source
     target = empty(source, source.shape, dp)
     copy([Copy(source, 0, target, 0, source.shape[0])], 0, "relay")
@@ -118,7 +118,7 @@ def policy_of(tensor: DeviceTensor) -> DPPolicy:
     names = ("column_wise", "row_wise", "replicate")
     for (n_cubes, n_pes), (cube, pe) in product(counts, product(names, names)):
         dp = DPPolicy(cube=cube, pe=pe, num_cubes=n_cubes, num_pes=n_pes)
-        if _lies(tensor, dp):
+        if _is_placed_by(tensor, dp):
             return dp
     raise PlacementError(
         f"{tensor.name}: a part of a tensor, as no policy places it; expected one placed by itself: "
@@ -134,7 +134,7 @@ def places_of(tensor: Tensor) -> At:
         return rows_at(columns)
     dp, config = policy_of(whole), whole._host.config
     cubes, pes = dp.num_cubes or config.cubes_per_sip, dp.num_pes or config.pes_per_cube
-    if not _lies(whole, replace(COLUMNS, num_cubes=cubes, num_pes=pes)):
+    if not _is_placed_by(whole, replace(COLUMNS, num_cubes=cubes, num_pes=pes)):
         raise PlacementError(
             f"{whole.name}: expected row-major order or column_wise over cubes and PEs, got cube={dp.cube!r}, "
             f"pe={dp.pe!r}"
@@ -142,7 +142,7 @@ def places_of(tensor: Tensor) -> At:
     return columns_at(whole.numel() // columns, columns, pes, cubes)
 
 
-def _lies(tensor: DeviceTensor, dp: DPPolicy) -> bool:
+def _is_placed_by(tensor: DeviceTensor, dp: DPPolicy) -> bool:
     config = tensor._host.config
     if not tensor.shape:
         return dp.cube == dp.pe == "replicate" and len(tensor.pes) == (dp.num_cubes or 1) * (dp.num_pes or 1)

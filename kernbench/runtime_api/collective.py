@@ -400,7 +400,7 @@ def collective(
 
 
 def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
-    """Return the tensors of each device: of several, the first ones are placed alike."""
+    """Return the tensors of each device: of several, all first ones have the same layout."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
             f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"

@@ -338,12 +338,19 @@ class RuntimeContext(TypeNames):
     # -- operators
 
     nn = operators.Nn
+    """`torch.nn`, of which there is `functional`."""
     matmul = staticmethod(operators.matmul)
+    """Return torch's matrix product of two device tensors."""
     cat = staticmethod(operators.cat)
+    """Return device tensors joined along `dim`."""
     softmax = staticmethod(operators.softmax)
+    """Return softmax of a device tensor along `dim`."""
     sum = staticmethod(operators.total)
+    """Return the sum of a device tensor over some dims (all)."""
     mean = staticmethod(operators.mean)
+    """Return the mean of a device tensor over some dims (all)."""
     max = staticmethod(operators.largest)
+    """Return the largest value of a device tensor; along `dim`, `values` and `indices`."""
 
     def permute(self, input: Tensor, dims: Sequence[int]) -> Tensor:
         """Return a view with the dims in another order."""

@@ -156,7 +156,7 @@ class DeviceTensor(Tensor):
         The values are those that `src` has now; the host continues, the copy is queued on the device. Between
         tensors of one layout on one device, the PEs copy their parts; other copies go through the host.
         """
-        if isinstance(src, DeviceTensor) and self._lies_like(src):
+        if isinstance(src, DeviceTensor) and self._has_layout_of(src):
             self._run("copy_", copy, self, src, src._parts())
             return self
         self._write(src.numpy())
@@ -219,7 +219,7 @@ class DeviceTensor(Tensor):
         """Return `base`, an array as the tensor was placed, with this tensor's shape and strides."""
         return strided(base.reshape(-1), self.shape, self._stride)
 
-    def _lies_like(self, other: DeviceTensor) -> bool:
+    def _has_layout_of(self, other: DeviceTensor) -> bool:
         same = (self.device, self.dtype, self.shape) == (other.device, other.dtype, other.shape)
         return same and self._stride == other._stride and self._layout.placement == other._layout.placement
 

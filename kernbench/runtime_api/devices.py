@@ -123,7 +123,7 @@ class Stream:
         self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
 
     def submit(self, start: Start, keep: object = None) -> simpy.Event:
-        """Call `start` when all earlier operations are complete; return the event of its own completion.
+        """Call `start` when all earlier operations are complete; return the event of its completion.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
         """

@@ -347,8 +347,8 @@ def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple
         found = chunks(given[0].layout, n, base.shape)
         pieces = [elements(given[0].layout, i * size, (i + 1) * size) for i in range(n)] if found is None else []
     else:
-        alike = all(t.layout.shape == base.shape for t in given)
-        found = [whole(t.layout) for t in given] if alike else None
+        same_shape = all(t.layout.shape == base.shape for t in given)
+        found = [whole(t.layout) for t in given] if same_shape else None
         pieces = [elements(t.layout, 0, size) for t in given]
     if found is not None:
         return base, found
