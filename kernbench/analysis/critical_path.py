@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import pairwise
 from operator import attrgetter, getitem
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, TRANSFERS, WRITE, Launch, Records
+from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records, Transfer
 from kernbench.analysis.result import span
 from kernbench.analysis.transfer import Part, RouteBreakdown
 from kernbench.errors import StateError
@@ -75,23 +75,6 @@ def critical_path(records: Records, launches: Sequence[Launch] = ()) -> Critical
     return CriticalPath(backtrace.steps(start, max(launches, key=lambda x: x.end_ps)), end - start)
 
 
-class _Transfer(NamedTuple):
-    """A row of `Dependencies.transfers`."""
-
-    start_ps: int
-    end_ps: int
-    route: int
-    nbytes: int
-    command: int
-    tile: int
-    kind: int
-    key: int
-    arrived_ps: int
-    since_ps: int
-    opener: int
-    served_ps: int
-
-
 class _Log:
     """Records indexed by command, PE and transfer."""
 
@@ -140,24 +123,20 @@ class _Log:
     def tile_ps(self) -> int:
         return self.spec_ps("cube.pe.pe_scheduler.tile_ns")
 
-    def transfers_at(self, rows: np.ndarray) -> list[_Transfer]:
-        columns = (self.transfers[name][rows].tolist() for name in TRANSFERS)
-        return [_Transfer(*values) for values in zip(*columns, strict=True)]
-
-    def transfers_of(self, command: int, **values: int) -> list[_Transfer]:
+    def transfers_of(self, command: int, **values: int) -> list[Transfer]:
         """Return the transfers of a command whose columns have these values."""
         low, high = np.searchsorted(self._command, [command, command + 1])
         rows = self._order[low:high]
         for column, value in values.items():
             rows = rows[self.transfers[column][rows] == value]
-        return self.transfers_at(rows)
+        return self.records.dependencies.at(rows)
 
-    def opener(self, transfer: _Transfer) -> _Transfer | None:
+    def opener(self, transfer: Transfer) -> Transfer | None:
         """Return the transfer that a memory's busy time began with, or the credit that a part waited for."""
         row = self._by_key.get(transfer.opener, -1)
-        return self.transfers_at(np.array([row]))[0] if row >= 0 else None
+        return self.records.dependencies.at(np.array([row]))[0] if row >= 0 else None
 
-    def ends(self, transfer: _Transfer) -> tuple[str, str]:
+    def ends(self, transfer: Transfer) -> tuple[str, str]:
         """Return the nodes at the beginning and the end of a transfer's route."""
         return self.routes.ends(transfer.route)
 
@@ -182,7 +161,7 @@ class _Log:
         """Return when a command had all that it depends on."""
         return max([self.issued.get(command, 0), *(self.done.get(c, 0) for c in self.after.get(command, ()))])
 
-    def slot_of(self, part: _Transfer) -> str:
+    def slot_of(self, part: Transfer) -> str:
         """Return what writes a part into its slot: a memory, or the port of TCM."""
         return self.ends(part)[1].replace(".pe_dma", ".pe_fetch_store.store")
 
@@ -198,8 +177,8 @@ class _Pe:
     def __init__(self, log: _Log, name: str) -> None:
         self._records, self._buffers = log.records, int(log.spec("cube.pe.pe_tcm.stage_buffers"))
         self.commands = log.commands.get(name, [])
-        self.channel: dict[int, list[_Transfer]] = {READ: [], WRITE: []}
-        self.of_tile: dict[tuple[int, int, int], list[_Transfer]] = {}
+        self.channel: dict[int, list[Transfer]] = {READ: [], WRITE: []}
+        self.of_tile: dict[tuple[int, int, int], list[Transfer]] = {}
         for transfer in sorted((t for c in self.commands for t in log.transfers_of(c)), key=attrgetter("key")):
             if transfer.kind in self.channel:
                 self.channel[transfer.kind].append(transfer)
@@ -365,7 +344,7 @@ class _Backtrace:
         self._add(end, "the program", Part("wait", "host", self.t - end))
         return partial(self._host_end, last)
 
-    def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> _Transfer | None:
+    def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> Transfer | None:
         """Return a message of a launch or a map between nodes."""
         for message in self.log.transfers_of(command, kind=MESSAGE, **values):
             a, b = self.log.ends(message)
@@ -373,7 +352,7 @@ class _Backtrace:
                 return message
         return None
 
-    def _add_message(self, message: _Transfer, what: str = "message {} to {}") -> None:
+    def _add_message(self, message: Transfer, what: str = "message {} to {}") -> None:
         parts = self.log.routes.parts(message.route, message.nbytes, self.t - message.start_ps)
         self._add(message.start_ps, what.format(*self.log.ends(message)), *parts)
 
@@ -550,7 +529,7 @@ class _Backtrace:
             return partial(self._part, part)
         return None
 
-    def _part(self, part: _Transfer) -> Next:
+    def _part(self, part: Transfer) -> Next:
         """Add the route of a part of a message, and the way into its slot."""
         src, dst = self.log.ends(part)
         parts = self.log.routes.parts(part.route, part.nbytes, part.arrived_ps - part.start_ps)
@@ -559,17 +538,17 @@ class _Backtrace:
         self._add(part.start_ps, f"part {part.tile} of a message from {src} to {dst}", *parts)
         return partial(self._part_start, part)
 
-    def _part_start(self, part: _Transfer) -> Next:
+    def _part_start(self, part: Transfer) -> Next:
         """Find the read of a part from memory if it has just ended, else why it had its slot."""
         for fetch in self.log.transfers_of(part.command, kind=FETCH, tile=part.tile, end_ps=self.t):
             self._because("what it carries")
             return partial(self._transfer_end, fetch)
         return self._slot_free(part)
 
-    def _fetch_start(self, fetch: _Transfer) -> Next:
+    def _fetch_start(self, fetch: Transfer) -> Next:
         return self._slot_free(self.log.transfers_of(fetch.command, kind=PART, tile=fetch.tile)[0])
 
-    def _slot_free(self, part: _Transfer) -> Next:
+    def _slot_free(self, part: Transfer) -> Next:
         """Find why a part had its slot now: its credit, its send, or the part before."""
         log, credit = self.log, self.log.opener(part)
         if credit is not None and credit.kind == CREDIT and credit.end_ps == self.t:
@@ -580,13 +559,13 @@ class _Backtrace:
             return partial(self._ready, part.command)
         pe, columns = log.pe_name(part.command), log.transfers
         together = np.isin(columns["kind"], (PART, FETCH)) & (columns["start_ps"] == self.t)
-        for other in log.transfers_at(np.flatnonzero(together)):
+        for other in self.r.dependencies.at(np.flatnonzero(together)):
             if (other.command, other.tile) < (part.command, part.tile) and log.pe_name(other.command) == pe:
                 self._because("the part before")
                 return partial(self._part_start if other.kind == PART else self._fetch_start, other)
         return self._lost()
 
-    def _credit(self, credit: _Transfer) -> Next:
+    def _credit(self, credit: Transfer) -> Next:
         """Add the route of a credit; find what freed its slot."""
         self._add_message(credit, "credit from {} to {}")
         self._because("a slot's release")
@@ -667,7 +646,7 @@ class _Backtrace:
 
     # Transactions with memories.
 
-    def _transfer_end(self, transfer: _Transfer) -> Next:
+    def _transfer_end(self, transfer: Transfer) -> Next:
         """Add a transaction: the way back, the memory as long as it had no gap, and the way there."""
         routes, (kind, route, nbytes) = self.log.routes, (transfer.kind, transfer.route, transfer.nbytes)
         memory, read = routes.ends(route)[0], kind in (READ, FETCH)
@@ -692,7 +671,7 @@ class _Backtrace:
         self._add(opener.start_ps, f"request to {memory}", *parts)
         return partial(self._sent, opener)
 
-    def _sent(self, transfer: _Transfer) -> Next:
+    def _sent(self, transfer: Transfer) -> Next:
         """Find why a request was sent: its command, its tile, or the limits of its DMA channel."""
         log, command, tile = self.log, transfer.command, transfer.tile
         if command not in log.issued:

@@ -1,4 +1,4 @@
-"""Charts of reports: one specification, drawn as SVG and PNG, and interactive in a page.
+"""Charts of reports by Altair: one specification, drawn as SVG and PNG, and interactive in a page.
 
 A `Chart` names its kind, the columns it shows and the rows it takes. Charts are Altair's: hover shows a point's values,
 a click on a legend entry keeps one series.

@@ -1,4 +1,4 @@
-"""The matplotlib figures: roofline, timeline of a PE, and the answers of a design space; and what all figures share."""
+"""Figures by matplotlib: roofline, timeline of a PE, and those of a design space. Charts of reports: `viz.charts`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 class Figure(matplotlib.figure.Figure):
     """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
 
-    def _repr_png_(self) -> bytes:
+    def png(self) -> bytes:
+        """Return the content of a PNG file."""
         png = BytesIO()
         self.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
+
+    _repr_png_ = png
 
 
 def frame_of(table: Table | pd.DataFrame) -> pd.DataFrame:
