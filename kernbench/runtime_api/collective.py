@@ -19,12 +19,12 @@ from kernbench.analysis.utilization import hottest, pe_window
 from kernbench.ccl.algorithm import Plan, plan
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Simulate, Tuner
+from kernbench.components.builtin.queues import check_read
 from kernbench.config import AUTO
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import (
     AllocationError,
     CollectiveMismatchError,
-    KernelError,
     OutOfMemoryError,
     VerificationError,
     quote,
@@ -78,17 +78,8 @@ class DrainCheck:
         ]
         for place, way, peer, back in ways:
             parts = self._noted[place, way][0] - self._noted[peer, back][1]
-            if parts:
-                sizes = []
-                for message in self._queues(peer)[back].inbox:
-                    if parts > 0:
-                        sizes.append(f"{message.nbytes} B")
-                    parts -= message.parts
-                raise KernelError(
-                    f"{self._title}: {naming.pe(*peer)} ended without reading what {naming.pe(*place)} sent it over "
-                    f"{way!r} ({back!r} where it arrives): {', '.join(sizes)}; receive every message that is sent, or "
-                    "the next collective gets it"
-                )
+            ring, queue = self._queues(peer)[back], self._queues(place)[way]
+            check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")

@@ -318,31 +318,19 @@ def row(found: Probe) -> Row:
     drained = max(drain(found.ways, found.capacity, n))
     share = shares(records.links, records.makespan_ps)
     first = hottest(share)
-    return {
-        "case": case.name,
-        "route": case.name.rsplit("-", 1)[0],
-        "kind": case.kind,
-        "transfers": len(case.ends),
-        "nbytes": n,
-        "first_end_ns": min(ends),
-        "mean_ns": fmean(ends),
-        "last_end_ns": max(ends),
+    out = {
+        "case": case.name, "route": case.name.rsplit("-", 1)[0], "kind": case.kind, "transfers": len(ends), "nbytes": n,
+        "first_end_ns": min(ends), "mean_ns": fmean(ends), "last_end_ns": max(ends),
         "alone_ns": fmean(alone.total for alone in found.alone) / 1000,
         **{f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in PARTS},
-        "bandwidth_gbs": len(ends) * n / max(ends),
-        "path_gbs": fmean(slowest),
-        "fair_gbs": len(ends) * n / drained,
+        "bandwidth_gbs": len(ends) * n / max(ends), "path_gbs": fmean(slowest), "fair_gbs": len(ends) * n / drained,
         "path_utilization": fmean(n / end / bw for end, bw in zip(ends, slowest, strict=True)),
-        "fair_utilization": drained / max(ends),
-        "hottest_link": first,
-        "hottest_share": share[first],
+        "fair_utilization": drained / max(ends), "hottest_link": first, "hottest_share": share[first],
         "hottest_alike": sum(value == share[first] for value in share.values()),
-        **(
-            {"links": {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}}
-            if case.pattern
-            else {}
-        ),
-    }
+    }  # fmt: skip
+    if case.pattern:
+        out["links"] = {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}
+    return out
 
 
 class ProbeStudy(Study):
@@ -356,13 +344,11 @@ class ProbeStudy(Study):
         "messages": Parameter(MESSAGES, "bytes of each message, load and store from PE to PE", "B"),
     }
 
-    def check(
-        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
-    ) -> list[str]:
+    def check(self, machine: Machine, *, cases: Sequence[str], **sizes: Sequence[int]) -> list[str]:
         select(machine, cases)
         return [
             f"{name} = {list(given)} must be bytes >= 1, at least one"
-            for name, given in (("sizes", sizes), ("messages", messages))
+            for name, given in sizes.items()
             if not given or min(given) < 1
         ]
 
