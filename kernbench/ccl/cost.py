@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernbench.ccl.channels import Channel, Ends, Flows, PeMemory, RingBuffer, channel_model
 from kernbench.ccl.schedule import AHEAD, Chunking
 from kernbench.ccl.stages import LAG, Pairwise, Ring, Stage, Tree, ends_in_memory
+from kernbench.errors import ConfigError
+from kernbench.registry import hint
 from kernbench.units import FLIT_BYTES
 
 if TYPE_CHECKING:
@@ -492,7 +494,12 @@ class Estimate:
     def _streams(self, rank: int, nbytes: int) -> Places:
         assert self.cost is not None
         n_elem = -(-nbytes // self._itemsize)
-        streams = self.cost.streams(self._call, rank, self._plan.world_size, n_elem, self._itemsize)
+        n = self._plan.world_size
+        try:
+            streams = self.cost.streams(self._call, rank, n, n_elem, self._itemsize)
+        except Exception as error:
+            name, what = self._plan.algorithm.name, f"{type(error).__name__}: {error}"
+            raise ConfigError(f"algorithm {name!r}: the stages of participant {rank} of {n} fail: {what}") from error
         return tuple(map(tuple, streams))
 
     def _chunks(self, stages: Sequence[StageModel], streams: int, nbytes: int) -> list[int]:
@@ -567,6 +574,12 @@ def _channels(plan: Plan, places: Sequence[Places], at: int) -> StageChannels:
                 up += [(rank, direction) for direction in parent]
             else:
                 directions = (stage.to,) if isinstance(stage, Ring) else stage.to
+            for _, queue in () if isinstance(stage, Pairwise) else stage.ends:
+                if queue not in neighbours[rank]:
+                    raise ConfigError(
+                        f"algorithm {plan.algorithm.name!r}: participant {rank} has no queue {queue!r}; "
+                        f"{hint(queue, neighbours[rank])}"
+                    )
             used += [(rank, direction) for direction in directions if direction in neighbours[rank]]
     kind = next(iter(active.values()))[0]
     if not isinstance(kind, Tree):
