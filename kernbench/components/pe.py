@@ -197,7 +197,6 @@ class Job:
         return [(mmu.translate(start, end - start), writes) for start, end, writes in touches]
 
     def result(self) -> np.ndarray | None:
-        """Return the values of the output."""
         compute = self.command.compute
         return None if compute is None else compute(*[value.array for value in self.command.inputs])
 
@@ -258,7 +257,6 @@ class Program(Callee):
         RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
 
     def woken(self, what: int, _: object) -> None:
-        """Continue the kernel."""
         self.resume(None)
 
     def resume(self, _: object) -> None:
@@ -276,7 +274,6 @@ class Program(Callee):
             self._maybe_end(self.issued)
 
     def stop(self) -> None:
-        """End the kernel."""
         if not self._greenlet.dead:
             self._greenlet.throw(Stopped)
 
@@ -371,7 +368,6 @@ class Program(Callee):
         return bool(self.queues)
 
     def description(self) -> str:
-        """Return PE and kernel."""
         return f"{self.pe.name}, kernel {self.launch.name!r}"
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
@@ -501,7 +497,6 @@ class Pe:
             command.output.maker = made_by
 
     def progress(self) -> None:
-        """Move everything that can move."""
         scheduler, dma = self.scheduler, self.dma
         if scheduler.queue:
             scheduler.advance()
@@ -512,7 +507,6 @@ class Pe:
             dma.writer.progress()
 
     def requests(self, runs: tuple[Run, ...]) -> list[Request]:
-        """Return the requests of `runs`, one per piece."""
         found = []
         at = 0
         for run in runs:

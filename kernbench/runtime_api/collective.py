@@ -163,25 +163,13 @@ class Collectives:
     def _send(self, plan: Plan, key: str) -> Queues:
         """Reserve the rings of a plan and install its queues on all devices."""
         engine, a = self._engine, plan.algorithm
-        ready = simpy.Event(engine.env)
         rings = self._reserve(plan)
         if not rings:
-            ready.succeed()
-            return Queues(None, ready)
+            return Queues(None, simpy.Event(engine.env).succeed())
         n = len(self._installed)
         name = f"{key}: {a.name}, {a.n_slots} x {a.slot_size} B in {a.buffer_kind} ({n})"
-        wirings = _wirings(plan, rings)
-        left = len(wirings)
-
-        def installed(_: simpy.Event) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                ready.succeed()
-
-        for sip, wiring in wirings.items():
-            engine.install(sip, wiring, name).callbacks.append(installed)
-        return Queues(name, ready)
+        installed = [engine.install(sip, wiring, name) for sip, wiring in _wirings(plan, rings).items()]
+        return Queues(name, simpy.AllOf(engine.env, installed))
 
     def _reserve(self, plan: Plan) -> dict[tuple[Place, str], int]:
         """Return the address of the ring of each direction of each PE."""
@@ -403,7 +391,7 @@ def collective(
 
 
 def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
-    """Return the tensors of each device: of several, the first ones are placed alike."""
+    """Return the tensors of each device: of several, all first ones have the same layout."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
             f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"

@@ -348,11 +348,8 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     ) * (tile.m * tile.k * tile.n)
     useful = 2 * rows * kv * setting.head_dim / whole
     # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
-    cycles = (
-        scores
-        / setting.programs
-        * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
-    )
+    passes = (4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit
+    cycles = scores / setting.programs * passes
     kv_bytes = 2 * lanes * context * setting.head_dim * item
     return Work(
         flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),

@@ -99,7 +99,6 @@ class PeIpcq(Callee):
     # -- installation
 
     def install(self, key: str, specs: Sequence[QueueSpec]) -> None:
-        """Set up the queues of one installation."""
         if key in self.sets:
             raise AllocationError(f"{self.name}: queues {key!r} are installed already; use them, or another key")
         queues: dict[str, PeQueue] = {}
@@ -134,7 +133,6 @@ class PeIpcq(Callee):
     # -- commands
 
     def receive(self, command: Recv, program: Program | None, queues: Mapping[str, PeQueue]) -> Receive:
-        """Return the job of a receive."""
         job = self.inbox.receive(self.pe, command, program, queues)
         first: PeQueue = job.queues[0]
         # A message of one slot in TCM is used in place.
@@ -144,7 +142,6 @@ class PeIpcq(Callee):
     # -- sending
 
     def progress(self, queue: PeQueue) -> None:
-        """Send what can be sent."""
         now, outbox = self.core.now, queue.outbox
         while outbox:
             message = outbox[0]
@@ -234,7 +231,6 @@ class PeIpcq(Callee):
             self.reached(slot)
 
     def woken(self, what: int, which: Any) -> None:
-        """Continue at the time asked for."""
         if what == _IN_SLOT:
             self._in_slot(which)
         elif what == _PROGRESS:
@@ -334,7 +330,6 @@ class PeIpcq(Callee):
             self.core.call_at(end, self._copied, (job, slot))
 
     def _read(self, what: tuple[Receive, Part]) -> None:
-        """Read a slot in SRAM or HBM."""
         _, slot = what
         node_id, offset = self.engine.locate(slot.pa)
         self.pe.dma.port(node_id).read(Transaction(slot.nbytes, offset, lambda _: self._copied(what), None), QUEUE)
@@ -389,7 +384,6 @@ class PeIpcq(Callee):
     # -- credits
 
     def release(self, slot: Part, t: int) -> None:
-        """Free a slot at `t`."""
         if t > self.core.now:
             self.core.wake_at(t, self, _RELEASE, slot)
         else:
@@ -436,6 +430,5 @@ class PeIpcq(Callee):
         ]
 
     def tell(self, what: str, queue: PeQueue, nbytes: int) -> None:
-        """Tell observers of a step of a message."""
         for observer in self.observers:
             observer.queue(QueueEvent(self.engine.now_ns, what, self.pe.name, queue.name, queue.peer_name, nbytes))

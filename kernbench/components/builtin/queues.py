@@ -122,12 +122,10 @@ class Message(Job):
         return self.receive is not None and self.receive.message is None
 
     def enter(self) -> None:
-        """Queue behind what is sent the same way."""
         self.queue.outbox.append(self)
         self.go()
 
     def go(self) -> None:
-        """Leave, if it is the first that way."""
         self.pe.ipcq.progress(self.queue)
 
     def take_value(self) -> None:
@@ -163,13 +161,11 @@ class Receive(Job):
         self.loaded = True
 
     def enter(self) -> None:
-        """Queue behind the receives before it."""
         self.pe.ipcq.inbox.waiting.append(self)
         if not self.waiting:
             self.go()
 
     def go(self) -> None:
-        """Look for a message."""
         self.pe.ipcq.post(self)
 
     def next_part(self) -> Any:
@@ -218,12 +214,10 @@ class Inbox:
         self._served: Queue | None = None
 
     def message(self, pe: Any, command: Send, program: Program | None, queues: Mapping[str, Any]) -> Message:
-        """Return the job of a send over the `queues` of a program."""
         (queue,) = self._chosen(queues, command.direction)
         return Message(pe, command, program, queue)
 
     def receive(self, pe: Any, command: Recv, program: Program | None, queues: Mapping[str, Any]) -> Receive:
-        """Return the job of a receive over the `queues` of a program."""
         among = self._chosen(queues, command.direction)
         n_slots, slot_bytes = among[0].n_slots, among[0].slot_bytes
         if not command.consume and command.nbytes > n_slots * slot_bytes:
