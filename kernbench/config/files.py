@@ -246,7 +246,11 @@ def read_arrays(path: Path, what: str, remedy: str) -> dict[str, np.ndarray]:
             if total > most:
                 raise ConfigError(f"{path}: {size:,} bytes hold arrays of {total:,} bytes, as no {what} does; {remedy}")
         with damaged(path, what, remedy), np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+            try:
+                arrays = dict(file)
+            except ValueError as error:
+                objects = "allow_pickle" in str(error)  # which numpy advises to set
+                raise ValueError("an array holds Python objects" if objects else str(error)) from error
             for name, array in arrays.items():
                 if not isinstance(array, np.ndarray):  # numpy returns the bytes of what it does not know
                     raise TypeError(f"{name} is not an array")
