@@ -105,7 +105,7 @@ COMPONENTS = Registry(
         "m_cpu": f"{_BUILTIN}.cpus:MCpu",
         "hbm_ctrl": f"{_BUILTIN}.memory:HbmCtrl",
         "sram": f"{_BUILTIN}.memory:Sram",
-        "pe_cpu": f"{_BUILTIN}.pe_cpu:PeCpu",
+        "pe_cpu": f"{_BUILTIN}.cpus:PeCpu",
         "pe_scheduler": f"{_BUILTIN}.pe_scheduler:PeScheduler",
         "pe_dma": f"{_BUILTIN}.pe_dma:PeDma",
         "pe_fetch_store": f"{_BUILTIN}.pe_units:PeFetchStore",

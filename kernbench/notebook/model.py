@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook.job import Job, Options, Outcome, cached_run
-from kernbench.notebook.live import Replay, Snapshot
+from kernbench.notebook.job import Job, Options, Outcome, Replay, Snapshot, cached_run
 from kernbench.notebook.machine import MachineForm
 from kernbench.notebook.workloads import Value, Workload, workloads
 from kernbench.registry import hint

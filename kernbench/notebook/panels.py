@@ -15,14 +15,14 @@ from kernbench.analysis.utilization import utilization
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook.export import EXPORTS, export, roofline_figure
-from kernbench.notebook.live import snapshot_html
+from kernbench.notebook.job import snapshot_html
 from kernbench.notebook.model import DONE, OPTIONS, Explorer
 from kernbench.notebook.style import NOTHING, button, download, message_html, row
 from kernbench.viz.html import gantt_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
-    from kernbench.notebook.live import Replay
+    from kernbench.notebook.job import Replay
     from kernbench.notebook.model import Entry, Finished
     from kernbench.notebook.workloads import Parameter
 

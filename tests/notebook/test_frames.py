@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.notebook.live import SHOWN_LINKS, Replay, live_snapshot, snapshot_of
+from kernbench.notebook.job import SHOWN_LINKS, Replay, live_snapshot, snapshot_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.observer import ENGINES
