@@ -179,7 +179,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
     click.echo("mean and its parts are over the transfers of a case; the parts sum to it\n")
 
 
-def _pair_table(pairs: Sequence[dict[str, Any]]) -> None:
+def _pair_table(pairs: Sequence[Mapping[str, Any]]) -> None:
     from kernbench.studies.probe_report import PAIR_KINDS
     from kernbench.studies.study import size_name
 
