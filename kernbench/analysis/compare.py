@@ -83,11 +83,11 @@ class Comparison:
     def __repr__(self) -> str:
         lines = [f"{self.before} -> {self.after}", self.machine_line()]
         width = max((len(x.field) for x in self.machine), default=0)
-        lines += [f"  {x.field:<{width}}  {_value(x.before)} -> {_value(x.after)}" for x in self.machine]
+        lines += [f"  {x.field:<{width}}  {value_text(x.before)} -> {value_text(x.after)}" for x in self.machine]
         for title, times in (("latency", [self.latency]), ("launches", self.launches), ("stages", self.stages)):
             if times:
                 lines += ["", f"{title:<28}{'before [ns]':>16}{'after [ns]':>16}{'change':>10}"]
-                lines += [f"  {x.what:<26}{_ns(x.before):>16}{_ns(x.after):>16}{percent(x):>10}" for x in times]
+                lines += [f"  {x.what:<26}{ns_text(x.before):>16}{ns_text(x.after):>16}{percent(x):>10}" for x in times]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -164,9 +164,11 @@ def _title(result: Result) -> str:
     return f"{result.name} (machine {result.machine or '?'})"
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value of a machine file in words."""
     return "absent" if value is ABSENT else str(value)
 
 
-def _ns(ns: float | None) -> str:
+def ns_text(ns: float | None) -> str:
+    """Return a time [ns]; a dash where there is none."""
     return "-" if ns is None else f"{ns:,.2f}"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import pairwise
+from operator import attrgetter, getitem
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records
+from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records, Transfer
 from kernbench.analysis.result import span
 from kernbench.analysis.transfer import Part, RouteBreakdown
 from kernbench.errors import StateError
@@ -78,11 +79,12 @@ class _Log:
     """Records indexed by command, PE and transfer."""
 
     def __init__(self, records: Records) -> None:
-        self.records, self.transfers = records, records.dependencies.transfers
-        self.routes = RouteBreakdown(records.dependencies, records.links)
-        self.begin: dict[int, int] = dict(records.dependencies.begin.tolist())
+        dependencies = records.dependencies
+        self.records, self.transfers = records, dependencies.transfers
+        self.routes = RouteBreakdown(dependencies, records.links)
+        self.begin: dict[int, int] = dict(dependencies.begin.tolist())
         self.after: dict[int, list[int]] = {}
-        for command, other in records.dependencies.after.tolist():
+        for command, other in dependencies.after.tolist():
             self.after.setdefault(command, []).append(other)
         self.host = np.flatnonzero(records.is_kind(*HOST_KINDS))
         whole = records.is_kind(*COMMAND_KINDS) | (records.is_kind("math") & (records.tile < 0))
@@ -92,22 +94,19 @@ class _Log:
         self.launch: dict[int, int] = {}
         self.commands: dict[str, list[int]] = {}
         self.programs: dict[tuple[str, int], list[int]] = {}
-        for command, issued, launch in records.dependencies.issued.tolist():
+        for command, issued, launch in dependencies.issued.tolist():
             self.issued[command], self.launch[command] = issued, launch
             pe = self.pe_name(command)
             self.commands.setdefault(pe, []).append(command)
             self.programs.setdefault((pe, launch), []).append(command)
-        self.by_key = {key: i for i, key in enumerate(self.transfers["key"].tolist()) if key >= 0}
+        self._by_key = {key: i for i, key in enumerate(self.transfers["key"].tolist()) if key >= 0}
         self._order = np.argsort(self.transfers["command"], kind="stable")
         self._command = self.transfers["command"][self._order]
         self._pes: dict[str, _Pe] = {}
 
     def spec(self, key: str) -> Any:
         """Return a value of the machine file."""
-        value: Any = self.records.spec
-        for name in key.split("."):
-            value = value[name]
-        return value
+        return reduce(getitem, key.split("."), self.records.spec)
 
     def spec_ps(self, key: str) -> int:
         return ns_to_ps(float(self.spec(key)))
@@ -124,27 +123,28 @@ class _Log:
     def tile_ps(self) -> int:
         return self.spec_ps("cube.pe.pe_scheduler.tile_ns")
 
-    def get(self, transfer: int, column: str) -> int:
-        return int(self.transfers[column][transfer])
-
-    def ends(self, transfer: int) -> tuple[str, str]:
-        """Return the nodes at the beginning and the end of a transfer's route."""
-        return self.routes.ends(self.get(transfer, "route"))
-
-    def transfers_of(self, command: int, **values: int) -> list[int]:
+    def transfers_of(self, command: int, **values: int) -> list[Transfer]:
         """Return the transfers of a command whose columns have these values."""
         low, high = np.searchsorted(self._command, [command, command + 1])
         rows = self._order[low:high]
         for column, value in values.items():
             rows = rows[self.transfers[column][rows] == value]
-        found: list[int] = rows.tolist()
-        return found
+        return self.records.dependencies.at(rows)
 
-    def component(self, row: int) -> str:
-        return str(self.records.components[self.records.component[row]])
+    def opener(self, transfer: Transfer) -> Transfer | None:
+        """Return the transfer that a memory's busy time began with, or the credit that a part waited for."""
+        row = self._by_key.get(transfer.opener, -1)
+        return self.records.dependencies.at(np.array([row]))[0] if row >= 0 else None
+
+    def ends(self, transfer: Transfer) -> tuple[str, str]:
+        """Return the nodes at the beginning and the end of a transfer's route."""
+        return self.routes.ends(transfer.route)
 
     def kind(self, row: int) -> str:
         return str(self.records.kinds[self.records.kind[row]])
+
+    def name(self, command: int) -> str:
+        return self.records.commands[command].name
 
     def pe_name(self, command: int) -> str:
         c = self.records.commands[command]
@@ -161,24 +161,7 @@ class _Log:
         """Return when a command had all that it depends on."""
         return max([self.issued.get(command, 0), *(self.done.get(c, 0) for c in self.after.get(command, ()))])
 
-    def plan_base(self, command: int) -> tuple[int, int | None]:
-        """Return when PE_SCHEDULER began to plan a command, and the command planned until then, if it waited."""
-        pe = self.pe(command)
-        if not pe.plan:
-            free, last = 0, None
-            for c in pe.commands:
-                if c in pe.tiles:
-                    ready = self.ready_ps(c)
-                    base = max(ready, free) + self.lookup_ps
-                    pe.plan[c] = base, last if free > ready else None
-                    free, last = base + pe.tiles[c] * self.tile_ps, c
-        return pe.plan.get(command, (self.ready_ps(command) + self.lookup_ps, None))
-
-    def planned_ps(self, command: int, tile: int) -> int:
-        """Return when PE_SCHEDULER had planned a tile."""
-        return self.plan_base(command)[0] + (tile + 1) * self.tile_ps
-
-    def slot_of(self, part: int) -> str:
+    def slot_of(self, part: Transfer) -> str:
         """Return what writes a part into its slot: a memory, or the port of TCM."""
         return self.ends(part)[1].replace(".pe_dma", ".pe_fetch_store.store")
 
@@ -188,63 +171,59 @@ class _Pe:
 
     A tile leaves a stage when it is served and a buffer behind is free; that is when the next stage takes the tile
     `stage_buffers` before it. `source` has the row that a row's tile came from, `taken` what took the tile whose
-    departure made room, `plan` when PE_SCHEDULER began with each tiled command and the command that it waited for.
+    departure made room.
     """
 
     def __init__(self, log: _Log, name: str) -> None:
         self._records, self._buffers = log.records, int(log.spec("cube.pe.pe_tcm.stage_buffers"))
         self.commands = log.commands.get(name, [])
-        self.plan: dict[int, tuple[int, int | None]] = {}
-        self.channel: dict[int, list[int]] = {READ: [], WRITE: []}
-        self.place: dict[int, int] = {}
-        self.of_tile: dict[tuple[int, int, int], list[int]] = {}
-        transfers = [i for c in self.commands for i in log.transfers_of(c)]
-        for i in sorted(transfers, key=lambda i: log.get(i, "key")):
-            kind = log.get(i, "kind")
-            if kind in self.channel:
-                self.place[i] = len(self.channel[kind])
-                self.channel[kind].append(i)
-                self.of_tile.setdefault((log.get(i, "command"), log.get(i, "tile"), kind), []).append(i)
+        self.channel: dict[int, list[Transfer]] = {READ: [], WRITE: []}
+        self.of_tile: dict[tuple[int, int, int], list[Transfer]] = {}
+        for transfer in sorted((t for c in self.commands for t in log.transfers_of(c)), key=attrgetter("key")):
+            if transfer.kind in self.channel:
+                self.channel[transfer.kind].append(transfer)
+                self.of_tile.setdefault((transfer.command, transfer.tile, transfer.kind), []).append(transfer)
+        self.place = {transfer: i for transfers in self.channel.values() for i, transfer in enumerate(transfers)}
         self.source: dict[int, int] = {}
         self.taken: dict[int, int | tuple[int, int]] = {}
         self._left: dict[int, int] = {}
-        self._join_stages(log, name)
+        self._join_stages(name)
+        self._plan_commands(log)
 
-    def _join_stages(self, log: _Log, name: str) -> None:
+    def _join_stages(self, name: str) -> None:
         components = {name: i for i, name in enumerate(self._records.components)}
-        fetch, gemm, math, store = (
+        fetch, gemm, math, store = stages = [
             np.flatnonzero(self._records.component == components.get(f"{name}.{engine}", -1)).tolist()
             for engine in ENGINES
-        )
-        self.before = {b: a for rows in (fetch, gemm, math, store) for a, b in pairwise(rows)}
-        command, tile = self._records.command.tolist(), self._records.tile.tolist()
+        ]
+        self.before = {b: a for rows in stages for a, b in pairwise(rows)}
+        command, tile = self._records.command, self._records.tile
         self.row = {
-            (command[r], tile[r], stage): r
-            for stage, rows in zip("fgms", (fetch, gemm, math, store), strict=True)
-            for r in rows
+            (int(command[r]), int(tile[r]), stage): r for stage, rows in zip("fgms", stages, strict=True) for r in rows
         }
-        self.tiles, outputs = (Counter(command[r] for r in rows) for rows in (fetch, store))
+        self.tiles, outputs = (Counter(command[rows].tolist()) for rows in (fetch, store))
         self.kt = {c: max(1, n // max(1, outputs[c])) for c, n in self.tiles.items()}
         math = [r for r in math if tile[r] >= 0]
-        products, vectors = {command[r] for r in gemm}, {command[r] for r in math}
-
-        def of(rows: Iterable[int], which: Callable[[int], bool]) -> list[int]:
-            return [r for r in rows if which(command[r])]
-
         last = [r for r in gemm if (tile[r] + 1) % self.kt.get(command[r], 1) == 0]
-        self._join(of(fetch, products.__contains__), gemm)
-        self._join(of(fetch, lambda c: c not in products), of(math, lambda c: c not in products))
-        self._join(of(last, vectors.__contains__), of(math, products.__contains__))
-        self._join(of(last, lambda c: c not in vectors), of(store, lambda c: c not in vectors))
-        self._join(math, of(store, vectors.__contains__))
+        products, vectors = set(command[gemm].tolist()), set(command[math].tolist())
+
+        def of(rows: Iterable[int], commands: set[int]) -> list[int]:
+            return [r for r in rows if command[r] in commands]
+
+        every = products | vectors | self.tiles.keys() | outputs.keys()
+        self._join(of(fetch, products), gemm)
+        self._join(of(fetch, every - products), of(math, every - products))
+        self._join(of(last, vectors), of(math, products))
+        self._join(of(last, every - vectors), of(store, every - vectors))
+        self._join(math, of(store, vectors))
         written = {
-            (c, t): min(log.get(i, "start_ps") for i in transfers)
+            (c, t): min(transfer.start_ps for transfer in transfers)
             for (c, t, kind), transfers in self.of_tile.items()
             if kind == WRITE and t >= 0
         }
-        leaving = of(store, {c for c, _ in written}.__contains__)
+        leaving = of(store, {c for c, _ in written})
         for before, row in zip(leaving, leaving[self._buffers :], strict=False):
-            output = command[before], tile[before]
+            output = int(command[before]), int(tile[before])
             if written.get(output, 0) > self._records.end_ps[row]:
                 self._left[row], self.taken[row] = written[output], output
 
@@ -254,6 +233,17 @@ class _Pe:
         for take, put in zip(takes, puts[self._buffers :], strict=False):
             if start[take] > end[put]:
                 self._left[put], self.taken[put] = int(start[take]), take
+
+    def _plan_commands(self, log: _Log) -> None:
+        """Find when PE_SCHEDULER began to plan each tiled command, and the command planned until then, if it waited."""
+        self.plan: dict[int, tuple[int, int | None]] = {}
+        free, last = 0, None
+        for command in self.commands:
+            if command in self.tiles:
+                ready = log.ready_ps(command)
+                base = max(ready, free) + log.lookup_ps
+                self.plan[command] = base, last if free > ready else None
+                free, last = base + self.tiles[command] * log.tile_ps, command
 
     def left_at(self, row: int, t: int) -> bool:
         """Return whether the tile of a row left its stage at `t`."""
@@ -269,7 +259,7 @@ class _Backtrace:
     def __init__(self, records: Records) -> None:
         self.r, self.log = records, _Log(records)
         self.t = records.makespan_ps
-        self._found: list[list[Any]] = []
+        self._found: list[Step] = []
 
     def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
         """Walk from the run's end, or a launch's, to a time; return the steps in order of time."""
@@ -280,64 +270,37 @@ class _Backtrace:
             step = self._lost() if key in seen else step()
             seen.add(key)
         self._add(start, "the program", Part("wait", UNKNOWN, self.t - start))
-        self._cut(start)
-        return tuple(Step(a, b, what, tuple(parts), because) for a, b, what, parts, because in reversed(self._found))
+        return tuple(_cut(step, start) for step in reversed(self._found) if step.end_ps > start)
 
     def _add(self, start: int, what: str, *parts: Part) -> None:
         """Put a step from `start` to the current time before those found so far."""
         if start < self.t:
-            self._found.append([start, self.t, what, parts, ""])
+            self._found.append(Step(start, self.t, what, parts))
             self.t = start
 
     def _because(self, reason: str) -> None:
         """Note why the step found last began when it did."""
-        if self._found and not self._found[-1][4]:
-            self._found[-1][4] = reason
-
-    def _cut(self, start: int) -> None:
-        """Remove what was before a time: earlier steps, and the first parts of a step that was under way."""
-        while self._found and self._found[-1][1] <= start:
-            self._found.pop()
-        if self.t >= start:
-            return
-        first = self._found[-1]
-        left, parts = first[1] - start, []
-        for part in reversed(first[3]):
-            if left:
-                parts.append(replace(part, ps=min(part.ps, left)))
-                left -= parts[-1].ps
-        first[0], first[3], first[4] = start, parts[::-1], ""
+        if self._found and not self._found[-1].because:
+            self._found[-1] = replace(self._found[-1], because=reason)
 
     def _lost(self) -> Next:
-        """Continue where the log does not tell the cause: with the latest end of anything before."""
+        """Continue with the command that ended last: the log does not tell the cause."""
         self._because(UNKNOWN)
-        starts, ends, host = self.r.start_ps, self.r.end_ps, self.log.host
-        open_ops = host[(starts[host] < self.t) & (ends[host] >= self.t)]
-        start = int(starts[open_ops].max(initial=0))
-        inside = np.flatnonzero((ends < self.t) & (ends > start))
-        inside = inside[~np.isin(inside, host)]
-        if not len(inside):
-            self._add(start, "wait", Part("wait", UNKNOWN, self.t - start))
-            return partial(self._host_start, int(open_ops[np.argmax(starts[open_ops])])) if len(open_ops) else None
-        row = int(inside[np.argmax(ends[inside])])
-        end, command, kind = int(ends[row]), int(self.r.command[row]), self.log.kind(row)
+        ended = [(end, command) for command, end in self.log.done.items() if end < self.t]
+        if not ended:
+            return None
+        end, command = max(ended)
         self._add(end, "wait", Part("wait", UNKNOWN, self.t - end))
-        if self.log.done.get(command) == end:
-            return partial(self._command_end, command)
-        if kind in ENGINE_PARTS:
-            return partial(self._served, row)
-        start = int(starts[row])
-        self._add(start, kind, Part("wait", self.log.component(row), self.t - start))
-        return partial(self._lost)
+        return partial(self._command_end, command)
 
     # The host and its messages.
 
     def _launch_end(self, launch: Launch) -> Next:
         self.t = launch.end_ps
         for row in self._host_rows():
-            info = self.r.commands[self.r.command[row]]
-            found = info.name, info.sip, int(self.r.start_ps[row]), int(self.r.end_ps[row])
-            if self.log.kind(row) == "launch" and found == (launch.name, launch.sip, launch.start_ps, self.t):
+            op = self.r.op(row)
+            found = op.command.name, op.command.sip, op.start_ps, op.end_ps
+            if op.kind == "launch" and found == (launch.name, launch.sip, launch.start_ps, launch.end_ps):
                 return partial(self._host_end, row)
         raise StateError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
 
@@ -359,8 +322,8 @@ class _Backtrace:
         command, kind = int(self.r.command[row]), self.log.kind(row)
         if kind in ("launch", "map", "install"):
             return partial(self._response, command, "host")
-        for i in self.log.transfers_of(command, end_ps=self.t):
-            return partial(self._transfer_end, i)
+        for transfer in self.log.transfers_of(command, end_ps=self.t):
+            return partial(self._transfer_end, transfer)
         start = int(self.r.start_ps[row])
         self._add(start, kind, Part("wait", "host", self.t - start))
         return partial(self._host_start, row)
@@ -381,18 +344,17 @@ class _Backtrace:
         self._add(end, "the program", Part("wait", "host", self.t - end))
         return partial(self._host_end, last)
 
-    def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> int | None:
+    def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> Transfer | None:
         """Return a message of a launch or a map between nodes."""
-        for i in self.log.transfers_of(command, kind=MESSAGE, **values):
-            a, b = self.log.ends(i)
+        for message in self.log.transfers_of(command, kind=MESSAGE, **values):
+            a, b = self.log.ends(message)
             if a.endswith(src) and (b == dst or not dst):
-                return i
+                return message
         return None
 
-    def _add_message(self, message: int, what: str = "message {} to {}") -> None:
-        start, nbytes, route = (self.log.get(message, x) for x in ("start_ps", "nbytes", "route"))
-        parts = self.log.routes.parts(route, nbytes, self.t - start)
-        self._add(start, what.format(*self.log.ends(message)), *parts)
+    def _add_message(self, message: Transfer, what: str = "message {} to {}") -> None:
+        parts = self.log.routes.parts(message.route, message.nbytes, self.t - message.start_ps)
+        self._add(message.start_ps, what.format(*self.log.ends(message)), *parts)
 
     def _response(self, command: int, dst: str) -> Next:
         """Add the completion that came last; find its sender."""
@@ -413,10 +375,10 @@ class _Backtrace:
             message = self._message(command, dst=cpu)
             if message is None:
                 return self._lost()
-            arrived = self.log.get(message, "end_ps")
-            service = min(self.log.spec_ps(key), self.t - arrived)
-            parts = [Part("cpu", cpu, service), Part("queueing", cpu, self.t - arrived - service)]
-            self._add(arrived, f"{cpu} takes the message", *(p for p in parts if p.ps))
+            took = self.t - message.end_ps
+            service = min(self.log.spec_ps(key), took)
+            parts = [Part("cpu", cpu, service), Part("queueing", cpu, took - service)]
+            self._add(message.end_ps, f"{cpu} takes the message", *(p for p in parts if p.ps))
             self._because("its message")
             self._add_message(message)
             cpu = self.log.ends(message)[0]
@@ -427,39 +389,39 @@ class _Backtrace:
         self._because("the launch")
         if self.t > self.log.begin[command]:
             return partial(self._decoded, cpu, command)
-        for i in self.log.transfers_of(command, kind=MESSAGE, end_ps=self.t - self.log.command_ps):
-            node = self.log.ends(i)[1]
+        for message in self.log.transfers_of(command, kind=MESSAGE, end_ps=self.t - self.log.command_ps):
+            node = self.log.ends(message)[1]
             if node.endswith(".pe_cpu"):
                 return partial(self._decoded, node, command)
-        first, message = (self._message(command, src=src) for src in (".io.io_cpu", "host"))
-        if first is None:
+        first, sent = (self._message(command, src=src) for src in (".io.io_cpu", "host"))
+        if first is None or sent is None:
             return self._lost()
-        sent = self.log.get(first, "start_ps")
-        self._add(sent, "until the common start", Part("start", "the launch's last PE", self.t - sent))
-        if message is None:
-            return self._lost()
-        arrived = self.log.get(message, "end_ps")
-        self._add(arrived, "io_cpu", Part("cpu", self.log.ends(message)[1], self.t - arrived))
-        self._add_message(message)
+        wait = Part("start", "the launch's last PE", self.t - first.start_ps)
+        self._add(first.start_ps, "until the common start", wait)
+        self._add(sent.end_ps, "io_cpu", Part("cpu", self.log.ends(sent)[1], self.t - sent.end_ps))
+        self._add_message(sent)
         return partial(self._host_start, self.log.row[command])
 
     # Commands of a program.
 
     def _program_end(self, cpu: str, launch: int) -> Next:
         commands = self.log.programs.get((cpu.removesuffix(".pe_cpu"), launch), [])
+        return self._ended_or_issued(commands) or partial(self._program_start, cpu, launch)
+
+    def _ended_or_issued(self, commands: Sequence[int]) -> Next:
+        """Find the last of these commands that ended now, or whose issue did."""
         for command in reversed(commands):
             if self.log.done.get(command) == self.t:
                 return partial(self._command_end, command)
-        if commands and self.log.issued[commands[-1]] == self.t:
-            return partial(self._issue, commands[-1])
-        return partial(self._program_start, cpu, launch)
+            if self.log.issued[command] == self.t:
+                return partial(self._issue, command)
+        return None
 
     def _issue(self, command: int) -> Next:
         pe = self.log.pe_name(command)
         self._because("PE_CPU's issue")
         base = self.t - self.log.command_ps
-        name = self.r.commands[command].name
-        self._add(base, f"{pe} issues {name}", Part("issue", f"{pe}.pe_cpu", self.t - base))
+        self._add(base, f"{pe} issues {self.log.name(command)}", Part("issue", f"{pe}.pe_cpu", self.t - base))
         launch = self.log.launch[command]
         if launch < 0:
             return self._lost()
@@ -488,6 +450,8 @@ class _Backtrace:
     def _command_end(self, command: int) -> Next:
         row = self.log.row[command]
         kind = self.log.kind(row)
+        if kind in HOST_KINDS:
+            return partial(self._host_end, row)
         if kind == "recv":
             return partial(self._slot_read, row)
         if kind == "send":
@@ -495,21 +459,19 @@ class _Backtrace:
         if kind == "math":
             return partial(self._served, row)
         only = {"kind": WRITE} if kind == "composite" else {}
-        for i in self.log.transfers_of(command, end_ps=self.t, **only):
-            return partial(self._transfer_end, i)
+        for transfer in self.log.transfers_of(command, end_ps=self.t, **only):
+            return partial(self._transfer_end, transfer)
         if kind == "composite":
             pe = self.log.pe(command)
             store = pe.row.get((command, pe.tiles[command] - 1, "s"))
-            if store is not None and pe.left_at(store, self.t):
-                return partial(self._left, store)
-            return partial(self._composite, command, int(self.r.start_ps[row]))
+            return self._just_left(store) or partial(self._composite, command)
         return self._lost()
 
-    def _composite(self, command: int, start: int) -> Next:
+    def _composite(self, command: int) -> Next:
         """Add a composite whose tiles were not logged as one step."""
-        pe, name = self.log.pe_name(command), self.r.commands[command].name
+        pe, start = self.log.pe_name(command), int(self.r.start_ps[self.log.row[command]])
         scheduler = f"{pe}.pe_scheduler"
-        what = f"composite {name} of {pe}, tiles not logged"
+        what = f"composite {self.log.name(command)} of {pe}, tiles not logged"
         self._add(start, what, Part("composite", scheduler, self.t - start))
         ready = self.log.ready_ps(command)
         if self.t == ready + self.log.lookup_ps + self.log.tile_ps:
@@ -526,11 +488,11 @@ class _Backtrace:
             if other >= command or row < 0 or other in pe.tiles or self.log.kind(row) != "composite":
                 continue
             if self.r.start_ps[row] < self.t <= self.r.end_ps[row]:
-                return partial(self._composite, other, int(self.r.start_ps[row]))
+                return partial(self._composite, other)
         ready = self.log.ready_ps(command)
         if ready < self.t:
             wait = Part("wait", f"{self.log.pe_name(command)}.pe_scheduler", self.t - ready)
-            self._add(ready, f"{self.r.commands[command].name} waits for its engines", wait)
+            self._add(ready, f"{self.log.name(command)} waits for its engines", wait)
             return partial(self._ready, command)
         return self._lost()
 
@@ -538,89 +500,86 @@ class _Backtrace:
 
     def _slot_read(self, row: int) -> Next:
         """Add a receive's read of its slot; find the part's arrival, or the slot read before."""
-        log, command, start = self.log, int(self.r.command[row]), int(self.r.start_ps[row])
-        pe, info = log.pe_name(command), self.r.commands[command]
+        log, op, command = self.log, self.r.op(row), int(self.r.command[row])
+        pe = log.pe_name(command)
         sends = [c for c in log.after.get(command, ()) if log.kind(log.row[c]) == "send"]
-        slots = {log.slot_of(i) for send in sends for i in log.transfers_of(send, kind=PART)}
+        slots = {log.slot_of(part) for send in sends for part in log.transfers_of(send, kind=PART)}
         where = slots.pop().replace(".store", ".fetch") if slots else f"{pe}.pe_fetch_store.fetch"
-        self._add(start, f"{info.name} from {info.tag}", Part("slot", where, self.t - start))
+        self._add(op.start_ps, f"{op.command.name} from {op.command.tag}", Part("slot", where, self.t - op.start_ps))
         for send in sends:
             step = self._arrival(send)
             if step is not None:
                 self._because("a message's arrival")
                 return step
-        for other in self._slots_read(pe):
+        step = self._slots_read(pe)
+        if step is not None:
             self._because("the slot read before")
-            return partial(self._slot_read, other)
+            return step
         return self._ready(command)
 
-    def _slots_read(self, pe: str) -> Iterator[int]:
-        """Yield the rows of a PE's receives that end now."""
-        rows = np.flatnonzero((self.r.end_ps == self.t) & (self.r.start_ps < self.t))
-        name = f"{pe}.pe_ipcq"
-        yield from (i for i in rows.tolist() if self.log.kind(i) == "recv" and self.log.component(i) == name)
-
-    def _arrival(self, send: int) -> Next:
-        for i in self.log.transfers_of(send, kind=PART, end_ps=self.t):
-            return partial(self._part, i)
+    def _slots_read(self, pe: str) -> Next:
+        """Find a receive of a PE that ends now."""
+        for row in np.flatnonzero((self.r.end_ps == self.t) & (self.r.start_ps < self.t)).tolist():
+            if self.log.kind(row) == "recv" and self.r.components[self.r.component[row]] == f"{pe}.pe_ipcq":
+                return partial(self._slot_read, row)
         return None
 
-    def _part(self, part: int) -> Next:
+    def _arrival(self, send: int) -> Next:
+        for part in self.log.transfers_of(send, kind=PART, end_ps=self.t):
+            return partial(self._part, part)
+        return None
+
+    def _part(self, part: Transfer) -> Next:
         """Add the route of a part of a message, and the way into its slot."""
-        start, arrived, route, nbytes = (self.log.get(part, x) for x in ("start_ps", "arrived_ps", "route", "nbytes"))
         src, dst = self.log.ends(part)
-        parts = self.log.routes.parts(route, nbytes, arrived - start)
-        if self.t > arrived:
-            parts.append(Part("slot", self.log.slot_of(part), self.t - arrived))
-        self._add(start, f"part {self.log.get(part, 'tile')} of a message from {src} to {dst}", *parts)
+        parts = self.log.routes.parts(part.route, part.nbytes, part.arrived_ps - part.start_ps)
+        if self.t > part.arrived_ps:
+            parts.append(Part("slot", self.log.slot_of(part), self.t - part.arrived_ps))
+        self._add(part.start_ps, f"part {part.tile} of a message from {src} to {dst}", *parts)
         return partial(self._part_start, part)
 
-    def _part_start(self, part: int) -> Next:
+    def _part_start(self, part: Transfer) -> Next:
         """Find the read of a part from memory if it has just ended, else why it had its slot."""
-        send, tile = self.log.get(part, "command"), self.log.get(part, "tile")
-        for i in self.log.transfers_of(send, kind=FETCH, tile=tile, end_ps=self.t):
+        for fetch in self.log.transfers_of(part.command, kind=FETCH, tile=part.tile, end_ps=self.t):
             self._because("what it carries")
-            return partial(self._transfer_end, i)
+            return partial(self._transfer_end, fetch)
         return self._slot_free(part)
 
-    def _fetch_start(self, fetch: int) -> Next:
-        send, tile = self.log.get(fetch, "command"), self.log.get(fetch, "tile")
-        return self._slot_free(self.log.transfers_of(send, kind=PART, tile=tile)[0])
+    def _fetch_start(self, fetch: Transfer) -> Next:
+        return self._slot_free(self.log.transfers_of(fetch.command, kind=PART, tile=fetch.tile)[0])
 
-    def _slot_free(self, part: int) -> Next:
+    def _slot_free(self, part: Transfer) -> Next:
         """Find why a part had its slot now: its credit, its send, or the part before."""
-        log, send, tile = self.log, self.log.get(part, "command"), self.log.get(part, "tile")
-        credit = log.by_key.get(log.get(part, "opener"), -1)
-        if credit >= 0 and log.get(credit, "kind") == CREDIT and log.get(credit, "end_ps") == self.t:
+        log, credit = self.log, self.log.opener(part)
+        if credit is not None and credit.kind == CREDIT and credit.end_ps == self.t:
             self._because("a credit")
             return partial(self._credit, credit)
-        if log.ready_ps(send) == self.t:
+        if log.ready_ps(part.command) == self.t:
             self._because("its send")
-            return partial(self._ready, send)
-        pe, columns = log.pe_name(send), log.transfers
+            return partial(self._ready, part.command)
+        pe, columns = log.pe_name(part.command), log.transfers
         together = np.isin(columns["kind"], (PART, FETCH)) & (columns["start_ps"] == self.t)
-        for i in np.flatnonzero(together).tolist():
-            other = log.get(i, "command")
-            if (other, log.get(i, "tile")) < (send, tile) and log.pe_name(other) == pe:
+        for other in self.r.dependencies.at(np.flatnonzero(together)):
+            if (other.command, other.tile) < (part.command, part.tile) and log.pe_name(other.command) == pe:
                 self._because("the part before")
-                return partial(self._part_start if log.get(i, "kind") == PART else self._fetch_start, i)
+                return partial(self._part_start if other.kind == PART else self._fetch_start, other)
         return self._lost()
 
-    def _credit(self, credit: int) -> Next:
+    def _credit(self, credit: Transfer) -> Next:
         """Add the route of a credit; find what freed its slot."""
         self._add_message(credit, "credit from {} to {}")
         self._because("a slot's release")
         pe = self.log.ends(credit)[0].removesuffix(".pe_dma")
-        for row in self._slots_read(pe):
-            return partial(self._slot_read, row)
-        for command in reversed(self.log.commands.get(pe, [])):
-            if self.log.done.get(command) == self.t:
-                return partial(self._command_end, command)
-            if self.log.issued[command] == self.t:
-                return partial(self._issue, command)
-        return self._lost()
+        return self._slots_read(pe) or self._ended_or_issued(self.log.commands.get(pe, [])) or self._lost()
 
     # Tiles in the engines.
+
+    def _just_left(self, row: int | None, reason: str = "") -> Next:
+        """Find the stage of a row if its tile has just left it."""
+        if row is None or not self.log.pe(int(self.r.command[row])).left_at(row, self.t):
+            return None
+        self._because(reason)
+        return partial(self._left, row)
 
     def _left(self, row: int) -> Next:
         """Find what let a tile leave its stage: its service, or the next stage, which took another tile."""
@@ -630,116 +589,125 @@ class _Backtrace:
         pe = self.log.pe(int(self.r.command[row]))
         taken = pe.taken.get(row)
         if isinstance(taken, tuple):
-            for i in pe.of_tile.get((*taken, WRITE), ()):
-                if self.log.get(i, "start_ps") == self.t:
-                    return partial(self._sent, i)
+            for transfer in pe.of_tile.get((*taken, WRITE), ()):
+                if transfer.start_ps == self.t:
+                    return partial(self._sent, transfer)
         elif taken is not None:
             return partial(self._taken, taken)
         return self._lost()
 
     def _served(self, row: int) -> Next:
-        start, part = int(self.r.start_ps[row]), ENGINE_PARTS[self.log.kind(row)]
-        tile, name = int(self.r.tile[row]), self.r.commands[self.r.command[row]].name
-        what = f"{part} of {name}" + (f", tile {tile}" if tile >= 0 else "")
-        self._add(start, what, Part(part, self.log.component(row), self.t - start))
+        op = self.r.op(row)
+        part = ENGINE_PARTS[op.kind]
+        what = f"{part} of {op.command.name}" + (f", tile {op.tile}" if op.tile >= 0 else "")
+        self._add(op.start_ps, what, Part(part, op.component, self.t - op.start_ps))
         return partial(self._taken, row)
 
     def _taken(self, row: int) -> Next:
         """Find why an engine began: the work before, its operands, or its command."""
         command, tile = int(self.r.command[row]), int(self.r.tile[row])
         pe = self.log.pe(command)
-        before, source = pe.before.get(row), pe.source.get(row)
-        for other, why in ((before, "the engine's previous work"), (source, "the tile's arrival")):
-            if other is not None and pe.left_at(other, self.t):
-                self._because(why)
-                return partial(self._left, other)
+        source = pe.source.get(row)
+        step = self._just_left(pe.before.get(row), "the engine's previous work")
+        step = step or self._just_left(source, "the tile's arrival")
+        if step is not None:
+            return step
         if tile < 0:
             return partial(self._ready if self.log.ready_ps(command) == self.t else self._engines, command)
-        for i in pe.of_tile.get((command, tile, READ), ()):
-            if self.log.get(i, "end_ps") == self.t:
+        for transfer in pe.of_tile.get((command, tile, READ), ()):
+            if transfer.end_ps == self.t:
                 self._because("an operand's arrival")
-                return partial(self._transfer_end, i)
-        if source is None and self.log.planned_ps(command, tile) == self.t:
-            return partial(self._planned, command, tile)
-        return self._lost()
+                return partial(self._transfer_end, transfer)
+        step = self._just_planned(command, tile) if source is None else None
+        return step or self._lost()
+
+    def _plan_of(self, command: int) -> tuple[int, int | None]:
+        base = self.log.ready_ps(command) + self.log.lookup_ps
+        return self.log.pe(command).plan.get(command, (base, None))
+
+    def _just_planned(self, command: int, tile: int) -> Next:
+        """Find the plan of a tile if PE_SCHEDULER has just made it."""
+        base, _ = self._plan_of(command)
+        return partial(self._planned, command, tile) if base + (tile + 1) * self.log.tile_ps == self.t else None
 
     def _planned(self, command: int, tile: int) -> Next:
         self._because("PE_SCHEDULER's plan")
-        base, before = self.log.plan_base(command)
+        base, before = self._plan_of(command)
         scheduler = f"{self.log.pe_name(command)}.pe_scheduler"
         self._add(base, f"planning of {tile + 1} tiles", Part("plan", scheduler, self.t - base))
-        self._add_lookup(command, base)
+        self._add_lookup(command)
         if before is not None:
             return partial(self._planned, before, self.log.pe(command).tiles[before] - 1)
         return partial(self._ready, command)
 
-    def _add_lookup(self, command: int, end: int) -> None:
+    def _add_lookup(self, command: int) -> None:
         mmu = Part("lookup", f"{self.log.pe_name(command)}.pe_mmu", self.log.lookup_ps)
-        self._add(end - mmu.ps, "address look-up", mmu)
+        self._add(self.t - mmu.ps, "address look-up", mmu)
 
     # Transactions with memories.
 
-    def _transfer_end(self, transfer: int) -> Next:
+    def _transfer_end(self, transfer: Transfer) -> Next:
         """Add a transaction: the way back, the memory as long as it had no gap, and the way there."""
-        log, routes = self.log, self.log.routes
-        kind, route, nbytes, served, arrived, start, since = (
-            log.get(transfer, x) for x in ("kind", "route", "nbytes", "served_ps", "arrived_ps", "start_ps", "since_ps")
-        )
+        routes, (kind, route, nbytes) = self.log.routes, (transfer.kind, transfer.route, transfer.nbytes)
         memory, read = routes.ends(route)[0], kind in (READ, FETCH)
         what = f"{nbytes:,} B {'from' if read else 'to'} {memory}"
+        start, arrived, served = transfer.start_ps, transfer.arrived_ps, transfer.served_ps
         if served < 0:
             self._add(start, what, *routes.parts(route, nbytes, self.t - start, reverse=kind == WRITE))
             return partial(self._sent, transfer)
-        opener = log.by_key.get(log.get(transfer, "opener"))
-        alone = opener is None or opener == transfer
-        if alone and read and routes.rate_gbs(route) * (served - arrived) < nbytes * 1000:
+        opener, since = self.log.opener(transfer), transfer.since_ps
+        if opener is None:
+            opener, since = transfer, arrived
+        if opener == transfer and read and routes.rate_gbs(route) * (served - arrived) < nbytes * 1000:
             # The links are slower than the memory: what they carry at the same time is not the memory's.
             parts = routes.parts(route, 0, arrived - start, reverse=True)
             self._add(start, what, *parts, *routes.parts(route, nbytes, self.t - arrived))
             return partial(self._sent, transfer)
-        back = nbytes if read else 16
-        self._add(served, f"{what}: way back", *routes.parts(route, back, self.t - served))
-        if opener is None:
-            opener, since = transfer, arrived
+        self._add(served, f"{what}: way back", *routes.parts(route, nbytes if read else 16, self.t - served))
         self._add(since, f"{memory} at work", Part("memory", memory, self.t - since))
         self._because("its request")
-        kind, route, nbytes, start = (log.get(opener, x) for x in ("kind", "route", "nbytes", "start_ps"))
-        there = nbytes if kind == WRITE else 0
-        self._add(start, f"request to {memory}", *routes.parts(route, there, self.t - start, reverse=True))
+        there = opener.nbytes if opener.kind == WRITE else 0
+        parts = routes.parts(opener.route, there, self.t - opener.start_ps, reverse=True)
+        self._add(opener.start_ps, f"request to {memory}", *parts)
         return partial(self._sent, opener)
 
-    def _sent(self, transfer: int) -> Next:
+    def _sent(self, transfer: Transfer) -> Next:
         """Find why a request was sent: its command, its tile, or the limits of its DMA channel."""
-        log = self.log
-        command, tile, kind = (log.get(transfer, x) for x in ("command", "tile", "kind"))
+        log, command, tile = self.log, transfer.command, transfer.tile
         if command not in log.issued:
             return partial(self._host_start, log.row[command])
-        if kind == FETCH:
+        if transfer.kind == FETCH:
             return partial(self._fetch_start, transfer)
-        pe = log.pe(command)
+        pe, step = log.pe(command), None
         if tile < 0:
             if log.ready_ps(command) + log.lookup_ps == self.t:
-                self._add_lookup(command, self.t)
+                self._add_lookup(command)
                 return partial(self._ready, command)
-        elif kind == READ:
-            if log.planned_ps(command, tile) == self.t:
-                return partial(self._planned, command, tile)
+        elif transfer.kind == READ:
+            step = self._just_planned(command, tile)
             buffers = int(log.spec("cube.pe.pe_tcm.buffers_per_operand"))
             for back in {buffers, buffers * pe.kt.get(command, 1)}:
-                row = pe.row.get((command, tile - back, "f"))
-                if row is not None and pe.left_at(row, self.t):
-                    self._because("a free tile buffer")
-                    return partial(self._left, row)
+                step = step or self._just_left(pe.row.get((command, tile - back, "f")), "a free tile buffer")
         else:
-            row = pe.row.get((command, tile, "s"))
-            if row is not None and pe.left_at(row, self.t):
-                self._because("the tile's arrival")
-                return partial(self._left, row)
-        channel, at = pe.channel[kind], pe.place[transfer]
-        if at and log.get(channel[at - 1], "start_ps") == self.t:
-            return partial(self._sent, channel[at - 1])
-        for other in reversed(channel[:at]):
-            if log.get(other, "end_ps") == self.t:
+            step = self._just_left(pe.row.get((command, tile, "s")), "the tile's arrival")
+        if step is not None:
+            return step
+        before = pe.channel[transfer.kind][: pe.place[transfer]]
+        if before and before[-1].start_ps == self.t:
+            return partial(self._sent, before[-1])
+        for other in reversed(before):
+            if other.end_ps == self.t:
                 self._because("the limit of outstanding requests")
                 return partial(self._transfer_end, other)
         return partial(self._engines, command)
+
+
+def _cut(step: Step, start: int) -> Step:
+    """Return a step as it counts from a time on: without its first parts if it was under way then."""
+    if step.start_ps >= start:
+        return step
+    left, parts = step.end_ps - start, []
+    for part in reversed(step.parts):
+        parts.append(replace(part, ps=min(part.ps, left)))
+        left -= parts[-1].ps
+    return Step(start, step.end_ps, step.what, tuple(part for part in reversed(parts) if part.ps))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,25 @@ TRANSFERS = {
     "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,
     "opener": np.int64, "served_ps": np.int64,
 }  # fmt: skip
+
+
+class Transfer(NamedTuple):
+    """A row of `Dependencies.transfers`."""
+
+    start_ps: int
+    end_ps: int
+    route: int
+    nbytes: int
+    command: int
+    tile: int
+    kind: int
+    key: int
+    arrived_ps: int
+    since_ps: int
+    opener: int
+    served_ps: int
+
+
 _LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64}
 _ORDER = ("issued", "after", "begin")
 
@@ -49,6 +68,11 @@ class Dependencies:
     issued: np.ndarray = field(default_factory=partial(_no_rows, 3))
     after: np.ndarray = field(default_factory=partial(_no_rows, 2))
     begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
+
+    def at(self, rows: np.ndarray | slice) -> list[Transfer]:
+        """Return some transfers."""
+        columns = (self.transfers[name][rows].tolist() for name in TRANSFERS)
+        return [Transfer(*values) for values in zip(*columns, strict=True)]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
@@ -138,58 +162,28 @@ _NO_COMMAND = CommandInfo("")
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The log of one run, in columns of equal length.
+    """The log of one run: columns of equal length, and the tables that they refer to."""
 
-    Parameters
-    ----------
-    start_ps, end_ps : int64 array
-        When the work of a row occupied its component.
-    component, kind, command : int array
-        Indices into `components`, `kinds` and `commands`; -1 where no command is behind a row.
-    nbytes, flops : int64 array
-        True bytes moved and useful operations (padding not counted).
-    tile : int32 array
-        Index of the tile in its command, -1 for a row that is not a tile.
-    components, kinds : tuple of str
-    commands : tuple of CommandInfo
-    links : LinkTable
-    component_busy_ps : int64 array or None
-        Busy time of each component, counted by the engine whatever the log level; None: the rows tell it.
-    makespan_ps : int
-        Time of the last completion; the clock of a run starts at 0.
-    launches : tuple of Launch
-    machine : str
-        Hash of the machine.
-    spec : mapping
-        The machine, reading as its file does; empty where it is not known.
-    dependencies : Dependencies
-        Transfers over the network and the order of commands.
-    complete : bool
-        False for the part of an interrupted run.
-    engine : str
-        The engine that simulated, "core" or "definition"; both give the same records, so no digest contains it.
-    """
-
-    start_ps: np.ndarray
+    start_ps: np.ndarray  # when the work of a row occupied its component
     end_ps: np.ndarray
-    component: np.ndarray
+    component: np.ndarray  # indices into `components`, `kinds` and `commands`; -1 for a row without a command
     kind: np.ndarray
     command: np.ndarray
-    nbytes: np.ndarray
+    nbytes: np.ndarray  # true bytes moved, and useful operations: padding is not counted
     flops: np.ndarray
-    tile: np.ndarray
+    tile: np.ndarray  # index of the tile in its command, -1 for a row that is not a tile
     components: tuple[str, ...]
     kinds: tuple[str, ...]
     commands: tuple[CommandInfo, ...]
     links: LinkTable = field(default_factory=LinkTable)
-    component_busy_ps: np.ndarray | None = None
-    makespan_ps: int = 0
+    component_busy_ps: np.ndarray | None = None  # as the engine counted it, at any log level; None: count the rows
+    makespan_ps: int = 0  # time of the last completion; the clock of a run starts at 0
     launches: tuple[Launch, ...] = ()
-    machine: str = ""
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    machine: str = ""  # hash of the machine
+    spec: Mapping[str, Any] = field(default_factory=dict)  # the machine as its file; empty where it is not known
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
-    complete: bool = True
-    engine: str = ""
+    complete: bool = True  # False for the part of an interrupted run
+    engine: str = ""  # "core" or "definition"; both give the same records, so no digest contains it
 
     def __post_init__(self) -> None:
         for name, dtype in COLUMNS.items():
@@ -269,17 +263,12 @@ class Records:
         """Return busy ps of every component, the counted one where the engine kept it."""
         busy = self.component_busy_ps
         if busy is None:
-            busy = self._covered()
+            busy = np.zeros(len(self.components), np.int64)
+            # One axis with the components one behind the other, so that one pass serves all.
+            shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
+            order, added = _added(self.start_ps + shift, self.end_ps + shift)
+            np.add.at(busy, self.component[order], added)
         return dict(zip(self.components, busy.tolist(), strict=True))
-
-    def _covered(self) -> np.ndarray:
-        """Return for each component the time [ps] that any of its rows covers."""
-        busy = np.zeros(len(self.components), np.int64)
-        # One axis with the components one behind the other, so that one pass serves all.
-        shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
-        order, added = _added(self.start_ps + shift, self.end_ps + shift)
-        np.add.at(busy, self.component[order], added)
-        return busy
 
     def digest(self) -> str:
         """Return a sha256 of all times: equal for equal runs, whatever the order of rows and of ids."""
@@ -355,14 +344,11 @@ class Records:
     def _check(self) -> None:
         """Raise a ValueError if columns do not fit each other, or ids have no name."""
         n, most = len(self), np.iinfo(np.int64).max
-        for name, dtype in COLUMNS.items():
-            column = getattr(self, name)
-            if column.shape != (n,) or column.dtype != dtype:
+        own = [(name, getattr(self, name), n, dtype) for name, dtype in COLUMNS.items()]
+        links = [(f"link_{x}", getattr(self.links, x), len(self.links.names), dt) for x, dt in _LINK_COLUMNS.items()]
+        for name, column, length, dtype in own + links:
+            if column.shape != (length,) or column.dtype != dtype:
                 raise ValueError(f"column {name} has shape {column.shape} and type {column.dtype}")
-        for name, kind in _LINK_COLUMNS.items():
-            column = getattr(self.links, name)
-            if column.shape != (len(self.links.names),) or column.dtype != kind:
-                raise ValueError(f"column link_{name} has shape {column.shape} and type {column.dtype}")
         ids = (
             ("component", 0, len(self.components)), ("kind", 0, len(self.kinds)), ("command", -1, len(self.commands)),
             ("start_ps", 0, most), ("end_ps", 0, most),

@@ -62,20 +62,9 @@ def ideal_gemm(
 ) -> IdealGemm:
     """Return the ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands are in its HBM slice.
 
-    Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer.
-
-    Parameters
-    ----------
-    machine : MachineConfig
-        The validated machine file.
-    mkn : (int, int, int)
-        M, K, N.
-    dtype : DType or name
-        Type of a, b and the output; the output of int8 is int32.
-    streamed : collection of "a", "b"
-        Operands that stay in HBM; the others are pinned in TCM and skip the DMA.
-    epilogue_cycles : float
-        Cycles of PE_MATH for each output tile.
+    Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer. Operands
+    that are not `streamed` are pinned in TCM and skip the DMA; `epilogue_cycles` are those of PE_MATH for each output
+    tile; the output of int8 is int32.
 
     Notes
     -----

@@ -44,29 +44,22 @@ class Tracks:
         tids: dict[int, int] = {}
         for component in sorted(self._slices, key=_order):
             process, thread = _names(component)
-            pid = pids.get(process)
-            if pid is None:
-                pid = pids[process] = len(pids) + 1
-                found.append(_meta("process_name", pid, 0, {"name": process}))
-                found.append(_meta("process_sort_index", pid, 0, {"sort_index": pid}))
+            if process not in pids:
+                pids[process] = len(pids) + 1
+                found += _named("process", pids[process], 0, process)
+            pid = pids[process]
             for lane, events in enumerate(_lanes(self._slices[component])):
                 tid = tids[pid] = tids.get(pid, 0) + 1
-                found.append(_meta("thread_name", pid, tid, {"name": f"{thread} #{lane}" if lane else thread}))
-                found.append(_meta("thread_sort_index", pid, tid, {"sort_index": tid}))
+                found += _named("thread", pid, tid, f"{thread} #{lane}" if lane else thread)
                 for event in events:
                     event.update(pid=pid, tid=tid)
                     found.append(event)
         for number, (src, dst, name) in enumerate(self._flows, 1):
-            for ph, event in (("s", src), ("f", dst)):
+            for event, phase in ((src, {"ph": "s"}), (dst, {"ph": "f", "bp": "e"})):
                 place = {"ts": event["ts"], "pid": event["pid"], "tid": event["tid"]}
-                found.append({"ph": ph, "id": number, "name": name, "cat": "flow", **place})
-                if ph == "f":
-                    found[-1]["bp"] = "e"
+                found.append({**phase, "id": number, "name": name, "cat": "flow", **place})
         for event in found:
-            if "ts" in event:
-                event["ts"] = _us(event["ts"])
-            if "dur" in event:
-                event["dur"] = _us(event["dur"])
+            event.update({key: event[key] / 1_000_000 for key in ("ts", "dur") if key in event})  # ps to us
         return found
 
 
@@ -98,32 +91,28 @@ def write_trace(records: Records, path: str | Path) -> Path:
 
 def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:
     """Add the work of memories and the messages between CPUs, with flows to the requests."""
-    moves = {name: column.tolist() for name, column in records.dependencies.transfers.items()}
     routes = RouteBreakdown(records.dependencies, records.links)
     sent: dict[tuple[int, str], Event] = {}
     arrived: list[tuple[int, str, Event]] = []
-    for i in range(len(moves["start_ps"])):
-        route, start, end = moves["route"][i], moves["start_ps"][i], moves["end_ps"][i]
-        src, dst = routes.ends(route)
-        if moves["kind"][i] == MESSAGE:
-            name = records.commands[moves["command"][i]].name
-            event = tracks.slice(src, f"{name} to {dst}", start, end, "message", nbytes=moves["nbytes"][i])
-            sent.setdefault((moves["command"][i], src), event)
-            arrived.append((moves["command"][i], dst, event))
-        elif moves["kind"][i] in (PART, CREDIT):
-            name = f"part {moves['tile'][i]}" if moves["kind"][i] == PART else "credit"
-            there = moves["arrived_ps"][i] if moves["kind"][i] == PART else end
-            leaves = tracks.slice(src, f"{name} to {dst}", start, there, "queue", nbytes=moves["nbytes"][i])
+    for move in records.dependencies.at(slice(None)):
+        start, end, nbytes = move.start_ps, move.end_ps, move.nbytes
+        src, dst = routes.ends(move.route)
+        if move.kind == MESSAGE:
+            name = f"{records.commands[move.command].name} to {dst}"
+            event = tracks.slice(src, name, start, end, "message", nbytes=nbytes)
+            sent.setdefault((move.command, src), event)
+            arrived.append((move.command, dst, event))
+        elif move.kind in (PART, CREDIT):
+            name, there = (f"part {move.tile}", move.arrived_ps) if move.kind == PART else ("credit", end)
+            leaves = tracks.slice(src, f"{name} to {dst}", start, there, "queue", nbytes=nbytes)
             tracks.flow(leaves, tracks.slice(dst, f"{name} from {src}", there, end, "queue"), "queue")
-        elif moves["served_ps"][i] >= 0:
-            read = moves["kind"][i] in (READ, FETCH)
-            nbytes, tile = moves["nbytes"][i], moves["tile"][i]
+        elif move.served_ps >= 0:
+            read = move.kind in (READ, FETCH)
             name = f"{'read' if read else 'write'} for {dst}"
-            first = min(moves["arrived_ps"][i], moves["served_ps"][i])
-            memory = tracks.slice(src, name, first, moves["served_ps"][i], "memory", nbytes=nbytes)
-            asked = work.get((start, end, nbytes, tile, read)) or tracks.slice(
-                dst, name, start, end, "request", nbytes=nbytes
-            )
+            first = min(move.arrived_ps, move.served_ps)
+            memory = tracks.slice(src, name, first, move.served_ps, "memory", nbytes=nbytes)
+            asked = work.get((start, end, nbytes, move.tile, read))
+            asked = asked or tracks.slice(dst, name, start, end, "request", nbytes=nbytes)
             tracks.flow(asked, memory, "request")
     for command, node, event in arrived:
         onward = sent.get((command, node))
@@ -162,24 +151,18 @@ def _order(component: str) -> tuple[Any, ...]:
     return (component != PATH, component != "host", number[:2], component)
 
 
-def _meta(name: str, pid: int, tid: int, args: Event) -> Event:
-    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
+    """Return the events that name a process or a thread and keep it in this order."""
+    meta = {"ph": "M", "pid": pid, "tid": tid}
+    order = {"sort_index": tid or pid}
+    return [
+        {**meta, "name": f"{what}_name", "args": {"name": name}},
+        {**meta, "name": f"{what}_sort_index", "args": order},
+    ]
 
 
-def _us(ps: int) -> float:
-    return ps / 1_000_000
-
-
-LANES = (
-    "dma_in",
-    "fetch",
-    "gemm",
-    "math",
-    "store_tcm",
-    "dma_out",
-    "recv",
-    "send",
-)  # in the order of a tile, then messages
+# In the order of a tile, then messages.
+LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 

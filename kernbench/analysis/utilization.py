@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from kernbench.analysis.breakdown import PE_KINDS, breakdown
 from kernbench.analysis.records import LinkTable, Records
+from kernbench.analysis.transfer import RouteBreakdown
 
 
 def shares(links: LinkTable, span_ps: int) -> dict[str, float]:
@@ -29,12 +29,10 @@ class LinkTraffic:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        dependencies, index = records.dependencies, {name: i for i, name in enumerate(records.links.names)}
-        pairs = []
-        for number, route in enumerate(dependencies.routes):
-            names = [dependencies.nodes[node] for node in route]
-            for src, dst in pairwise(names):  # in both directions: a transaction goes out and comes back
-                pairs += [(number, index[x]) for x in (f"{src}->{dst}", f"{dst}->{src}") if x in index]
+        index = {name: i for i, name in enumerate(records.links.names)}
+        routes = RouteBreakdown(records.dependencies, records.links)
+        numbers = range(len(records.dependencies.routes))
+        pairs = [(number, index[link]) for number in numbers for link in routes.links(number) if link in index]
         table = np.array(pairs, np.int64).reshape(-1, 2)
         self._route, self._link = table[:, 0], table[:, 1]
 
@@ -65,14 +63,7 @@ Flow = Sequence[Hashable]
 
 
 def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
-    """Return the max-min fair rate of each flow.
-
-    Parameters
-    ----------
-    flows : sequence of sequence
-        The resources (links, memories) that each flow uses.
-    capacity : mapping
-        Rate of each resource, in the unit of the result.
+    """Return the max-min fair rate of each flow, a sequence of resources, in the unit of their capacity.
 
     Notes
     -----
@@ -155,16 +146,7 @@ def utilization(
     pe: tuple[int, int, int] | None = None,
     window: tuple[int, int] | None = None,
 ) -> Utilization:
-    """Return the utilization of the matrix engine of one PE, or of all PEs that did work.
-
-    Parameters
-    ----------
-    records : Records
-    macs_per_ns : float
-        Rate of one matrix engine for the type at hand.
-    pe : (sip, cube, pe), optional
-    window : (start_ps, end_ps), optional
-        By default `pe_window`.
+    """Return the utilization of the matrix engine of one PE, or of all PEs that did work; by default in `pe_window`.
 
     Notes
     -----

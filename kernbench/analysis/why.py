@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -138,7 +139,8 @@ class Reason:
             return 'run it with log="tile" to see inside'
         if not self.fields:
             return ""
-        text = _change(self.fields)
+        verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"
+        text = f"{verb} {', '.join(self.fields)}"
         return f"{text} together with {', '.join(self.together)}" if self.together else text
 
 
@@ -193,7 +195,7 @@ class Why:
         total = self.path.makespan_ps / 1000
         lines = [f"{self.name}: {total:,.2f} ns, where they went on the critical path of {len(self.path.steps)} steps"]
         shown = self.reasons[:8]
-        names = [f"{x.what} {x.resource}{_more(x.others)}" for x in shown]
+        names = [f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in shown]
         width = max((len(name) for name in names), default=0)
         for i, (name, x) in enumerate(zip(names, shown, strict=True), 1):
             lines.append(f"{i:>3}. {name:<{width}}{x.ns:>14,.2f} ns {x.share:>6.1%}  {x.kind}")
@@ -227,11 +229,9 @@ def why(records: Records, name: str = "run", launch: str | Launch | None = None)
         name = f"{label}, {start / 1000:,.2f} to {end / 1000:,.2f} ns"
         records = replace(records, links=LinkTraffic(records).between(start, end))
     path = critical_path(records, launches)
-    groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], int]] = {}
+    groups: dict[Attribution, dict[tuple[str, str], int]] = {}
     for (kind, resource), ps in path.parts().items():
-        group, fields = attribution(kind, resource)
-        parts = groups.setdefault((group, fields), {})
-        parts[kind, resource] = parts.get((kind, resource), 0) + ps
+        groups.setdefault(attribution(kind, resource), {})[kind, resource] = ps
     reasons = [_reason(records, path, *key, parts) for key, parts in groups.items()]
     reasons.sort(key=lambda x: (-x.ns, x.what))
     return Why(name, records.machine[:12], path, tuple(reasons))
@@ -240,24 +240,18 @@ def why(records: Records, name: str = "run", launch: str | Launch | None = None)
 def _reason(
     records: Records, path: CriticalPath, what: str, fields: tuple[str, ...], parts: dict[tuple[str, str], int]
 ) -> Reason:
-    kinds: dict[str, int] = {}
-    resources: dict[str, int] = {}
+    kinds: Counter[str] = Counter()
+    resources: Counter[str] = Counter()
     for (kind, resource), ps in parts.items():
-        kinds[kind] = kinds.get(kind, 0) + ps
-        resources[resource] = resources.get(resource, 0) + ps
-    total = sum(kinds.values())
+        kinds[kind] += ps
+        resources[resource] += ps
+    total = kinds.total()
     share = total / path.makespan_ps
-    names = [kind for kind in sorted(kinds, key=lambda k: -kinds[k]) if kinds[kind] >= 0.05 * total]
-    return Reason(
-        what,
-        max(resources, key=lambda x: resources[x]),
-        len(resources) - 1,
-        ", ".join(names),
-        total / 1000,
-        share,
-        fields,
-        tuple(_together(records, path, fields, set(parts))) if fields and names[0] in _RATE and share >= _SHOWN else (),
-    )
+    names = [kind for kind, ps in kinds.most_common() if ps >= 0.05 * total]
+    matters = bool(fields) and names[0] in _RATE and share >= _SHOWN
+    together = tuple(_together(records, path, fields, set(parts))) if matters else ()
+    resource = max(resources, key=lambda x: resources[x])
+    return Reason(what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together)
 
 
 def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], parts: set[tuple[str, str]]) -> list[str]:
@@ -306,12 +300,3 @@ def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:
     twice = 2 * hbm["channels"] * hbm["channel_bw_gbs"] * hbm["efficiency"]
     links = {"cube.hbm.bw_gbs": hbm["bw_gbs"], "cube.pe.pe_dma.bw_gbs": cube["pe"]["pe_dma"]["bw_gbs"]}
     return [field for field, bw in links.items() if bw < twice]
-
-
-def _more(others: int) -> str:
-    return f" and {others} more" if others else ""
-
-
-def _change(fields: tuple[str, ...]) -> str:
-    verb = "lower" if fields[0].endswith(("_ns", "_mm")) else "raise"
-    return f"{verb} {', '.join(fields)}"

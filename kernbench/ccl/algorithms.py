@@ -98,21 +98,23 @@ def all_reduce(
 
     def decorate(stages: Callable[..., Streams]) -> Collective:
         takes = signature(stages).parameters
+        defaults = {name: taken.default for name, taken in takes.items() if taken.default is not Parameter.empty}
         # What `kernel_args` adds, by name; the launch sends each of them to the PEs.
         added = [*(name for name in takes if name not in _VECTOR), *["both_ways"] * (both_ways is not None)]
 
         def streams(call: Mapping[str, Any], *of: int) -> Streams:
-            values = {**call, **dict(zip(_VECTOR, of, strict=True))}
+            values = {**defaults, **call, **dict(zip(_VECTOR, of, strict=True))}
             found: Streams = stages(**{name: values[name] for name in takes})
-            if not call.get("both_ways", both_ways):
-                return found
-            return [*found, *([stage.reversed for stage in stream if isinstance(stage, Ring)] for stream in found)]
+            if call.get("both_ways", both_ways):
+                found = [*found, *(_reversed(stages.__name__, stream) for stream in found)]
+            _check_queues(stages.__name__, found)
+            return found
 
         def kernel_args(
             *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None,
             both_ways: bool | None = both_ways, **facts: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
-            further = {**facts, "both_ways": both_ways}
+            further = {**defaults, **facts, "both_ways": both_ways}
             return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes, *(further[name] for name in added)
 
         def kernel(
@@ -130,13 +132,43 @@ def all_reduce(
         fact = Parameter("fact", Parameter.KEYWORD_ONLY)
         order = ["n_elem", "world_size", *(name for name in added if name not in takes_args), "op", "row"]
         order += ["chunk_bytes", *(name for name in added if name in takes_args)]
-        named = [takes_args[name] if name in takes_args else fact.replace(name=name) for name in order]
+        named = [
+            takes_args[name] if name in takes_args else fact.replace(name=name, default=takes[name].default)
+            for name in order
+        ]
         _sign(kernel_args, named)
         *pointer, _, tl = signature(kernel).parameters.values()
         _sign(kernel, [*pointer, *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in added), tl])
         return Collective(kernel, kernel_args, Cost(streams, **costs))
 
     return decorate
+
+
+def _reversed(name: str, stream: Sequence[Stage]) -> list[Stage]:
+    """Return a stream of rings in the other direction."""
+    found: list[Stage] = []
+    for stage in stream:
+        if not isinstance(stage, Ring):
+            raise ConfigError(
+                f"all-reduce {name!r}: both_ways reverses its stages, which must all be rings, but one is {stage}; "
+                "leave both_ways out"
+            )
+        found.append(stage.reversed)
+    return found
+
+
+def _check_queues(name: str, streams: Streams) -> None:
+    """Refuse streams that share a queue: their messages would mix."""
+    used: set[tuple[str, str]] = set()
+    for stream in streams if len(streams) > 1 else ():
+        own = {end for stage in stream for end in stage.ends}
+        if used & own:
+            action, queue = min(used & own)
+            raise ConfigError(
+                f"all-reduce {name!r}: two of its streams {action} queue {queue!r}; give every stream queues that no "
+                "other stream uses. both_ways=True adds the reverse of every stream"
+            )
+        used |= own
 
 
 def _sign(function: Callable[..., object], parameters: Sequence[Parameter]) -> None:

@@ -40,6 +40,11 @@ class Ring:
         """The same ring in the other direction."""
         return Ring(self.n - 1 - self.rank, self.n, self.source, self.to)
 
+    @property
+    def ends(self) -> list[tuple[str, str]]:
+        """What it does with which queues."""
+        return [("send to", self.to), ("receive from", self.source)] if self.n > 1 else []
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
@@ -50,6 +55,15 @@ class Tree:
     depth: int
     height: int = field(default=0, repr=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "children", tuple(self.children))  # a list is not hashable
+
+    @property
+    def ends(self) -> list[tuple[str, str]]:
+        """What it does with which queues."""
+        queues = self.children if self.parent is None else (self.parent, *self.children)
+        return [(action, queue) for action in ("send to", "receive from") for queue in queues]
+
 
 @dataclass(frozen=True, slots=True)
 class Pairwise:
@@ -57,6 +71,9 @@ class Pairwise:
 
     n: int
     to: Directions
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "to", tuple(self.to))
 
 
 Stage = Ring | Tree

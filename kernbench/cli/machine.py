@@ -106,15 +106,15 @@ def show(source: str | None, view: str | None, out: Path | None, overrides: tupl
 
 
 def _draw(machine: Machine, name: str, out: Path) -> None:
-    from kernbench.config.files import write_text
-    from kernbench.viz.figures import save
-    from kernbench.viz.machine import view_figure, view_svg
+    from kernbench.config.files import replacing, write_text
+    from kernbench.viz.machine import view_png, view_svg
 
     view = machine.views[name]
     if out.suffix == ".svg":
         write_text(out, view_svg(view, machine=machine.hash))
     else:
-        save(view_figure(view, machine.hash), out)
+        with replacing(out) as part:
+            part.write_bytes(view_png(view, machine.hash))
 
 
 def _describe(machine: Machine, names: tuple[str, ...]) -> None:

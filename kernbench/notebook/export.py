@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,10 +17,9 @@ from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from kernbench.analysis.result import Result
     from kernbench.notebook.model import Entry
+    from kernbench.viz.figures import Figure
 
 
 class Export(NamedTuple):
@@ -57,13 +55,6 @@ def code(entry: Entry) -> str:
     return "\n".join([*imports, "", *lines]) + "\n"
 
 
-def png_of(figure: Figure) -> bytes:
-    """Return a figure as the content of a file."""
-    png = BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    return png.getvalue()
-
-
 def roofs_of(entry: Entry, pes: int) -> Roofs:
     """Return the peak of so many matrix engines for the run's type, and the bandwidths of their memories."""
     config = entry.machine.config
@@ -85,14 +76,15 @@ def _links(entry: Entry, result: Result) -> bytes:
     from kernbench.viz.heatmap import link_heatmap
 
     share = shares(result.records.links, result.records.makespan_ps)
-    return png_of(link_heatmap(share, entry.machine, title=entry.name, note="" if result.complete else INCOMPLETE))
+    note = "" if result.complete else INCOMPLETE
+    return link_heatmap(share, entry.machine, title=entry.name, note=note).png()
 
 
 def _timeline(entry: Entry, result: Result) -> bytes:
     from kernbench.viz.figures import tile_timeline
 
     pe = next(iter(result.records.pes()), (0, 0, 0))
-    return png_of(tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name))
+    return tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name).png()
 
 
 def _trace(_: Entry, result: Result) -> bytes:
@@ -123,7 +115,7 @@ EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
     ),
     "figure of the timeline": ("-timeline.png", "image/png", _timeline),
     "figure of the links": ("-links.png", "image/png", _links),
-    "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: png_of(roofline_figure(entry, x))),
+    "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: roofline_figure(entry, x).png()),
     "result and why (JSON)": (".json", "application/json", _json),
     "trace for ui.perfetto.dev": ("-trace.json", "application/json", _trace),
     "log for kb.read": (".npz", "application/octet-stream", _log),

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median, median_low
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernbench.analysis.compare import Comparison, compare, machine_changes
+from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
 from kernbench.errors import ConfigError, KernbenchError, StateError
 from kernbench.notebook.job import Job, Options, Outcome, cached_run
 from kernbench.notebook.live import Replay, Snapshot
@@ -277,7 +277,7 @@ class Explorer:
             before, now = before | entry.values, now | self.values
         found = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
         machine = machine_changes(entry.machine.spec, self.form.machine.spec)
-        found += [f"{x.field} was {_text_of(x.before)}, is {_text_of(x.after)}" for x in machine]
+        found += [f"{x.field} was {value_text(x.before)}, is {value_text(x.after)}" for x in machine]
         return found + ["a value is wrong"] * bool(self.form.wrong or self.wrong)
 
     @property
@@ -468,10 +468,6 @@ class Explorer:
             rows += len(self._results[number].records)
             if rows > KEPT_ROWS and number != entry.number and (not self.baseline or number != self.baseline.number):
                 del self._results[number]
-
-
-def _text_of(value: Any) -> str:
-    return "absent" if value is None else str(value)
 
 
 def _origin(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from kernbench.analysis.roofline import macs_per_ns
 from kernbench.analysis.utilization import utilization
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
-from kernbench.notebook.export import EXPORTS, export, png_of, roofline_figure
+from kernbench.notebook.export import EXPORTS, export, roofline_figure
 from kernbench.notebook.live import snapshot_html
 from kernbench.notebook.model import DONE, OPTIONS, Explorer
 from kernbench.notebook.style import NOTHING, button, download, message_html, row
@@ -447,7 +447,7 @@ class ResultPanel:
 
     def _roofline(self, finished: Finished) -> str:
         result, entry = finished.result, finished.entry
-        png = b64encode(png_of(roofline_figure(entry, result))).decode()
+        png = b64encode(roofline_figure(entry, result).png()).decode()
         line = utilization_line(entry, result)
         return f'<p>{line}</p><img alt="roofline" style="max-width:100%" src="data:image/png;base64,{png}">'
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
 from kernbench.notebook.machine import Field, MachineForm, groups
 from kernbench.notebook.serve import is_page
@@ -182,7 +183,8 @@ class TopologyPicker:
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
         lines += [
-            f"<code>{escape(x.field)}</code> {_value(x.before)} &rarr; <b>{_value(x.after)}</b>" for x in form.changed()
+            f"<code>{escape(x.field)}</code> {escape(value_text(x.before))} &rarr; <b>{escape(value_text(x.after))}</b>"
+            for x in form.changed()
         ]
         self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
         self._draw()
@@ -197,7 +199,3 @@ class TopologyPicker:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return mimebundle(self.root, f"TopologyPicker({self.machine!r})")
-
-
-def _value(value: Any) -> str:
-    return "absent" if value is None else escape(str(value))

@@ -108,9 +108,9 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     """Return all that can be run, by name: the user's own functions, then studies, then benches."""
     found = [_own(function) for function in own]
     for name, study in explorations().items():
-        package, _, module = study.run.__module__.rpartition(".")
-        source = (f"from {package} import {module}", f"{module}.{study.source}")
-        found.append(_workload(f"study {name}", study.run, source, study.cost))
+        package, _, module = type(study).__module__.rpartition(".")
+        source = (f"from {package} import {module}", f"{module}.{type(study).__name__}().program")
+        found.append(_workload(f"study {name}", study.program, source, study.cost))
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")

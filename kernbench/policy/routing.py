@@ -44,8 +44,8 @@ class Router:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._layout = graph.layout
-        self._w = graph.blocks.w
-        self._connections = graph.blocks.config.cube.ucie.connections
+        self._w = graph.w
+        self._connections = graph.config.cube.ucie.connections
         self._paths: dict[tuple[str, str], tuple[str, ...]] = {}
         self._merges: dict[tuple[str, str], bool] = {}
 

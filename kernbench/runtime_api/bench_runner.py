@@ -157,6 +157,8 @@ def run_bench(
     try:
         with limited(limits), torch:
             bench_fn(torch)
+        if not torch.result.complete:
+            error = StateError(f"{name}: INCOMPLETE: not all that it asked for was done; its times are not valid")
     except KernbenchError as caught:
         error = caught
     completion = OK if error is None else FAILED

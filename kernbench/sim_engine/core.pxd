@@ -81,7 +81,7 @@ cdef class Link:
     cdef public int64_t free
     cdef public bint merges
     cdef public HbmSlice memory
-    cdef int64_t flit_ps, small_size, small_ps
+    cdef int64_t flit_ps, small_size, small_ps, behind
     cdef Train claim_train
     cdef int claim_k
     cdef int64_t claim_number, last

@@ -233,8 +233,9 @@ cdef class Link:
 
     `free` is when its last reservation ends. `priority` and `base` order what leaves it among simultaneous arrivals: what
     leaves it later has a higher number, which counts from `base`. `merges` says that routes reach it over several links,
-    or begin here, or that it has no latency; `hook` is the component behind it, if that wants to see every flit; `memory`
-    hears of every flit of a write. `leaving` is a ring of the single flits that leave it after the one in the calendar.
+    or begin here, or that it has no latency; `hook` is the component behind it, if that wants to see every flit, and
+    `behind` is when the last flit leaves that; `memory` hears of every flit of a write. `leaving` is a ring of the single
+    flits that leave it after the one in the calendar.
 
     The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
     that may have flits to come, too. `backoff` counts those that may not take it ahead, `merge` holds trains whose flits
@@ -713,6 +714,9 @@ cdef class Core:
         t = end + link.lat
         if link.hook is not None:
             t += link.hook(flit.size, t)
+            if t < link.behind:  # the component behind it is FIFO, too
+                t = link.behind
+            link.behind = t
         flit.k += 1
         order = link.base + self.number
         self.number += 1

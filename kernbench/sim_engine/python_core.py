@@ -64,13 +64,13 @@ class Link:
     """A directed link: a FIFO server of flits, and a latency behind it.
 
     `free` is when the last flit so far will have left it. `priority` and `base` order what leaves it among simultaneous
-    arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if that wants to see every flit; `memory`
-    hears of every flit of a write.
+    arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if that wants to see every flit: it is
+    FIFO, too, and its last flit so far leaves it at `behind`. `memory` hears of every flit of a write.
     """
 
     __slots__ = (
-        "base", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes", "priority",
-        "src", "times",
+        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes",
+        "priority", "src", "times",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +80,7 @@ class Link:
         self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS
-        self.free = self.busy_ps = self.nbytes = 0
+        self.free = self.behind = self.busy_ps = self.nbytes = 0
         self.leaving: deque[tuple[int, int]] = deque()  # (when, bytes) of flits that have yet to leave it
         self.memory: HbmSlice | None = None
 
@@ -223,7 +223,7 @@ class Core:
             self.hops.append(Hop(flit.key, link.name, flit.size, now, end - link.times[flit.size], end))
         t = end + link.lat
         if link.hook is not None:
-            t += link.hook(flit.size, t)
+            link.behind = t = max(link.behind, t + link.hook(flit.size, t))
         flit.k += 1
         heappush(self._calendar, (t, link.priority, link.base + next(self._left), self._arrive, flit))
 

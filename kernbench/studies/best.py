@@ -81,90 +81,48 @@ _RESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A placement of a product.
-
-    Attributes
-    ----------
-    placement : str
-    estimate_ns : float or None
-        By closed form; None where it does not fit.
-    limiter : str
-        What takes most of that time, or why the placement does not fit.
-    pes : int
-        PEs that compute.
-    remote_bytes : int
-        What PEs read from other PEs' memory.
-    simulated_ns : float or None
-        From the launch leaving the host to the last completion coming back; None if it was not simulated.
-    """
+    """A placement of a product."""
 
     placement: str
-    estimate_ns: float | None
-    limiter: str
-    pes: int
-    remote_bytes: int
+    estimate_ns: float | None  # by closed form; None where it does not fit
+    limiter: str  # what takes most of that time, or why it does not fit
+    pes: int  # that compute
+    remote_bytes: int  # that PEs read from other PEs' memory
     simulated_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A collective with a SIP's tensor on some of its PEs, and the fastest algorithm there.
+    """A collective with a SIP's tensor on some of its PEs, and the fastest algorithm there."""
 
-    Attributes
-    ----------
-    where : str
-        Which PEs hold it.
-    pes, nbytes : int
-        How many, and bytes of the shard of each.
-    algorithm : str
-    n_slots : int
-    simulated_ns : float
-    """
-
-    where: str
+    where: str  # which PEs hold it
     pes: int
-    nbytes: int
+    nbytes: int  # of the shard of each
     algorithm: str
     n_slots: int
     simulated_ns: float
 
 
 # The columns of tables, as readers see them.
-_PLACEMENT = {
-    "placement": "placement", "estimate_ns": "closed form [ns]", "simulated_ns": "simulated [ns]", "pes": "PEs",
-    "remote_bytes": "remote [B]", "limiter": "limited by",
+_TITLES = {
+    "estimate_ns": "closed form [ns]", "simulated_ns": "simulated [ns]", "pes": "PEs", "remote_bytes": "remote [B]",
+    "limiter": "limited by", "n_slots": "slots", "where": "held by", "nbytes": "bytes each", "factor": "resource",
+    "down_pct": "halved [%]", "up_pct": "doubled [%]",
 }  # fmt: skip
-_ALGORITHM = {
-    "algorithm": "algorithm", "n_slots": "slots", "estimate_ns": "closed form [ns]", "simulated_ns": "simulated [ns]",
-}  # fmt: skip
-_SPREAD = {
-    "where": "held by", "nbytes": "bytes each", "algorithm": "fastest", "n_slots": "slots",
-    "simulated_ns": "simulated [ns]",
-}  # fmt: skip
-_CHANGE = {"factor": "resource", "down_pct": "halved [%]", "up_pct": "doubled [%]"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProductChoice:
     """The placements of C[m, n] = A[m, k] B[k, n], the best simulated; it prints itself and shows itself in a notebook.
 
-    Attributes
-    ----------
-    product : Product
-        In the fastest placement.
-    candidates : tuple of PlacementCandidate
-        Those that were simulated first, fastest first; then by closed form.
-    utilization : float
-        Useful share of the SIP's matrix rate in the time of the best.
-    why : Why
-        The critical path of the best one's longest launch.
+    Those that were simulated are first, fastest first; `why` is of the longest launch of the best one.
     """
 
-    product: Product
+    product: Product  # in the fastest placement
     machine: str
     all_pes: int
     candidates: tuple[PlacementCandidate, ...]
-    utilization: float
+    utilization: float  # of the SIP's matrix rate, in the time of the best
     why: Why
 
     @property
@@ -212,7 +170,7 @@ class ProductChoice:
 
     def tables(self) -> Tables:
         """Return the table of the page by its heading."""
-        return {"Placements": _fields(self.candidates, _PLACEMENT)}
+        return {"Placements": _fields(self.candidates, "placement estimate_ns simulated_ns pes remote_bytes limiter")}
 
     def __repr__(self) -> str:
         return _text(self)
@@ -225,25 +183,14 @@ class ProductChoice:
 class CollectiveChoice:
     """The fastest algorithm for a collective; it prints itself and shows itself in a notebook.
 
-    Attributes
-    ----------
-    decision : Decision
-        Lower bound, and candidates, of which the best three by closed form are simulated.
-    spreads : tuple of Spread
-        The same bytes on other PEs, fastest first.
-    changes : DataFrame or None
-        Each resource halved and doubled, as `kernbench.sweeps.sensitivity.ranked` has it; None if not asked for.
-    launched_ns : float
-        Time of the winner with its launch by the host.
-    why : Why
-        The critical path of the winner, with its launch by the host.
+    `why` is the critical path of the winner, with its launch by the host.
     """
 
     system: str
-    decision: Decision
-    spreads: tuple[Spread, ...]
-    changes: pd.DataFrame | None
-    launched_ns: float
+    decision: Decision  # lower bound, and candidates, of which the best three by closed form are simulated
+    spreads: tuple[Spread, ...]  # the same bytes on other PEs, fastest first
+    changes: pd.DataFrame | None  # each resource halved and doubled, as `sensitivity.ranked` has it, if asked for
+    launched_ns: float  # with its launch by the host
     why: Why
 
     @property
@@ -294,16 +241,17 @@ class CollectiveChoice:
         """Return the tables of the page by heading."""
         d = self.decision
         found = {
-            "Algorithms": _fields(d.candidates, _ALGORITHM),
-            f"{d.nbytes:,} B of a SIP on other PEs": _fields(self.spreads, _SPREAD),
+            "Algorithms": _fields(d.candidates, "algorithm n_slots estimate_ns simulated_ns"),
+            f"{d.nbytes:,} B of a SIP on other PEs": _fields(
+                self.spreads, "where nbytes algorithm n_slots simulated_ns"
+            ).rename(columns={"algorithm": "fastest"}),
         }
         if self.changes is not None:
             heading = "Change of time, each resource halved and doubled, same algorithm (empty: not a valid machine)"
-            found[heading] = self.changes[list(_CHANGE)].rename(columns=_CHANGE).round(1)
+            found[heading] = self.changes[["factor", "down_pct", "up_pct"]].rename(columns=_TITLES).round(1)
         if d.refused:
-            found["Algorithms that do not run here"] = table(
-                [{"algorithm": name, "because": reason} for name, reason in d.refused.items()]
-            )
+            refused = [{"algorithm": name, "because": reason} for name, reason in d.refused.items()]
+            found["Algorithms that do not run here"] = table(refused)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -323,9 +271,9 @@ class CollectiveChoice:
         return _html(self)
 
 
-def _fields(rows: Iterable[Any], names: Mapping[str, str]) -> pd.DataFrame:
+def _fields(rows: Iterable[Any], names: str) -> pd.DataFrame:
     """Return fields of dataclasses as a table, with the names that readers see."""
-    return table([asdict(row) for row in rows], list(names)).rename(columns=dict(names))
+    return table([asdict(row) for row in rows], names.split()).rename(columns=_TITLES)
 
 
 def text_table(shown: pd.DataFrame) -> list[str]:
@@ -489,15 +437,24 @@ def choose(
     except ValueError as error:
         raise ArgumentError(f"collective {collective!r} {error}") from None
     where = system_of(resolve_topology(machine), sips, topology)
-    tuner = _tuner(where, collective)
-    decision = _decided(tuner, collective, size, [(0, 0)])
-    held = [x for spread in _spreads(where) if (x := _spread(tuner, collective, size, *spread)) is not None]
-    spreads = tuple(sorted(held, key=lambda x: x.simulated_ns))
+    config = load_ccl_config(machine=where.config)
+    known = [resolve_algorithm_config(name, config) for name in names(config, collective, "rank")]
+    tuner = Tuner(where, known, simulate=collectives.simulator(where), refine=_SIMULATED)
+    decision = tuner.choose(collective, size, places=[(0, 0)], itemsize=_ITEMSIZE)
     ran = collectives.run(where, tuner.plan(decision, range(where.config.n_sips)), size)
+    spreads = []
+    for held_by, places in _spreads(where).items():
+        each, rest = divmod(size, len(places))
+        if rest or each % _ITEMSIZE:  # these PEs cannot share it evenly
+            continue
+        there = tuner.choose(collective, each, places=places, itemsize=_ITEMSIZE)
+        spreads.append(Spread(held_by, len(places), each, there.algorithm, there.n_slots, there.best.ns))
+    spreads.sort(key=lambda x: x.simulated_ns)
     ranking = _changes(where, decision, size) if changes else None
-    return CollectiveChoice(
-        _named(where), decision, spreads, ranking, simulated_ns(ran.result), ran.result.why(decision.algorithm)
-    )
+    given = where.config.system.sips
+    system = f"{given.count} SIPs, {given.topology}" + (f" {given.w}x{given.h}" if given.w and given.h else "")
+    why = ran.result.why(decision.algorithm)
+    return CollectiveChoice(system, decision, tuple(spreads), ranking, simulated_ns(ran.result), why)
 
 
 def bytes_of(text: int | str) -> int:
@@ -540,39 +497,16 @@ def system_of(machine: Machine, sips: int | str | None, topology: str | None) ->
     return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
 
 
-def _named(machine: Machine) -> str:
-    sips = machine.config.system.sips
-    grid = f" {sips.w}x{sips.h}" if sips.w and sips.h else ""
-    return f"{sips.count} SIPs, {sips.topology}{grid}"
-
-
-def _tuner(machine: Machine, collective: str) -> Tuner:
-    config = load_ccl_config(machine=machine.config)
-    known = [resolve_algorithm_config(name, config) for name in names(config, collective, "rank")]
-    return Tuner(machine, known, simulate=collectives.simulator(machine), refine=_SIMULATED)
-
-
-def _decided(tuner: Tuner, collective: str, nbytes: int, places: Sequence[Target]) -> Decision:
-    return tuner.choose(collective, nbytes, places=places, itemsize=_ITEMSIZE)
-
-
-def _spreads(machine: Machine) -> list[tuple[str, list[Target]]]:
+def _spreads(machine: Machine) -> dict[str, list[Target]]:
+    """Return sets of PEs of a SIP by name; of equal ones, the first."""
     cubes, pes = machine.config.cubes_per_sip, machine.config.pes_per_cube
-    found = [
-        ("one PE", 1, 1), (f"the {pes} PEs of a cube", 1, pes), (f"a PE of each of {cubes} cubes", cubes, 1),
-        (f"all {cubes * pes} PEs", cubes, pes),
-    ]  # fmt: skip
-    shapes = {(c, p): name for name, c, p in reversed(found)}  # a machine of one cube has two of them
-    return [(name, list(product(range(c), range(p)))) for (c, p), name in reversed(shapes.items())]
-
-
-def _spread(tuner: Tuner, collective: str, nbytes: int, where: str, places: list[Target]) -> Spread | None:
-    """Return the time with a SIP's bytes over some PEs; None if they cannot share them evenly."""
-    each = nbytes // len(places) // _ITEMSIZE * _ITEMSIZE
-    if each * len(places) != nbytes:
-        return None
-    decision = _decided(tuner, collective, each, places)
-    return Spread(where, len(places), each, decision.algorithm, decision.n_slots, decision.best.ns)
+    found = {
+        "one PE": (1, 1), f"the {pes} PEs of a cube": (1, pes), f"a PE of each of {cubes} cubes": (cubes, 1),
+        f"all {cubes * pes} PEs": (cubes, pes),
+    }  # fmt: skip
+    first = {shape: name for name, shape in reversed(found.items())}
+    kept = {name: shape for name, shape in found.items() if first[shape] == name}
+    return {name: list(product(range(c), range(p))) for name, (c, p) in kept.items()}
 
 
 def _changes(machine: Machine, decision: Decision, nbytes: int) -> pd.DataFrame:
@@ -703,18 +637,15 @@ class CollectivesStudy(Study):
         }  # fmt: skip
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        found = (
-            [Finding(f"Of {len(rows)} collectives, {fastest(row['algorithm'] for row in rows)}.", weight=2)]
-            if rows
-            else []
-        )
+        if not rows:
+            return []
+        found = [Finding(f"Of {len(rows)} collectives, {fastest(row['algorithm'] for row in rows)}.", weight=2)]
         bounded = [row for row in rows if row["bound_ns"]]
         if bounded:
             far = max(bounded, key=lambda row: row["simulated_ns"] / row["bound_ns"])
             ratio = far["simulated_ns"] / far["bound_ns"]
-            found.append(
-                Finding(f"The farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}.", weight=1)
-            )
+            text = f"The farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}."
+            found.append(Finding(text, weight=1))
         return found
 
 
@@ -736,40 +667,37 @@ def read_list(
     path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
 ) -> list[Row]:
     """Return the rows of a CSV file; each column has its converter, which raises ValueError."""
-    lines: list[tuple[int, list[str]]] = []
+    known = {**needed, **optional}
+    head: list[str] = []
+    rows: list[Row] = []
+    faults: list[str] = []
     for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            (cells,) = csv.reader([line], strict=True)
+            cells = [cell.strip() for cell in next(csv.reader([line], strict=True))]
         except csv.Error as error:
             raise ConfigError(
                 [f"{path}: line {number}: {error}; write each case on one line, quotes closed"]
             ) from error
-        lines.append((number, [cell.strip() for cell in cells]))
-    (_, head), *rest = lines or [(0, [])]
-    known = {**needed, **optional}
-    faults = [f"column {name!r} is missing; the first line must name {', '.join(needed)}" for name in needed
-              if name not in head]  # fmt: skip
-    faults += [f"column {name!r} is unknown; {hint(name, known)}" for name in head if name not in known]
-    if not faults and not rest:
+        if not head:
+            head = cells
+            faults += [f"column {name!r} is unknown; {hint(name, known)}" for name in head if name not in known]
+        elif len(cells) != len(head):
+            named = f"{len(head)} columns are named"
+            faults.append(f"line {number}: has {len(cells)} values, but {named}; add or remove some")
+        else:
+            rows.append({})
+            for name, text in zip(head, cells, strict=True):
+                if name in known and (text or name in needed):
+                    try:
+                        rows[-1][name] = known[name](text)
+                    except ValueError as error:
+                        faults.append(f"line {number}: {name} = {text!r} {error}")
+    missing = [name for name in needed if name not in head]
+    faults += [f"column {name!r} is missing; the first line must name {', '.join(needed)}" for name in missing]
+    if not faults and not rows:
         faults = ["has no line after its first; add one for each case"]
-    rows: list[Row] = []
-    for number, cells in rest if not faults else ():
-        if len(cells) != len(head):
-            faults.append(
-                f"line {number}: has {len(cells)} values, but {len(head)} columns are named; add or remove some"
-            )
-            continue
-        row: Row = {}
-        for name, text in zip(head, cells, strict=True):
-            if not text and name in optional:
-                continue
-            try:
-                row[name] = known[name](text)
-            except ValueError as error:
-                faults.append(f"line {number}: {name} = {text!r} {error}")
-        rows.append(row)
     if faults:
         raise ConfigError([f"{path}: {fault}" for fault in faults])
     return rows

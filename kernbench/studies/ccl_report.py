@@ -113,11 +113,8 @@ def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
 def complete(rows: Sequence[Row], by: str, *columns: str) -> dict[Any, list[Row]]:
     """Return the groups by `columns` in which every value of `by` that occurs with the same first column ran."""
     known = {key: {row[by] for row in own} for key, own in groups(rows, columns[0]).items()}
-    return {
-        key: own
-        for key, own in groups(rows, *columns).items()
-        if {row[by] for row in own} == known[key[0] if isinstance(key, tuple) else key]
-    }
+    grouped = groups(rows, *columns).items()
+    return {key: own for key, own in grouped if {row[by] for row in own} == known[own[0][columns[0]]]}
 
 
 def _chart(
@@ -153,25 +150,20 @@ def _few(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["short"] in kept[:MOST_LINES]]
 
 
+def _over(rows: Iterable[Row], column: str, usual: Iterable[Row]) -> list[Row]:
+    """Return rows with their time over that of the same algorithm and size in `usual`, those that are there."""
+    times = {_what(row): _time(row) for row in usual}
+    return [row | {column: _time(row) / times[_what(row)]} for row in rows if _what(row) in times]
+
+
 def _over_tcm(rows: Sequence[Row]) -> list[Row]:
-    tcm = {(r["short"], r["bytes_per_pe"]): r["latency_ns"] for r in rows if r["buffer_kind"] == "tcm"}
-    at = [(row, tcm.get((row["short"], row["bytes_per_pe"]))) for row in rows]
-    return [row | {"over_tcm": row["latency_ns"] / least} for row, least in at if least]
+    return _over(rows, "over_tcm", (row for row in rows if row["buffer_kind"] == "tcm"))
 
 
 def _slowdowns(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of changed machines with the slowdown against the unchanged one, the largest first."""
-    usual = {(r["short"], r["bytes_per_pe"]): _time(r) for r in rows if r["what"] == UNCHANGED}
-    changed = [
-        row
-        | {
-            "case": _what(row),
-            "resource": row["what"],
-            "slowdown": _time(row) / usual[row["short"], row["bytes_per_pe"]],
-        }
-        for row in rows
-        if row["what"] != UNCHANGED and (row["short"], row["bytes_per_pe"]) in usual
-    ]
+    named = [row | {"case": _what(row), "resource": row["what"]} for row in rows if row["what"] != UNCHANGED]
+    changed = _over(named, "slowdown", (row for row in rows if row["what"] == UNCHANGED))
     most = {what: max(row["slowdown"] for row in own) for what, own in groups(changed, "what").items()}
     return sorted(changed, key=lambda row: -most[row["what"]])
 
@@ -198,7 +190,7 @@ def _busiest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return the busiest link of each kind, of the run that kept its links."""
     share: dict[str, float] = {}
     for link, busy in rows[-1]["links"].items():
-        kind = " to ".join(_node(node) for node in link.split("->"))
+        kind = " to ".join(map(_node, link.split("->")))
         share[kind] = max(share.get(kind, 0.0), 100 * busy)
     return [{"link": kind, "share": busy} for kind, busy in sorted(share.items(), key=lambda item: -item[1])]
 
@@ -209,13 +201,12 @@ def _node(name: str) -> str:
     >>> _node("sip0.cube3.ucie_w.conn1"), _node("sip0.io.noc"), _node("sip0.cube0.r0c1")
     ('UCIe port', 'IO chiplet', 'router')
     """
-    for part, kind in ((".io.ucie", "IO chiplet's UCIe port"), (".io.", "IO chiplet"), ("ucie", "UCIe port")):
-        if part in name:
-            return kind
-    for part, kind in (("pe_dma", "PE"), ("hbm", "HBM"), ("sram", "SRAM")):
-        if part in name:
-            return kind
-    return "router" if fullmatch(r".*\.r\d+c\d+", name) else name.rpartition(".")[2]
+    kinds = {
+        ".io.ucie": "IO chiplet's UCIe port", ".io.": "IO chiplet", "ucie": "UCIe port", "pe_dma": "PE", "hbm": "HBM",
+        "sram": "SRAM",
+    }  # fmt: skip
+    router = "router" if fullmatch(r".*\.r\d+c\d+", name) else name.rpartition(".")[2]
+    return next((kind for part, kind in kinds.items() if part in name), router)
 
 
 CHARTS = (
@@ -421,10 +412,10 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
 
 def _marks(ran: Sequence[Row]) -> list[Finding]:
     """Say which parameter would account for most of the difference to the published time."""
-    changed, pairs = _accounts(ran), {(r["bytes_per_pe"], r["buffer_kind"]): r for r in published(ran)}
+    changed, mark = _accounts(ran), (OTHER_KINDS, "tcm")
     if len(changed) < 2:
         return []
-    here, said = pairs[OTHER_KINDS, "tcm"]["time_us"], _PUBLISHED[OTHER_KINDS, "tcm"]
+    here, said = {_mark(row): row["time_us"] for row in published(ran)}[mark], _PUBLISHED[mark]
     small = next((row for row in changed if row["what"] == SMALL), changed[0])
     other = next(row for row in changed if row["what"] not in (SMALL, "slots"))
     text = (
@@ -487,22 +478,25 @@ def _others(rows: Sequence[Row]) -> list[Row]:
 def published(ran: Sequence[Row]) -> list[Row]:
     """Return simulated times next to those that were published of the reference design, and its analytic model."""
     marks = groups([row for row in ran if row["slice"] == MARKS], "what")
-    small = {(row["bytes_per_pe"], row["buffer_kind"]): row["time_us"] for row in marks.get(SMALL, [])}
+    small = {_mark(row): row["time_us"] for row in marks.get(SMALL, [])}
     return [
         row
         | {
-            "published_us": _PUBLISHED.get(key),
-            "small_us": small.get(key),
+            "published_us": _PUBLISHED.get(_mark(row)),
+            "small_us": small.get(_mark(row)),
             "analytic_us": (1346 + 1.20 * 8 * row["bytes_per_pe"] / 128) / 1000,
         }
         for row in marks.get("", [])
-        for key in [(row["bytes_per_pe"], row["buffer_kind"])]
     ]
+
+
+def _mark(row: Row) -> tuple[int, str]:
+    return row["bytes_per_pe"], row["buffer_kind"]
 
 
 def _accounts(ran: Sequence[Row]) -> list[Row]:
     """Return how much of the difference to the published time each changed parameter would account for."""
-    own = [row for row in ran if (row["slice"], row["bytes_per_pe"], row["buffer_kind"]) == (MARKS, OTHER_KINDS, "tcm")]
+    own = [row for row in ran if row["slice"] == MARKS and _mark(row) == (OTHER_KINDS, "tcm")]
     usual = next((row["time_us"] for row in own if not row["what"]), None)
     if usual is None:
         return []

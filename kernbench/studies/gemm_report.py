@@ -67,23 +67,16 @@ def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     first = [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
     begin = min(piece["start_ns"] for piece in first)
     boxes: list[Row] = []
+    order: list[str] = []
     for stage, name in LANES.items():
-        lanes: list[float] = []  # when each is free again
+        lanes: list[list[Row]] = []
         for piece in sorted((x for x in first if x["stage"] == stage), key=lambda x: x["start_ns"]):
-            start, end = piece["start_ns"] - begin, piece["end_ns"] - begin
-            lane = next((i for i, free in enumerate(lanes) if free <= start), len(lanes))
-            lanes[lane:] = [end, *lanes[lane + 1 :]]
-            even = piece["tile"] % 2 == 0
-            boxes.append(
-                {
-                    "engine": f"{name} {lane + 1}", "tile": piece["tile"], "start": start, "end": end,
-                    "middle": (start + end) / 2, "fill": palette.BLUE if even else palette.SKY,
-                    "ink": "white" if even else "black",
-                }
-            )  # fmt: skip
-        if len(lanes) == 1:
-            boxes = [{**box, "engine": name} if box["engine"] == f"{name} 1" else box for box in boxes]
-    order = list(dict.fromkeys(sorted((box["engine"] for box in boxes), key=_lane)))
+            lane = next((lane for lane in lanes if lane[-1]["end_ns"] <= piece["start_ns"]), [])
+            lanes += [] if lane else [lane]
+            lane.append(piece)
+        for i, lane in enumerate(lanes, 1):
+            order.append(f"{name} {i}" if len(lanes) > 1 else name)
+            boxes += [_box(order[-1], piece, begin) for piece in lane]
     base = alt.Chart().encode(y=alt.Y("engine", sort=order, title=None), tooltip=["engine", "tile", "start", "end"])
     bar = base.mark_bar(stroke="white", strokeWidth=1).encode(
         x=alt.X("start:Q", title="time since the first read [ns]", axis=alt.Axis(grid=False)),
@@ -94,8 +87,12 @@ def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     return alt.layer(bar, number, data=table(boxes)).properties(width=760, height=24 * len(order))
 
 
-def _lane(engine: str) -> tuple[int, str]:
-    return next(i for i, name in enumerate(LANES.values()) if engine.startswith(name)), engine
+def _box(engine: str, piece: Row, begin: float) -> Row:
+    start, end, even = piece["start_ns"] - begin, piece["end_ns"] - begin, piece["tile"] % 2 == 0
+    return {
+        "engine": engine, "tile": piece["tile"], "start": start, "end": end, "middle": (start + end) / 2,
+        "fill": palette.BLUE if even else palette.SKY, "ink": "white" if even else "black",
+    }  # fmt: skip
 
 
 SHOWN_TILES = 12
@@ -182,9 +179,8 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:
     """Say how much of the matrix rate the largest product reaches in each staging, and what limits it."""
-    largest = max(row["m"] * row["k"] * row["n"] for row in rows)
-    chosen = [row for row in rows if row["m"] * row["k"] * row["n"] == largest]
-    said = []
+    by_work = groups(({**row, "macs": row["m"] * row["k"] * row["n"]} for row in rows), "macs")
+    chosen, said = by_work[max(by_work)], []
     for row in chosen:
         engines = row["limiter"].split(" + ")
         names = " and ".join(ENGINES[engine] for engine in engines)
@@ -200,11 +196,11 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
     small, large = by_size[0], by_size[-1]
     if small is large:
         return []
-    share = {id(row): row["path_launch_ns"] / row["latency_ns"] for row in by_size}
+    first, last = (row["path_launch_ns"] / row["latency_ns"] for row in (small, large))
     least, most = (choose(row["path_launch_ns"] for row in rows) for choose in (min, max))
     text = (
-        f"Launch and completion are {share[id(small)]:.0%} of the critical path of {small['shape']} "
-        f"{small['variant']}, {share[id(large)]:.1%} of that of {large['shape']} {large['variant']}: they take "
+        f"Launch and completion are {first:.0%} of the critical path of {small['shape']} "
+        f"{small['variant']}, {last:.1%} of that of {large['shape']} {large['variant']}: they take "
         f"{least:,.0f} to {most:,.0f} ns for every product."
     )
     return [Finding(text, "gemm_critical_path", 6)]
@@ -228,19 +224,18 @@ def _stagings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _strided(rows: Sequence[Row]) -> list[Finding]:
-    packed = {(row["shape"], row["variant"]): row for row in rows if _packed(row)}
+    times = {(row["gather"], f"{row['shape']} {row['variant']}"): row["composite_window_ns"] for row in rows}
     ratios = {
-        (row["shape"], row["variant"]): row["composite_window_ns"]
-        / packed[row["shape"], row["variant"]]["composite_window_ns"]
-        for row in rows
-        if not _packed(row) and (row["shape"], row["variant"]) in packed
+        product: ns / times["packed", product]
+        for (gather, product), ns in times.items()
+        if gather != "packed" and ("packed", product) in times
     }
     if not ratios:
         return []
     most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
     text = (
-        f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {' '.join(most)}, "
-        f"{ratios[least]:.2f}x at {' '.join(least)}: each 256 B line of a tile is served whole, and lines a row apart "
+        f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {most}, "
+        f"{ratios[least]:.2f}x at {least}: each 256 B line of a tile is served whole, and lines a row apart "
         "share few channels."
     )
     return [Finding(text, "gemm_strided", 4)]
@@ -258,12 +253,9 @@ def _padding(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _ideal(rows: Sequence[Row]) -> list[Finding]:
-    def off(row: Row) -> float:
-        return float(row["composite_window_ns"] / row["ideal_ns"] - 1)
-
-    worst = max(rows, key=lambda row: abs(off(row)))
+    worst = max(_over_ideal(rows), key=lambda row: abs(row["over_ideal"] - 1))
     text = (
-        f"The largest deviation from the ideal is {off(worst):+.1%} ({worst['shape']} {worst['variant']}: "
+        f"The largest deviation from the ideal is {worst['over_ideal'] - 1:+.1%} ({worst['shape']} {worst['variant']}: "
         f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
     )
     return [Finding(text, "gemm_utilization", 3)]

@@ -94,28 +94,15 @@ class Layer:
 
 
 def layers(name: str) -> list[Layer]:
-    """Return the layers of a list, in its order.
+    """Return the layers of a list, in its order: those whose names have all words that follow the name of the list.
 
-    Parameters
-    ----------
-    name : str
-        "deepbench" (its inference set for devices), "gpt2", "vit-s" or "llama3-70b", and words that a layer's name
-        must have: "llama3-70b tp8 m128" is one SIP of 8 with 128 tokens in flight, "vit-s L0" one layer.
-
-    Raises
-    ------
-    ArgumentError
-        If the list does not exist, or does not contain the layer.
-
-    Examples
-    --------
-    >>> layers("gpt2")[0]
-    Layer(list='gpt2', name='QKT', m=1024, n=1024, k=64, tp=1)
+    >>> layers("gpt2 QKT")
+    [Layer(list='gpt2', name='QKT', m=1024, n=1024, k=64, tp=1)]
     """
     title, *narrowed = name.split()
     if title not in LISTS:
         raise ArgumentError(f"layer list {title!r} is unknown; known: {', '.join(LISTS)}")
-    found = [_layer(title, row) for row in _rows(LISTS[title])]
+    found = [_layer(title, row) for row in _read(title)[1]]
     found = [layer for layer in found if set(narrowed) <= set(layer.name.split())]
     if not found:
         raise ArgumentError(f"layer list {name!r} has no layer: leave out {' or '.join(narrowed)}")
@@ -129,24 +116,22 @@ def select(names: Sequence[str]) -> list[Layer]:
 
 def source(name: str) -> str:
     """Return where a list is from, as its file says."""
-    lines = _text(LISTS[name]).splitlines()
-    return " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    return _read(name)[0]
+
+
+def _read(name: str) -> tuple[str, list[dict[str, str]]]:
+    """Return the comment of a list's file, and its rows."""
+    lines = (files("kernbench.studies") / "data" / LISTS[name]).read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    return comment, list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def _layer(name: str, row: dict[str, str]) -> Layer:
-    m, n, k, tp = int(row["m"]), int(row["n"]), int(row["k"]), int(row.get("tp", 1))
+    m, n, k = (int(row[size]) for size in "mnk")
     title = row.get("layer") or f"{m}x{k}x{n}"
     if "gemm" in row:
-        title = f"{row['gemm'].removesuffix('_proj')} tp{tp} m{m}"
-    return Layer(name, title, m, n, k, tp)
-
-
-def _rows(file: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(line for line in _text(file).splitlines() if not line.startswith("#")))
-
-
-def _text(file: str) -> str:
-    return (files("kernbench.studies") / "data" / file).read_text(encoding="utf-8")
+        title = f"{row['gemm'].removesuffix('_proj')} tp{row['tp']} m{m}"
+    return Layer(name, title, m, n, k, int(row.get("tp", 1)))
 
 
 _ROWS = DPPolicy(cube="row_wise", pe="row_wise")

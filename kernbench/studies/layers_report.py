@@ -38,62 +38,46 @@ COLUMNS = {
     "issued": Column("useful share of tiles"),
     "hottest_link": Column("hottest link"),
     "hottest_busy": Column("busy"),
+    "macs_per_pe": Column("multiply-accumulates for each PE of the SIP"),
+    "percent": Column("useful share of the SIP's matrix rate", "%"),
 }
-
-
 PLACEMENT_COLOURS = {"rows": palette.ORANGE, "columns": palette.SKY, "2-D": palette.BLUE}
-
-
-def simulated(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows that were simulated."""
-    return [dict(row) for row in rows if not row["left_out"]]
 
 
 def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
     """Return the simulated runs of each layer, the fastest placement first."""
-    by_layer = groups(simulated(rows), "layer")
+    by_layer = groups(map(dict, filter(_ran, rows)), "layer")
     return {layer: sorted(runs, key=lambda row: row["makespan_ns"]) for layer, runs in by_layer.items()}
+
+
+def _fastest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the run of each layer in its fastest placement."""
+    return [runs[0] for runs in best(rows).values()]
 
 
 def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the time of each layer in each placement over the smallest bound of the placements."""
     alt = kinds.altair()
-    bound = {row["layer"]: min(r["bound_ns"] for r in rows if r["layer"] == row["layer"]) for row in rows}
     found = [
         {
-            "list": row["list"],
-            "label": f"{_title(row)}: {runs[0]['makespan_ns'] / 1000:,.1f} us",
-            "placement": row["placement"],
-            "makespan_ns": row["makespan_ns"],
-            "over": row["makespan_ns"] / bound[row["layer"]],
+            "list": row["list"], "label": f"{_title(row)}: {runs[0]['makespan_ns'] / 1000:,.1f} us",
+            "placement": row["placement"], "makespan_ns": row["makespan_ns"],
+            "over": row["makespan_ns"] / min(run["bound_ns"] for run in runs),
         }
         for runs in best(rows).values()
         for row in runs
-    ]
+    ]  # fmt: skip
     data = table(found)
     names = [name for name in PLACEMENT_COLOURS if name in set(data["placement"])]
-    dots = (
-        alt.Chart(data)
-        .mark_point(filled=True, size=70, opacity=1)
-        .encode(
-            x=alt.X(
-                "over:Q",
-                title="makespan / lower bound",
-                scale=alt.Scale(type="log", domainMin=1),
-                axis=kinds.log_axis(data["over"]),
-            ),
-            y=alt.Y(
-                "label:N",
-                sort=list(dict.fromkeys(data["label"])),
-                title=None,
-                axis=alt.Axis(labelLimit=320, ticks=False),
-            ),
-            color=alt.Color(
-                "placement:N", title="C by", scale=alt.Scale(domain=names, range=[PLACEMENT_COLOURS[n] for n in names])
-            ),
-            shape=alt.Shape("placement:N", title="C by", scale=alt.Scale(domain=names)),
-            tooltip=["list", "label", "placement", "makespan_ns", "over"],
-        )
+    log, colours = alt.Scale(type="log", domainMin=1), [PLACEMENT_COLOURS[name] for name in names]
+    labels = list(dict.fromkeys(data["label"]))
+    dots = alt.Chart(data).mark_point(filled=True, size=70, opacity=1)
+    dots = dots.encode(
+        x=alt.X("over:Q", title="makespan / lower bound", scale=log, axis=kinds.log_axis(data["over"])),
+        y=alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(labelLimit=320, ticks=False)),
+        color=alt.Color("placement:N", title="C by", scale=alt.Scale(domain=names, range=colours)),
+        shape=alt.Shape("placement:N", title="C by", scale=alt.Scale(domain=names)),
+        tooltip=["list", "label", "placement", "makespan_ns", "over"],
     )
     header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start", labelAngle=0, labelOrient="top")
     return (
@@ -106,9 +90,10 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the rate of each layer in its fastest placement against its arithmetic intensity, under the roofs."""
     alt = kinds.altair()
-    roofs = _roofs(machine, rows[0]["dtype"])
-    [(level, gbs)] = roofs.levels_gbs.items()
-    fastest = [runs[0] for runs in best(rows).values()]
+    config, level = machine.config, "HBM of the SIP"
+    peak, gbs = 2 * macs_per_ns(config, rows[0]["dtype"]), config.cube.hbm.slice_gbs * config.pes_per_sip
+    roofs = Roofs(peak * config.pes_per_sip, {level: gbs})
+    fastest = _fastest(rows)
     largest = {name: max((r for r in fastest if r["list"] == name), key=_work) for name in {r["list"] for r in fastest}}
     data = table(
         [
@@ -139,12 +124,6 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
     return alt.layer(line, label, dots, text).properties(width=520, height=320)
 
 
-def _roofs(machine: Machine, dtype: str) -> Roofs:
-    config = machine.config
-    peak, gbs = 2 * macs_per_ns(config, dtype), config.cube.hbm.slice_gbs
-    return Roofs(peak * config.pes_per_sip, {"HBM of the SIP": gbs * config.pes_per_sip})
-
-
 def _title(row: Mapping[str, Any]) -> str:
     return str(row["shape"] if row["shape"] in row["layer"] else f"{row['name']}  {row['shape']}")
 
@@ -153,34 +132,18 @@ def _work(row: Mapping[str, Any]) -> int:
     return int(row["m"] * row["n"] * row["k"])
 
 
-def _fastest(draw: kinds.Draw) -> kinds.Draw:
-    """Return a kind of chart that shows the fastest placement of each layer, with more columns."""
-
-    def drawn(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-        more = {
-            "macs_per_pe": Column("multiply-accumulates for each PE of the SIP"),
-            "percent": Column("useful share of the SIP's matrix rate", "%"),
-        }
-        fastest = [
-            {
-                **runs[0],
-                "macs_per_pe": _work(runs[0]) / machine.config.pes_per_sip,
-                "percent": 100 * runs[0]["utilization"],
-            }
-            for runs in best(rows).values()
-        ]
-        return draw(fastest, {**columns, **more}, machine)
-
-    return drawn
+def _utilization_by_work(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    pes = machine.config.pes_per_sip
+    found = [{**row, "macs_per_pe": _work(row) / pes, "percent": 100 * row["utilization"]} for row in _fastest(rows)]
+    return kinds.points("macs_per_pe", "percent", by="list", log_x=True, log_y=True)(found, columns, machine)
 
 
 def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how busy the busiest link of each kind is, for each layer in its fastest placement."""
     names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
-    fastest = [runs[0] for runs in best(rows).values()]
     cells = [
         {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
-        for row in fastest
+        for row in _fastest(rows)
         for kind, name in names.items()
     ]
     titles = {"layer": Column(""), "link": Column("busiest link of"), "percent": Column("busy", "%")}
@@ -198,33 +161,25 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
                 first, second = sorted(naming.parse(end).cube or 0 for end in link.split("->"))
                 key = row["placement"], first, second
                 busiest[key] = max(busiest.get(key, 0.0), busy)
+    at = [(i % w, i // w) for i in range(machine.config.cubes_per_sip)]
     edges = [
-        {"placement": p, "x": a % w, "y": a // w, "x2": b % w, "y2": b // w, "mx": (a % w + b % w) / 2,
-         "my": (a // w + b // w) / 2, "percent": 100 * busy, "cube": ""}
+        {"placement": p, "x": at[a][0], "y": at[a][1], "x2": at[b][0], "y2": at[b][1],
+         "mx": (at[a][0] + at[b][0]) / 2, "my": (at[a][1] + at[b][1]) / 2, "percent": 100 * busy, "cube": ""}
         for (p, a, b), busy in busiest.items()
     ]  # fmt: skip
-    cubes = [
-        {"placement": p, "x": i % w, "y": i // w, "cube": i}
-        for p in dict.fromkeys(row["placement"] for row in rows)
-        for i in range(machine.config.cubes_per_sip)
-    ]
+    placements = dict.fromkeys(row["placement"] for row in rows)
+    cubes = [{"placement": p, "x": x, "y": y, "cube": i} for p in placements for i, (x, y) in enumerate(at)]
     data = table([*edges, *cubes])
     x = alt.X("x:Q", axis=None, scale=alt.Scale(padding=24, nice=False, zero=False))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(padding=24, reverse=True, nice=False, zero=False))
     # No legend: the numbers are there, and its gradient would have another name each time.
     colour = alt.Color("percent:Q", scale=alt.Scale(scheme="oranges", domainMin=0), legend=None)
-    base = alt.Chart().encode(x=x, y=y)
-    line = (
-        base.transform_filter("isValid(datum.x2)").mark_rule(strokeWidth=7).encode(x2="x2:Q", y2="y2:Q", color=colour)
-    )
-    box = base.transform_filter("!isValid(datum.x2)").mark_square(
-        size=420, color="white", stroke=palette.GREY, opacity=1
-    )
-    number = base.transform_filter("!isValid(datum.x2)").mark_text(fontSize=10).encode(text="cube:N")
-    middle = (
-        alt.Chart()
-        .transform_filter("isValid(datum.x2)")
-        .encode(x=alt.X("mx:Q", axis=None), y=alt.Y("my:Q", axis=None), text=alt.Text("percent:Q", format=".0f"))
+    link, cube = (alt.Chart().transform_filter(f"{no}isValid(datum.x2)") for no in ("", "!"))
+    line = link.encode(x=x, y=y).mark_rule(strokeWidth=7).encode(x2="x2:Q", y2="y2:Q", color=colour)
+    box = cube.encode(x=x, y=y).mark_square(size=420, color="white", stroke=palette.GREY, opacity=1)
+    number = cube.encode(x=x, y=y).mark_text(fontSize=10).encode(text="cube:N")
+    middle = link.encode(
+        x=alt.X("mx:Q", axis=None), y=alt.Y("my:Q", axis=None), text=alt.Text("percent:Q", format=".0f")
     )
     halo = middle.mark_square(size=260, color="white", opacity=1)
     busy = middle.mark_text(fontSize=10)
@@ -237,6 +192,10 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     )
 
 
+def _ran(row: Mapping[str, Any]) -> bool:
+    return not row["left_out"]
+
+
 def _between_cubes(link: str) -> bool:
     return link.count(".cube") == link.count(".ucie_") == 2
 
@@ -246,29 +205,29 @@ CHARTS = (
         "layers_over_bound",
         _over_bound,
         lambda rows: f"Makespan over the lower bound: {_wins(best(rows))}",
-        where=lambda row: not row["left_out"],
+        where=_ran,
         caption="One mark for each placement of C; the label has the makespan of the fastest. The lower bound is the "
         "smallest of the placements' bounds.",
     ),
     Chart(
         "layers_utilization",
-        _fastest(kinds.points("macs_per_pe", "percent", by="list", log_x=True, log_y=True)),
+        _utilization_by_work,
         lambda rows: f"Useful share of the SIP's matrix rate: up to {max(row['utilization'] for row in rows):.0%}",
-        where=lambda row: not row["left_out"],
+        where=_ran,
         caption="The fastest placement of each layer; utilization over its makespan.",
     ),
     Chart(
         "layers_roofline",
         _roofline,
         "Rate of each layer under the roofs of the SIP",
-        where=lambda row: not row["left_out"],
+        where=_ran,
         caption="The fastest placement of each layer; the one with most work of each list is named.",
     ),
     Chart(
         "layers_link_kinds",
         _link_kinds,
         "How busy the busiest link of each kind is",
-        where=lambda row: not row["left_out"],
+        where=_ran,
         caption="Percent of the makespan, for the fastest placement of each layer.",
     ),
     Chart(

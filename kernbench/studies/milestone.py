@@ -15,8 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import yaml
-
 from kernbench import build
 from kernbench.config import load_yaml
 from kernbench.config.files import damaged, read_json, write_text
@@ -28,12 +26,11 @@ from kernbench.sweeps.runner import TO_DO
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"
-MACHINE = "machine.yaml"
 KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
 KEPT_S = 10.0
 
 
-class Report(NamedTuple):
+class MilestoneReport(NamedTuple):
     """The folder of a report, and whether it was found there, made of the same."""
 
     folder: Path
@@ -87,7 +84,7 @@ def run(
     output: Path | None = None,
     parameters: Mapping[str, Any] | None = None,
     again: bool = False,
-) -> Report:
+) -> MilestoneReport:
     """Execute a milestone with its full parameters, unless its report is up to date.
 
     Parameters
@@ -95,7 +92,7 @@ def run(
     name
         The milestone; `_` is read as `-` and the other way round.
     topology, overrides
-        The machine, as for `kb.load`, and changes to it; a Machine is written to `machine.yaml` first.
+        The machine, as for `kb.load`, and changes to it.
     workers
         Processes; default: one per core.
     rerender
@@ -119,21 +116,18 @@ def run(
     notebook = folder() / f"{stem}.ipynb"
     out = (output or folder() / "output" / stem).resolve()
     given = {key: _from_here(value) for key, value in (parameters or {}).items()}
-    values = _full(notebook.with_suffix(".yaml")) | given
-    values |= {
+    work = out.with_name(f".{out.name}.unfinished")
+    machine = resolve_topology(topology, overrides)
+    source, changes = as_parameters(machine) if isinstance(topology, Machine) else (machine.source, list(overrides))
+    values = {
+        **_full(notebook.with_suffix(".yaml")),
+        **given,
         "workers": workers or os.cpu_count() or 1,
         "rerender": rerender or os.environ.get("MILESTONE_FAST") == "1",
+        "topology": source if source.startswith("preset:") else str(Path(source).resolve()),
+        "overrides": changes,
+        "output": str(work),
     }
-    values["overrides"] = list(overrides)
-    machine = resolve_topology(topology, overrides)
-    work = out.with_name(f".{out.name}.unfinished")
-    values["output"] = str(work)
-    if isinstance(topology, Machine):
-        values["topology"] = str(work / MACHINE)
-    elif machine.source.startswith("preset:"):
-        values["topology"] = machine.source
-    else:
-        values["topology"] = str(Path(machine.source).resolve())
     _check(notebook, values)
     _recover(out)
     followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
@@ -141,16 +135,13 @@ def run(
     code = any(str(value).endswith(".py") for value in given.values())
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or values["rerender"]):
-        return Report(out, found=True)
+        return MilestoneReport(out, found=True)
     kept = folder() / KEPT / f"{stem}.jsonl"
     if kept.is_file() and not again and not (work / FINISHED).exists():
         work.mkdir(parents=True, exist_ok=True)
         shutil.copy(kept, work / FINISHED)
     if values["rerender"] and out.is_dir():
         shutil.copytree(out, work, dirs_exist_ok=True)
-    if isinstance(topology, Machine):
-        work.mkdir(parents=True, exist_ok=True)
-        write_text(work / MACHINE, yaml.safe_dump(dict(topology.spec), sort_keys=False))
     with _without_cache() if again else contextlib.nullcontext():
         _execute(notebook, work, values)
     if again and output is None and not (given or overrides or topology):
@@ -160,7 +151,23 @@ def run(
     if not values["rerender"]:  # which draws results of whatever code made them
         stamp(work, key)
     publish(work, out, foreign(out) if output is not None and out.is_dir() else ())
-    return Report(out, found=False)
+    return MilestoneReport(out, found=False)
+
+
+def as_parameters(machine: Machine) -> tuple[str, list[str]]:
+    """Return a machine as the notebook's parameters: a file or preset, and the values that differ from it."""
+    source = "preset:default" if machine.source == "mapping" else machine.source
+    plain = dict(_leaves(resolve_topology(source).spec))
+    changed = {key: value for key, value in _leaves(machine.spec) if key not in plain or plain[key] != value}
+    return source, [f"{key}={json.dumps(value)}" for key, value in changed.items()]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
@@ -173,10 +180,9 @@ def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
     if out.exists():
         for path in keep:
             target = work / path.relative_to(out)
-            if target.exists():
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
         out.rename(former)
     work.rename(out)
     shutil.rmtree(former, ignore_errors=True)
@@ -277,7 +283,7 @@ def _begun(out: Path) -> bool:
     """Return whether the study has written anything: what it refuses before leaves nothing behind."""
     if not out.is_dir():
         return False
-    if any(path.name not in (MACHINE, LOCK, FINISHED) for path in out.iterdir()):
+    if any(path.name not in (LOCK, FINISHED) for path in out.iterdir()):
         return True
     return any(TO_DO in entry for entry in entries(out / FINISHED))
 

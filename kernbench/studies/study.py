@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from importlib.metadata import version
 from math import isnan
 from operator import attrgetter
@@ -207,13 +208,7 @@ class Study:
     # -- what the frame does with it
 
     def complete(self, parameters: Mapping[str, Any]) -> Row:
-        """Return all parameters, defaults for those not given.
-
-        Raises
-        ------
-        ConfigError
-            If one is unknown.
-        """
+        """Return all parameters, defaults for those not given."""
         unknown = [
             f"{self.name}: parameter {name} is unknown; {hint(name, self.parameters)}"
             for name in parameters
@@ -314,13 +309,7 @@ class Study:
         return report
 
     def read(self, folder: Path) -> list[Row]:
-        """Return the rows of a report, with their nested columns.
-
-        Raises
-        ------
-        ConfigError
-            If a file is missing or damaged.
-        """
+        """Return the rows of a report, with their nested columns."""
         import pandas as pd
 
         rows: list[Row] = read_results(folder / f"{self.name}.json")["rows"]
@@ -421,8 +410,8 @@ class Report:
         return [write_text(folder / study.page, "\n".join(self._page(drawn)) + "\n"), *written]
 
     @property
-    def _note(self) -> str:
-        return f"machine {self.machine.hash[:12]}"
+    def _head(self) -> str:
+        return f"{len(self.rows)} points, machine {self.machine.hash[:12]}"
 
     def _page(self, drawn: Mapping[str, Chart]) -> list[str]:
         """Return the lines of the page: findings with their figures, other figures, tables, method and versions."""
@@ -440,7 +429,7 @@ class Report:
                 lines += _figure(chart, self.rows)
         for heading, shown_rows in study.tables(self.rows).items():
             lines += [f"## {heading}", "", *_markdown(shown_rows, study.columns), ""] if len(shown_rows) else []
-        refused = self.study.refused(self.machine, **self.parameters)
+        refused = study.refused(self.machine, **self.parameters)
         if refused:
             lines += ["## Refused", "", *(f"- {name}: {why}" for name, why in refused.items()), ""]
         used = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.parameters.items())
@@ -449,18 +438,15 @@ class Report:
         code = self.rows[0]["code_version"] if self.rows else code_version()
         made_by = f"kernbench {version('kernbench')}, code {code}."
         source = Path(self.machine.source).name  # a page is the same wherever its machine's file is
-        return [*lines, f"{len(self.rows)} points, {self._note} ({source}), {made_by}"]
+        return [*lines, f"{self._head} ({source}), {made_by}"]
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         items = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
-        head = f"<b>{escape(self.study.title)}</b>: {len(self.rows)} points, {escape(self._note)}"
-        return f"<p>{head}</p><ol>{items}</ol>"
+        return f"<p><b>{escape(self.study.title)}</b>: {escape(self._head)}</p><ol>{items}</ol>"
 
     def __repr__(self) -> str:
-        head = f"{self.study.title}: {len(self.rows)} points, {self._note}"
-        return "\n".join([head, *(f"{i}. {finding.text}" for i, finding in enumerate(self.findings, 1))])
+        findings = [f"{i}. {finding.text}" for i, finding in enumerate(self.findings, 1)]
+        return "\n".join([f"{self.study.title}: {self._head}", *findings])
 
 
 def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
@@ -520,19 +506,12 @@ def cell(value: object) -> str:
 
 
 SCHEMA_VERSION = 2
-_TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
     """Write `rows`, and `more` before them, as JSON; an earlier file stays until the new one is whole."""
-    first = rows[0]
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "machine": first["machine"],
-        "code_version": first["code_version"],
-        **more,
-        "rows": list(rows),
-    }
+    of = {name: rows[0][name] for name in ("machine", "code_version")}
+    content = {"schema_version": SCHEMA_VERSION, **of, **more, "rows": list(rows)}
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_text(path, json.dumps(content, indent=1) + "\n")
 
@@ -544,19 +523,11 @@ def read_results(path: Path) -> dict[str, Any]:
     what, remedy = "file of results", "run the study again"
     content = read_json(path, what, remedy)
     version = content.get("schema_version")
-    if version not in (1, SCHEMA_VERSION):
+    if version != SCHEMA_VERSION:
         raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
     with damaged(path, what, remedy):
-        rows = [dict(row.items()) for row in content["rows"]]
-    content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
+        content["rows"] = [dict(row.items()) for row in content["rows"]]
     return content
-
-
-def _simulated(path: Path, row: Row) -> Row:
-    """Return a row of version 1 without the columns that said how far to trust it, if it was simulated exactly."""
-    if row.get("certified") is False or ", more than " in str(row.get("left_out")):
-        raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
-    return {name: value for name, value in row.items() if name not in _TRUST}
 
 
 SESSION_US = 80_000.0  # to open a session, run one launch and collect its records
@@ -569,24 +540,11 @@ class Choices:
     of: Callable[[Machine], Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """A study's program for the explorer, its cost on a machine, and its name in its module."""
-
-    run: Callable[..., object]
-    cost: Callable[..., float | None]
-    source: str
-
-
-def explorations() -> dict[str, Exploration]:
-    """Return what every study that can be explored runs, by the study's name."""
-    found: dict[str, Exploration] = {}
-    for name in STUDIES.names:
-        study = STUDIES.resolve(name)
-        if isinstance(study, type) and issubclass(study, Study) and study.program is not Study.program:
-            made = study()
-            found[name] = Exploration(made.program, made.cost, f"{study.__name__}().program")
-    return dict(sorted(found.items()))
+def explorations() -> dict[str, Study]:
+    """Return every study whose program can be explored, by name."""
+    known = {name: STUDIES.resolve(name) for name in STUDIES.names}  # some are functions
+    studies = {name: study for name, study in known.items() if isinstance(study, type) and issubclass(study, Study)}
+    return {name: study() for name, study in studies.items() if study.program is not Study.program}
 
 
 def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:

@@ -22,7 +22,7 @@ from kernbench.sweeps import argument_checks as checks
 from kernbench.sweeps.argument_checks import is_number, mapping
 from kernbench.sweeps.keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps.measure import HOW, complete, machine_columns, measured, parameters_of
-from kernbench.sweeps.runner import Job, check_limits
+from kernbench.sweeps.runner import Job
 from kernbench.sweeps.worker import PointLimits
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.triton_emu.runner import check_plain
@@ -80,7 +80,10 @@ class Axis:
         if isinstance(given, Span):
             return cls(name, span=_checked(name, given))
         if isinstance(given, Mapping) and {"low", "high"} <= set(given):
-            return cls(name, span=_span(name, given))
+            unknown = set(given) - {"low", "high", "log", "step"}
+            if unknown:
+                raise ConfigError(f"axis {name}: {min(unknown)} is unknown; known: low, high, log, step")
+            return cls(name, span=_checked(name, Span(**given)))
         if isinstance(given, Mapping) and given:
             wrong = [label for label, settings in given.items() if not isinstance(settings, Mapping)]
             if wrong:
@@ -101,13 +104,6 @@ class Axis:
             return value, {self.name: value}
         place = min(int(share * len(self.values)), len(self.values) - 1)
         return self.values[place], self.settings[place]
-
-
-def _span(name: str, given: Mapping[str, Any]) -> Span:
-    unknown = set(given) - {"low", "high", "log", "step"}
-    if unknown:
-        raise ConfigError(f"axis {name}: {min(unknown)} is unknown; known: low, high, log, step")
-    return _checked(name, Span(given["low"], given["high"], given.get("log", False), given.get("step")))
 
 
 def _checked(name: str, span: Span) -> Span:
@@ -229,9 +225,8 @@ class Plan:
         """Return the plan with other columns for what was varied: `fn` makes them from those there are."""
         points = tuple(replace(point, shown=fn(point.shown)) for point in self.points)
         invalid = tuple(replace(point, shown=fn(point.shown)) for point in self.invalid)
-        axes = tuple(
-            dict.fromkeys(name for shown in (*(p.shown for p in points), *(x.shown for x in invalid)) for name in shown)
-        )
+        shown = [*(point.shown for point in points), *(point.shown for point in invalid)]
+        axes = tuple(dict.fromkeys(name for columns in shown for name in columns))
         return replace(self, points=points, invalid=invalid, axes=axes)
 
     def __len__(self) -> int:
@@ -287,7 +282,11 @@ def make_plan(
     common = dict(parameters or {})
     names = [name for _, settings in choices for name in settings]
     _check_names(fn, {*names, *common})
-    _check_columns({*axes, *names, *common})
+    reserved = sorted({*axes, *names, *common} & set(RESERVED))
+    if reserved:
+        raise ConfigError(
+            [f"{x} is a column of the table itself: name the axis or parameter otherwise" for x in reserved]
+        )
     for settings in (common, *(settings for _, settings in choices)):
         checks.plain(settings)
     machines: dict[str, Machine | str] = {}
@@ -316,15 +315,6 @@ def _check_names(fn: Study, names: set[str]) -> None:
     faults += [f"parameter {name} of {study_name(fn)} is missing: give it in axes or parameters" for name in missing]
     if faults:
         raise ConfigError(faults)
-
-
-def _check_columns(names: set[str]) -> None:
-    """Refuse names of columns that the table has for every point."""
-    taken = sorted(names & set(RESERVED))
-    if taken:
-        raise ConfigError(
-            [f"{name} is a column of the table itself: name the axis or parameter otherwise" for name in taken]
-        )
 
 
 def _point(base: Machine, machines: dict[str, Machine | str], shown: Row, settings: Row) -> Point | Invalid:
@@ -382,9 +372,9 @@ def read_plan(path: str | Path) -> PlanFile:
     """Return the plan of a YAML file."""
     path = Path(path)
     content: Any = load_yaml(path)
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: must be a mapping with the keys {', '.join((*_PLAN, *_LIMITS))}")
     known = (*_PLAN, *_LIMITS)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must be a mapping with the keys {', '.join(known)}")
     unknown = [f"{path.name}: {key} is unknown; {hint(key, known)}" for key in content if key not in known]
     if "study" not in content:
         unknown.append(f"{path.name}: study is missing: name one of `kernbench list studies`")
@@ -396,6 +386,4 @@ def read_plan(path: str | Path) -> PlanFile:
     rest = {key: content[key] for key in _PLAN[3:] if content.get(key) is not None}
     plan = make_plan(machine, content["study"], content.get("axes") or {}, **rest)
     seconds, mib, session = (content.get(key) for key in _LIMITS)
-    limits = PointLimits(seconds, mib, Limits.of(session))
-    check_limits(limits)
-    return PlanFile(plan, limits)
+    return PlanFile(plan, PointLimits(seconds, mib, Limits.of(session)))

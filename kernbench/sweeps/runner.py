@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, StateError, quote
-from kernbench.sweeps import argument_checks as checks
+from kernbench.errors import StateError
 from kernbench.sweeps.cache import Cache, Store
 from kernbench.sweeps.keys import Row, code_version, own_module
 from kernbench.sweeps.worker import (
@@ -106,16 +104,6 @@ def _time(seconds: float) -> str:
 PointFn = Callable[[Row], Row]
 Points = Mapping[str, Row]
 Outcomes = Iterator[tuple[str, Outcome]]
-
-
-def check_limits(limits: PointLimits) -> None:
-    """Refuse limits that cannot be enforced."""
-    if limits.seconds is not None and not (checks.is_number(limits.seconds) and limits.seconds > 0):
-        raise ConfigError(f"time_limit_s = {quote(limits.seconds)} must be a number > 0 [s]")
-    if limits.mib is not None:
-        checks.whole("memory_limit_mib", limits.mib, 1, " [MiB]")
-    if limits.mib is not None and sys.platform != "linux":
-        raise StateError("a memory limit needs Linux, which holds a process to it; leave it out")
 
 
 def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
@@ -240,7 +228,6 @@ def run(
 ) -> Iterator[tuple[str, Outcome, bool]]:
     """Yield the key and the outcome of every point as it ends, and whether it was kept from before."""
     limits = limits or PointLimits()
-    check_limits(limits)
     with ExitStack() as stack:
         store = stack.enter_context(Store(folder)) if folder is not None else None
         kept = _kept(store, job, limits)
@@ -257,7 +244,13 @@ def run(
             if put is not None and outcome.status == OK:
                 put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
             if store is not None and (keep_failed or outcome.status == OK):
-                store.append({**_entry(key, outcome, limits), "made_of": _made_of(job, key)})
+                made_of = {
+                    "study": job.study,
+                    "code": job.version,
+                    "machine": job.machines[key],
+                    "point": job.points[key],
+                }
+                store.append({**_entry(key, outcome, limits), "made_of": made_of})
             yield key, outcome, False
 
 
@@ -276,12 +269,12 @@ def _engine(
 def _entry(key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
     if outcome.status == OK:
         return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6)}
-    limit = {TIME: limits.seconds, MEMORY: limits.mib}.get(outcome.status)
-    return {"key": key, **asdict(outcome), "limit": limit}
+    return {"key": key, **asdict(outcome), "limit": _limit(outcome.status, limits)}
 
 
-def _made_of(job: Job, key: str) -> dict[str, Any]:
-    return {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
+def _limit(status: str, limits: PointLimits) -> float | None:
+    """Return the limit that a status is about."""
+    return {TIME: limits.seconds, MEMORY: limits.mib}.get(status)
 
 
 def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:
@@ -291,7 +284,7 @@ def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outco
         key, status = str(entry.get("key")), entry.get("status", OK)
         if key not in job.points:
             continue
-        allowed = {TIME: limits.seconds, MEMORY: limits.mib}.get(status)
+        allowed = _limit(status, limits)
         again = status not in {OK, ERROR} and not (allowed is not None and allowed <= (entry.get("limit") or 0))
         if not again:
             fields = {name: entry[name] for name in ("row", "error", "trace", "seconds") if name in entry}

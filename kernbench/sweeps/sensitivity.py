@@ -73,9 +73,7 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
     rows = table.dropna(subset=[metric])
     found = []
     for axis in axes:
-        others = [name for name in axes if name != axis]
-        groups = [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
-        groups = [group for group in groups if len(group[axis].drop_duplicates()) > 1]
+        groups = [group for group in _groups(rows, axes, axis) if len(group[axis].drop_duplicates()) > 1]
         ratios = [float(group[metric].max() / group[metric].min()) for group in groups]
         least = [group[axis].tolist()[int(group[metric].to_numpy().argmin())] for group in groups]
         winners = pd.Series(least, dtype=object)
@@ -98,9 +96,7 @@ def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "ar
     rows = table.dropna(subset=[metric])
     found = []
     for axis in axes:
-        others = [name for name in axes if name != axis]
-        groups = [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
-        groups = [group.set_index(axis) for group in groups]
+        groups = [group.set_index(axis) for group in _groups(rows, axes, axis)]
         for before, after in itertools.pairwise(rows[axis].drop_duplicates()):
             both = [group for group in groups if before in group.index and after in group.index]
             if not both:
@@ -116,6 +112,12 @@ def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "ar
                 }
             )  # fmt: skip
     return pd.DataFrame(found)
+
+
+def _groups(rows: pd.DataFrame, axes: Sequence[str], axis: str) -> list[pd.DataFrame]:
+    """Return the rows that differ along one axis only, by the values of the others."""
+    others = [name for name in axes if name != axis]
+    return [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
 
 
 def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from kernbench.sweeps.cache import Cache, default_cache
 from kernbench.sweeps.keys import Row, Study, study_name, study_version
 from kernbench.sweeps.measure import energy_columns, machine_columns, parameters_of
 from kernbench.sweeps.plan import Constraint, Plan, make_plan
-from kernbench.sweeps.runner import Progress, Watch, check_limits, run
+from kernbench.sweeps.runner import Progress, Watch, run
 from kernbench.sweeps.worker import OK, Outcome, PointLimits
 from kernbench.topology.builder import Machine
 
@@ -101,14 +101,19 @@ class Sweep:
         KernbenchError
             If one cannot be written, as on a full disk; earlier ones stay as they were.
         """
+        from pandas.api.types import is_numeric_dtype
+
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.to_csv(folder / CSV)
-        write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": self._reasons()}, indent=1))
+        invalid = json.loads(self.invalid.to_json(orient="records"))
+        write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": invalid}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
+        # A column of a file has one type: those that hold anything but numbers are text.
+        texts = {name: "string" for name in self.table if not is_numeric_dtype(self.table[name])}
         with replacing(folder / PARQUET) as part:
-            self.table.astype(dict.fromkeys(self._texts(), "string")).to_parquet(part, index=False)
+            self.table.astype(texts).to_parquet(part, index=False)
         return folder
 
     def to_csv(self, path: str | Path) -> Path:
@@ -119,30 +124,27 @@ class Sweep:
         return len(self.table)
 
     def __repr__(self) -> str:
+        head = self._head()
         if not len(self):
-            return f"{self._none()}\n{self.invalid.to_string(max_rows=20, index=False)}"
+            return f"{head}\n{self.invalid.to_string(max_rows=20, index=False)}"
+        return f"{head}\n{self.table[self._first()].to_string(max_rows=20)}"
+
+    def _head(self) -> str:
         counts = self.table["status"].value_counts()
         parts = [f"{n} {status}" for status, n in counts.items()]
-        parts += [f"{len(self.invalid)} that cannot be"] if len(self.invalid) else []
-        head = f"{len(self.table)} points of {self.about['study']} over {', '.join(self.axes)}: {', '.join(parts)}"
-        return f"{head}\n{self.table[self._first()].to_string(max_rows=20)}"
+        parts += [f"{len(self.invalid)} that cannot be"] if len(self.invalid) or not len(self) else []
+        return f"{len(self) or 'no'} points of {self.about['study']} over {', '.join(self.axes)}: {', '.join(parts)}"
 
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        head = repr(self).splitlines()[0]
         html: str
         if len(self):
             html = self.table[self._first()].to_html(max_rows=20, border=0)
         else:
             with pd.option_context("display.max_colwidth", None):
                 html = self.invalid.to_html(max_rows=20, border=0)
-        return f"<p>{head}</p>{html}"
-
-    def _none(self) -> str:
-        """Return what there is to say of a sweep without points."""
-        cannot = f"{len(self.invalid)} that cannot be"
-        return f"no points of {self.about['study']} over {', '.join(self.axes)}: {cannot}"
+        return f"<p>{self._head()}</p>{html}"
 
     def _first(self) -> list[str]:
         """Return the columns to show: what was varied, times and what else the study says first, costs, what failed."""
@@ -150,16 +152,6 @@ class Sweep:
         metrics = sorted((x for x in self.metrics if x not in costs), key=lambda name: not name.endswith("_ns"))[:4]
         failed = ["status", "error"] if len(self.ok) < len(self) else []
         return [*self.axes, *metrics, *costs, *failed]
-
-    def _texts(self) -> list[str]:
-        """Return the columns that hold anything but numbers: a column of a file has one type."""
-        import pandas as pd
-
-        return [str(name) for name in self.table if not pd.api.types.is_numeric_dtype(self.table[name])]
-
-    def _reasons(self) -> list[Row]:
-        rows: list[Row] = json.loads(self.invalid.to_json(orient="records"))
-        return rows
 
 
 def _plain(values: Mapping[str, Any]) -> Row:
@@ -268,7 +260,6 @@ def run_plan(
 ) -> Sweep:
     """Run the points of a plan and return their table; several plans may share a folder of points."""
     folder = folder_of(folder)
-    check_limits(limits or PointLimits())
     if workers is not None:
         whole("workers", workers, 1)
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None

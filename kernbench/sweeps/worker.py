@@ -19,8 +19,9 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import IO, Any
 
-from kernbench.errors import ArgumentError, LimitError, StateError
+from kernbench.errors import ArgumentError, ConfigError, LimitError, StateError, quote
 from kernbench.sim_engine.limits import NONE, Limits, limited
+from kernbench.sweeps import argument_checks as checks
 from kernbench.sweeps.keys import Row
 
 OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
@@ -45,6 +46,15 @@ class PointLimits:
     seconds: float | None = None
     mib: int | None = None
     session: Limits = NONE
+
+    def __post_init__(self) -> None:
+        """Refuse limits that cannot be enforced."""
+        if self.seconds is not None and not (checks.is_number(self.seconds) and self.seconds > 0):
+            raise ConfigError(f"time_limit_s = {quote(self.seconds)} must be a number > 0 [s]")
+        if self.mib is not None:
+            checks.whole("memory_limit_mib", self.mib, 1, " [MiB]")
+            if sys.platform != "linux":
+                raise StateError("a memory limit needs Linux, which holds a process to it; leave it out")
 
     @property
     def need_process(self) -> bool:

@@ -101,7 +101,7 @@ _PITCH_X, _PITCH_Y = 5.8, 3.0
 
 def pe_view(graph: Graph) -> View:
     """Return the PE view. It shows PE 0 of cube 0 of SIP 0."""
-    config, layout = graph.blocks.config, graph.layout
+    config, layout = graph.config, graph.layout
     cube, pe = config.cube, config.cube.pe
     gemm, math, tcm, ipcq, dma = pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_ipcq, pe.pe_dma
     f16 = gemm.macs_per_cycle.f16
@@ -160,7 +160,7 @@ _MARGIN = 0.5
 
 def cube_view(graph: Graph) -> View:
     """Return the cube view. It shows cube 0 of SIP 0."""
-    config, layout = graph.blocks.config, graph.layout
+    config, layout = graph.config, graph.layout
     cube, pitch = config.cube, graph.layout.pitch_mm
     margin = _MARGIN * pitch
 
@@ -228,7 +228,7 @@ def _name(at: At) -> str:
 
 def _stack(graph: Graph, margin: float) -> list[Box]:
     """Return the HBM stack where the removed routers leave a rectangle free, else a box for each of them."""
-    config, pitch = graph.blocks.config, graph.layout.pitch_mm
+    config, pitch = graph.config, graph.layout.pitch_mm
     removed = sorted({(r, c) for r, c in config.cube.noc.removed})
     if not removed:
         return []
@@ -252,8 +252,8 @@ _IO_W = 3.2
 
 def sip_view(graph: Graph) -> View:
     """Return the SIP view. It shows SIP 0."""
-    config, layout = graph.blocks.config, graph.layout
-    w, h = graph.blocks.w, graph.blocks.h
+    config, layout = graph.config, graph.layout
+    w, h = graph.w, graph.h
     io, ucie = config.sip.io, config.cube.ucie
     height = h * (_CUBE + _SIP_GAP) + _SIP_GAP
     west = _SIP_GAP + _IO_W + _SIP_GAP
@@ -316,7 +316,7 @@ _TOP = 5.0  # below host and switch
 
 def system_view(graph: Graph) -> View:
     """Return the system view: SIPs on their grid, rings folded into rows, fully connected ones on a circle."""
-    config, sips = graph.blocks.config, graph.sips
+    config, sips = graph.config, graph.sips
     places = _places(graph)
     width = max(x for x, _ in places) + _W + _GAP
     height = max(y for _, y in places) + _H + _GAP

@@ -1,4 +1,4 @@
-"""Charts of reports: one specification, drawn as SVG and PNG, and interactive in a page.
+"""Charts of reports by Altair: one specification, drawn as SVG and PNG, and interactive in a page.
 
 A `Chart` names its kind, the columns it shows and the rows it takes. Charts are Altair's: hover shows a point's values,
 a click on a legend entry keeps one series.
@@ -152,6 +152,49 @@ def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
     )
 
 
+class _Plot:
+    """The rows of a picture as a table, and the encodings that the kinds of charts share."""
+
+    def __init__(self, rows: Sequence[Row], columns: Mapping[str, Column]) -> None:
+        import pandas as pd
+
+        if not rows:
+            raise ArgumentError("no rows to draw; give at least one")
+        self.alt, self.columns = altair(), columns
+        self.data = pd.DataFrame([{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in rows])
+
+    def title(self, name: str) -> str:
+        return self.columns[name].title if name in self.columns else name
+
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a column, each once, in the order of the rows."""
+        return list(dict.fromkeys(self.data[name]))
+
+    def tips(self, *names: str) -> list[Any]:
+        """Return what hovering over a mark shows."""
+        return [self.alt.Tooltip(name, title=self.title(name)) for name in dict.fromkeys(filter(None, names))]
+
+    def colour(self, by: str) -> Any:
+        names = self.values(by)
+        scale = self.alt.Scale(domain=names, range=[_series_colour(i) for i in range(len(names))])
+        return self.alt.Color(by, type="nominal", title=self.title(by), scale=scale)
+
+    def rule(self, **at: float | None) -> list[Any]:
+        """Return a reference line at a value of x or y, if there is one."""
+        mark = self.alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3])
+        return [mark.encode(**{axis: self.alt.datum(value)}) for axis, value in at.items() if value is not None]
+
+    def panels(self, layers: Sequence[Any], panel: str, height: int | None = None) -> Any:
+        """Return the layers as one chart, or in a panel for each value of `panel`."""
+        sized = self.alt.layer(*layers, data=self.data)
+        sized = sized.properties(width=_WIDTH, **({"height": height} if height else {}))
+        if not panel:
+            return sized
+        order, heading = self.values(panel), self.alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
+        facet = self.alt.Facet(panel, type="nominal", header=heading, sort=order)
+        return sized.properties(width=_WIDTH * 0.62).facet(facet=facet, columns=2 if len(order) == 4 else 3)
+
+
 def lines(
     x: str,
     y: str,
@@ -170,44 +213,33 @@ def lines(
     """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = altair()
-
-        data = _frame([row for row in rows if row.get(y) is not None])
-        data = _best_lines(data, by, y, panel, rank)
-        names = list(dict.fromkeys(data[by]))
-        data = _with_labels(data, x, y, by, panel, log_y)
+        plot = _Plot([row for row in rows if row.get(y) is not None], columns)
+        alt = plot.alt
+        plot.data = _best_lines(plot.data, by, y, panel, rank)
+        names, unit = plot.values(by), columns.get(x, _NONE).unit
+        plot.data = _with_labels(plot.data, x, y, by, panel, log_y)
         colour = alt.Color(by, scale=alt.Scale(domain=names, range=list(palette.SERIES)), legend=None)
         dash = alt.StrokeDash(by, scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None)
-        shown = [alt.Tooltip(name, title=_title(columns, name)) for name in dict.fromkeys([by, x, y])]
-        x_axis = alt.X(
-            x,
-            type="quantitative",
-            title=_title(columns, x),
-            scale=alt.Scale(type="log", base=2) if log_x else alt.Undefined,
-            axis=_bytes_axis() if columns.get(x, _NONE).unit == "B" else alt.Axis(grid=False, **_ticks(data[x], log_x)),
-        )
-        y_axis = alt.Y(
-            y,
-            type="quantitative",
-            title=_title(columns, y),
-            scale=alt.Scale(type="log", nice=False, padding=8) if log_y else alt.Undefined,
-        )
+        x_scale = alt.Scale(type="log", base=2) if log_x else alt.Undefined
+        x_axis = _bytes_axis() if unit == "B" else alt.Axis(grid=False, **_ticks(plot.data[x], log_x))
+        y_scale = alt.Scale(type="log", nice=False, padding=8) if log_y else alt.Undefined
         chosen = alt.selection_point(fields=[by], bind="legend")
-        base = alt.Chart().encode(x=x_axis, y=y_axis, color=colour)
+        opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.15))
+        base = alt.Chart().encode(
+            x=alt.X(x, type="quantitative", title=plot.title(x), scale=x_scale, axis=x_axis),
+            y=alt.Y(y, type="quantitative", title=plot.title(y), scale=y_scale),
+            color=colour,
+        )
         layers = [
-            base.mark_line(strokeWidth=2).encode(
-                strokeDash=dash, opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.15))
-            ),
+            base.mark_line(strokeWidth=2).encode(strokeDash=dash, opacity=opacity),
             base.mark_point(filled=True, size=40, opacity=1)
-            .encode(shape=alt.Shape(by, legend=None), tooltip=shown)
+            .encode(shape=alt.Shape(by, legend=None), tooltip=plot.tips(by, x, y))
             .add_params(chosen),
             base.transform_filter("datum._label != ''")
             .mark_text(align="left", dx=8, fontSize=11)
             .encode(y=alt.Y("_label_y", type="quantitative"), text="_label:N"),
         ]
-        if rule is not None:
-            layers.append(alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3]).encode(y=alt.datum(rule)))
-        return _panels(alt.layer(*layers, data=data), panel, columns)
+        return plot.panels([*layers, *plot.rule(y=rule)], panel, _HEIGHT)
 
     return draw
 
@@ -231,25 +263,20 @@ def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r",
     """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = altair()
-
-        data = _frame(rows)
-        order = list(dict.fromkeys(data[y]))
-        position = {"yOffset": alt.YOffset(by, sort=list(dict.fromkeys(data[by])))} if by else {}
-        colour = {"color": _colour(data, by, columns)} if by else {"color": alt.value(palette.BLUE)}
-        shown = [alt.Tooltip(name, title=_title(columns, name)) for name in dict.fromkeys(filter(None, [y, by, x]))]
+        plot = _Plot(rows, columns)
+        alt = plot.alt
+        position = {"yOffset": alt.YOffset(by, sort=plot.values(by))} if by else {}
         base = alt.Chart().encode(
-            x=alt.X(x, type="quantitative", title=_title(columns, x), scale=alt.Scale(zero=True)),
-            y=alt.Y(y, type="nominal", title=None, sort=order, axis=alt.Axis(ticks=False, labelLimit=260)),
+            x=alt.X(x, type="quantitative", title=plot.title(x), scale=alt.Scale(zero=True)),
+            y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False, labelLimit=260)),
             **position,
         )
+        colour = plot.colour(by) if by else alt.value(palette.BLUE)
         layers = [
-            base.mark_bar().encode(**colour, tooltip=shown),
+            base.mark_bar().encode(color=colour, tooltip=plot.tips(y, by, x)),
             base.mark_text(align="left", dx=4, fontSize=10).encode(text=alt.Text(x, format=label)),
         ]
-        if rule is not None:
-            layers.append(alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3]).encode(x=alt.datum(rule)))
-        return _panels(alt.layer(*layers, data=data), panel, columns, height=None)
+        return plot.panels([*layers, *plot.rule(x=rule)], panel)
 
     return draw
 
@@ -263,48 +290,35 @@ def parts(
     """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = altair()
-
         keep = [y, panel] if panel else [y]
-        used = [(colours or {}).get(part, palette.SERIES[i % len(palette.SERIES)]) for i, part in enumerate(names)]
-        long = _frame(
-            [
-                {name: row[name] for name in keep}
-                | {"part": _title(columns, part), "value": row[part] or 0, "rank": i, "ink": _ink(used[i])}
-                for row in rows
-                for i, part in enumerate(names)
-            ]
-        )
+        used = [(colours or {}).get(part, _series_colour(i)) for i, part in enumerate(names)]
+        titles = [columns[part].title if part in columns else part for part in names]
+        cut = [
+            {name: row[name] for name in keep}
+            | {"part": titles[i], "value": row[part] or 0, "rank": i, "ink": _ink(used[i])}
+            for row in rows
+            for i, part in enumerate(names)
+        ]
+        plot = _Plot(cut, columns)
+        alt, long = plot.alt, plot.data
         total = long.groupby(keep)["value"].transform("sum")
         long["share"] = (long["value"] / total.where(total > 0, 1)).round(6)
         long["label"] = [f"{share:.0%}" if share >= SHOWN_SHARE else "" for share in long["share"]]
-        titles = [_title(columns, part) for part in names]
         base = alt.Chart().encode(
-            y=alt.Y(y, type="nominal", title=None, sort=list(dict.fromkeys(long[y])), axis=alt.Axis(ticks=False)),
+            y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False)),
             order=alt.Order("rank:Q"),
         )
-        field, scale = ("value", alt.Undefined) if title else ("share", alt.Scale(domain=[0, 1]))
+        if title:
+            across = alt.X("value:Q", stack="zero", title=title)
+        else:
+            share_of, whole = alt.Axis(format="%"), alt.Scale(domain=[0, 1])
+            across = alt.X("share:Q", stack="zero", title="share of the time", axis=share_of, scale=whole)
+        scale, legend = alt.Scale(domain=titles, range=used), alt.Legend(symbolType="square")
+        tips = [(y, "N", None), ("part", "N", None), ("value", "Q", ",.4~r"), ("share", "Q", ".1%")]
         bar = base.mark_bar(stroke="white", strokeWidth=0.7).encode(
-            x=alt.X(
-                f"{field}:Q",
-                stack="zero",
-                title=title or "share of the time",
-                axis=alt.Undefined if title else alt.Axis(format="%"),
-                scale=scale,
-            ),
-            color=alt.Color(
-                "part:N",
-                title=None,
-                sort=titles,
-                scale=alt.Scale(domain=titles, range=used),
-                legend=alt.Legend(symbolType="square"),
-            ),
-            tooltip=[
-                alt.Tooltip(f"{y}:N"),
-                alt.Tooltip("part:N"),
-                alt.Tooltip("value:Q", format=",.4~r"),
-                alt.Tooltip("share:Q", format=".1%"),
-            ],
+            x=across,
+            color=alt.Color("part:N", title=None, sort=titles, scale=scale, legend=legend),
+            tooltip=[alt.Tooltip(f"{name}:{kind}", format=form or alt.Undefined) for name, kind, form in tips],
         )
         text = base.mark_text(fontSize=10).encode(
             x=alt.X("share:Q", stack="zero", bandPosition=0.5),
@@ -312,7 +326,7 @@ def parts(
             color=alt.Color("ink:N", scale=None),
             detail="part:N",
         )
-        return _panels(alt.layer(bar, *([] if title else [text]), data=long), panel, columns, height=None)
+        return plot.panels([bar] if title else [bar, text], panel)
 
     return draw
 
@@ -323,21 +337,22 @@ def points(
     """Return a kind of chart: a dot for each row, labelled with the column `label`."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = altair()
-
-        data = _frame(rows)
-        shown = [alt.Tooltip(n, title=_title(columns, n)) for n in dict.fromkeys(filter(None, [label, by, x, y]))]
+        plot = _Plot(rows, columns)
+        alt = plot.alt
+        logs = [axis for axis, is_log in ((x, log_x), (y, log_y)) if is_log]
+        log = {axis: {"scale": alt.Scale(type="log"), "axis": log_axis(plot.data[axis])} for axis in logs}
         base = alt.Chart().encode(
-            x=alt.X(x, type="quantitative", title=_title(columns, x), **(_log(data[x]) if log_x else {})),
-            y=alt.Y(y, type="quantitative", title=_title(columns, y), **(_log(data[y]) if log_y else {})),
+            x=alt.X(x, type="quantitative", title=plot.title(x), **log.get(x, {})),
+            y=alt.Y(y, type="quantitative", title=plot.title(y), **log.get(y, {})),
         )
-        names = list(dict.fromkeys(data[by])) if by else []
-        shape = alt.Shape(by, type="nominal", title=_title(columns, by), scale=alt.Scale(domain=names)) if by else None
-        colour = {"color": _colour(data, by, columns), "shape": shape} if by else {}
-        layers = [base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=shown, **colour)]
+        colour: dict[str, Any] = {}
+        if by:
+            shape = alt.Shape(by, type="nominal", title=plot.title(by), scale=alt.Scale(domain=plot.values(by)))
+            colour = {"color": plot.colour(by), "shape": shape}
+        layers = [base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=plot.tips(label, by, x, y), **colour)]
         if label:
             layers.append(base.mark_text(align="left", dx=7, fontSize=10).encode(text=label))
-        return _panels(alt.layer(*layers, data=data), panel, columns)
+        return plot.panels(layers, panel, _HEIGHT)
 
     return draw
 
@@ -346,45 +361,25 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
     """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        alt = altair()
-
-        data = _frame(rows)
-        middle = float((data[value].max() + data[value].min()) / 2)
+        plot = _Plot(rows, columns)
+        alt, cells = plot.alt, plot.data[value]
+        down, up = alt.Axis(labelAngle=0), alt.Axis(labelLimit=320)
         base = alt.Chart().encode(
-            x=alt.X(
-                x,
-                type="ordinal",
-                title=_title(columns, x),
-                sort=list(dict.fromkeys(data[x])),
-                axis=alt.Axis(labelAngle=0),
-            ),
-            y=alt.Y(
-                y,
-                type="ordinal",
-                title=_title(columns, y),
-                sort=list(dict.fromkeys(data[y])),
-                axis=alt.Axis(labelLimit=320),
-            ),
+            x=alt.X(x, type="ordinal", title=plot.title(x), sort=plot.values(x), axis=down),
+            y=alt.Y(y, type="ordinal", title=plot.title(y), sort=plot.values(y), axis=up),
         )
+        dark = alt.datum[value] > float((cells.max() + cells.min()) / 2)
         cell = base.mark_rect(stroke="white").encode(
             color=alt.Color(value, type="quantitative", legend=None, scale=alt.Scale(scheme="blues")),
-            tooltip=[alt.Tooltip(n, title=_title(columns, n)) for n in (x, y, value)],
+            tooltip=plot.tips(x, y, value),
         )
         text = base.mark_text(fontSize=10).encode(
             text=alt.Text(value, type="quantitative", format=label),
-            color=alt.when(alt.datum[value] > middle).then(alt.value("white")).otherwise(alt.value("black")),
+            color=alt.when(dark).then(alt.value("white")).otherwise(alt.value("black")),
         )
-        return _panels(alt.layer(cell, text, data=data), panel, columns, height=None)
+        return plot.panels([cell, text], panel)
 
     return draw
-
-
-def _frame(rows: Sequence[Row]) -> pd.DataFrame:
-    import pandas as pd
-
-    if not rows:
-        raise ArgumentError("no rows to draw; give at least one")
-    return pd.DataFrame([{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in rows])
 
 
 def _best_lines(
@@ -401,21 +396,15 @@ def _best_lines(
     return pd.concat(kept).sort_index().reset_index(drop=True)
 
 
-def _colour(data: pd.DataFrame, by: str, columns: Mapping[str, Column]) -> Any:
-    alt = altair()
-
-    names = list(dict.fromkeys(data[by]))
-    scale = alt.Scale(domain=names, range=[palette.SERIES[i % len(palette.SERIES)] for i in range(len(names))])
-    return alt.Color(by, type="nominal", title=_title(columns, by), scale=scale)
+def _series_colour(i: int) -> str:
+    return palette.SERIES[i % len(palette.SERIES)]
 
 
 def _bytes_axis() -> Any:
     """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB."""
-    alt = altair()
-
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
     sizes = [4**i for i in range(20)]
-    return alt.Axis(grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelFlush=False)
+    return altair().Axis(grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelFlush=False)
 
 
 def _ink(colour: str) -> str:
@@ -424,43 +413,18 @@ def _ink(colour: str) -> str:
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else "black"
 
 
-def _log(values: pd.Series) -> dict[str, Any]:
-    alt = altair()
-
-    return {"scale": alt.Scale(type="log"), "axis": log_axis(values)}
-
-
 def log_axis(values: Iterable[float]) -> Any:
     """Return a logarithmic axis: a line at 1, 2 and 5 of each decade, or at powers of ten where `values` span many."""
-    alt = altair()
-
     held = [value for value in values if value > 0]
     steps = (1,) if held and max(held) > 1000 * min(held) else (1, 2, 5)
     label = "datum.value < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
-    return alt.Axis(values=[step * 10.0**i for i in range(-12, 19) for step in steps], labelExpr=label)
+    return altair().Axis(values=[step * 10.0**i for i in range(-12, 19) for step in steps], labelExpr=label)
 
 
 def _ticks(values: pd.Series, log: bool) -> dict[str, Any]:
     """Return the ticks of a logarithmic axis: the values themselves, if they are few."""
     ticks = sorted(set(values))
     return {"values": ticks} if log and len(ticks) <= MOST_TICKS else {}
-
-
-def _title(columns: Mapping[str, Column], name: str) -> str:
-    return columns[name].title if name in columns else name
-
-
-def _panels(layered: Any, panel: str, columns: Mapping[str, Column], height: int | None = _HEIGHT) -> Any:
-    alt = altair()
-
-    sized = layered.properties(width=_WIDTH, **({"height": height} if height else {}))
-    if not panel:
-        return sized
-    heading = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
-    order = list(dict.fromkeys(layered.data[panel]))
-    return sized.properties(width=_WIDTH * 0.62).facet(
-        facet=alt.Facet(panel, type="nominal", header=heading, sort=order), columns=2 if len(order) == 4 else 3
-    )
 
 
 def altair() -> Any:

@@ -1,4 +1,4 @@
-"""The matplotlib figures: roofline, timeline of a PE, and the answers of a design space; and what all figures share."""
+"""Figures by matplotlib: roofline, timeline of a PE, and those of a design space. Charts of reports: `viz.charts`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import matplotlib.figure
 import numpy as np
+import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from kernbench.analysis.result import LABELS
@@ -19,7 +20,6 @@ from kernbench.config.files import replacing
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
     from kernbench.analysis.roofline import Roofs
@@ -33,17 +33,20 @@ _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 class Figure(matplotlib.figure.Figure):
     """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
 
-    def _repr_png_(self) -> bytes:
+    def png(self) -> bytes:
+        """Return the content of a PNG file."""
         png = BytesIO()
         self.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
 
+    _repr_png_ = png
 
-def rows_of(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a list of dicts or of a DataFrame."""
-    records: Any = table.to_dict("records") if hasattr(table, "to_dict") else table
-    rows = [dict(row) for row in records]
-    if not rows:
+
+def frame_of(table: Table | pd.DataFrame) -> pd.DataFrame:
+    """Return a list of dicts, or a DataFrame, as a DataFrame whose rows are numbered."""
+    given: Any = table
+    rows = pd.DataFrame(given).reset_index(drop=True)
+    if rows.empty:
         raise ValueError("no rows to draw; give at least one")
     return rows
 
@@ -94,21 +97,23 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
         Hash of the machine.
     title : str
     """
-    rows = [row for row in rows_of(table) if np.isfinite(row["intensity"])]
-    hollow = "filled: measured; hollow: model; " if any(row.get("model_gflops") for row in rows) else ""
-    under = caption(len(rows), machine, f"{hollow}dotted: ridge of each memory level")
-    figure = new_figure(8, 5.4, title, under)
+    rows = frame_of(table)
+    rows = rows[np.isfinite(rows["intensity"])]
+    models = rows.dropna(subset="model_gflops") if "model_gflops" in rows else rows[:0]
+    under = "dotted: ridge of each memory level"
+    if len(models):
+        under = f"filled: measured; hollow: model; {under}"
+    figure = new_figure(8, 5.4, title, caption(len(rows), machine, under))
     axes = figure.subplots()
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
 
     ridges = [roofs.ridge(level) for level in roofs.levels_gbs]
-    low = min([row["intensity"] for row in rows] + ridges) / 2
-    high = max([row["intensity"] for row in rows] + ridges) * 4
+    low = min([*rows["intensity"], *ridges]) / 2
+    high = max([*rows["intensity"], *ridges]) * 4
     x = np.geomspace(low, high, 200)
     for level, bw in roofs.levels_gbs.items():
-        y = [roofs.attainable_gflops(at, level) for at in x]
-        axes.plot(x, y, color=palette.DARK_GREY, linewidth=1.2)
+        axes.plot(x, [roofs.attainable_gflops(at, level) for at in x], color=palette.DARK_GREY, linewidth=1.2)
         axes.text(
             low * 1.2, low * 1.2 * bw * 1.12, f"{level} {bw:g} GB/s", fontsize=7,
             rotation=np.degrees(np.arctan(bw)), rotation_mode="anchor", transform_rotates_text=True,
@@ -116,16 +121,20 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
         axes.axvline(roofs.ridge(level), color=palette.GREY, linewidth=0.8, linestyle=":")
     axes.text(high / 1.1, roofs.peak_gflops * 1.08, f"peak {roofs.peak_gflops:,.0f} Gflop/s", fontsize=8, ha="right")
 
-    for i, series in enumerate(dict.fromkeys(row.get("series", "measured") for row in rows)):
-        chosen = [row for row in rows if row.get("series", "measured") == series]
+    series_of = rows["series"].fillna("measured") if "series" in rows else pd.Series("measured", rows.index)
+    for i, series in enumerate(series_of.unique()):
+        chosen, model = rows[series_of == series], models[series_of[models.index] == series]
         colour, marker = palette.SERIES[i % len(palette.SERIES)], palette.MARKERS[i % len(palette.MARKERS)]
-        at = [row["intensity"] for row in chosen]
-        axes.plot(at, [row["gflops"] for row in chosen], marker, color=colour, markersize=6, label=series)
-        model = [(row["intensity"], row["model_gflops"]) for row in chosen if row.get("model_gflops")]
-        axes.plot(*zip(*model, strict=True), marker, mfc="none", mec=colour, markersize=9) if model else None
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    for spot, label in labels(rows, names):
-        axes.annotate(label, spot, (5, -3), textcoords="offset points", fontsize=7, va="top")
+        axes.plot(chosen["intensity"], chosen["gflops"], marker, color=colour, markersize=6, label=series)
+        if len(model):
+            axes.plot(model["intensity"], model["model_gflops"], marker, mfc="none", mec=colour, markersize=9)
+    names = list(rows["name"].unique())
+    sizes = np.log2(rows[["intensity", "gflops"]].to_numpy(float)) / (0.3, 0.2)  # of a label, in octaves
+    for cloud in _overlapping(sizes):
+        lowest = rows.iloc[min(cloud, key=lambda i: rows["gflops"].iloc[i])]
+        numbers = sorted({names.index(rows["name"].iloc[i]) + 1 for i in cloud})
+        spot = (lowest["intensity"], lowest["gflops"])
+        axes.annotate(", ".join(map(str, numbers)), spot, (5, -3), textcoords="offset points", fontsize=7, va="top")
     key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
     axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=7, va="top")
     axes.set_xlim(low, high)
@@ -139,25 +148,14 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     return figure
 
 
-def labels(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[tuple[float, float], str]]:
-    """Return the place and the numbers of each cloud of points whose labels would overlap."""
-    clouds: list[list[dict[str, Any]]] = []
-    for row in sorted(rows, key=lambda row: (row["intensity"], row["gflops"])):
-        near = [cloud for cloud in clouds if any(_close(row, other) for other in cloud)]
-        clouds = [cloud for cloud in clouds if cloud not in near]
-        clouds.append([*(other for cloud in near for other in cloud), row])
-    lowest = [min(cloud, key=lambda row: row["gflops"]) for cloud in clouds]
-    return [
-        (
-            (row["intensity"], row["gflops"]),
-            ", ".join(str(i) for i, name in enumerate(names, 1) if any(other["name"] == name for other in cloud)),
-        )
-        for row, cloud in zip(lowest, clouds, strict=True)
-    ]
-
-
-def _close(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return all(abs(np.log2(a[key] / b[key])) < octaves for key, octaves in (("intensity", 0.3), ("gflops", 0.2)))
+def _overlapping(places: np.ndarray) -> list[list[int]]:
+    """Return groups of points, whose places are in sizes of a label, that are closer than a label to each other."""
+    groups: list[list[int]] = []
+    for i, place in enumerate(places):
+        near = [group for group in groups if (abs(places[group] - place) < 1).all(axis=1).any()]
+        groups = [group for group in groups if group not in near]
+        groups.append([*(j for group in near for j in group), i])
+    return groups
 
 
 def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Figure:
@@ -174,17 +172,17 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
     zoom_ns : float, optional
         A second panel shows this much time from the first tile on.
     """
-    rows = rows_of(table)
-    begin = min(row["start_ns"] for row in rows)
-    rows = [{**row, "start_ns": row["start_ns"] - begin, "end_ns": row["end_ns"] - begin} for row in rows]
+    rows = frame_of(table)
+    rows[["start_ns", "end_ns"]] -= rows["start_ns"].min()
     under = caption(len(rows), machine, "each box: one tile or transfer")
     figure = new_figure(11, 5.2 if zoom_ns else 2.9, title, under)
     panels = figure.subplots(2 if zoom_ns else 1, 1, squeeze=False)[:, 0]
     for axes in panels:
         _gantt(axes, rows)
-    panels[0].set_xlim(0, max(row["end_ns"] for row in rows))
+    panels[0].set_xlim(0, rows["end_ns"].max())
     if zoom_ns:
-        first = min((row["start_ns"] for row in rows if row["tile"] >= 0), default=0.0)
+        tiles = rows["start_ns"][rows["tile"] >= 0]
+        first = tiles.min() if len(tiles) else 0.0
         panels[0].axvspan(first, first + zoom_ns, color=palette.LIGHT_GREY, alpha=0.5, zorder=0)
         panels[0].set_title("everything the PE did (shaded: the part below)", fontsize=8, loc="left")
         panels[1].set_xlim(first, first + zoom_ns)
@@ -193,19 +191,17 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
     return figure
 
 
-def _gantt(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    lanes = [stage for stage in LANES if any(row["stage"] == stage for row in rows)]
+def _gantt(axes: Axes, rows: pd.DataFrame) -> None:
+    lanes = [stage for stage in LANES if (rows["stage"] == stage).any()]
     for y, stage in enumerate(lanes):
-        boxes = sorted((row for row in rows if row["stage"] == stage), key=lambda row: row["start_ns"])
+        boxes = rows[rows["stage"] == stage].sort_values("start_ns", kind="stable")
         tracks = _tracks(boxes)
         height = 0.84 / (max(tracks) + 1)
-        for parity, alpha in ((0, 1.0), (1, 0.55)):
+        parity, width = boxes["tile"].clip(lower=0) % 2, boxes["end_ns"] - boxes["start_ns"]
+        for odd, alpha in ((0, 1.0), (1, 0.55)):
             for track in range(max(tracks) + 1):
-                spans = [
-                    (box["start_ns"], box["end_ns"] - box["start_ns"])
-                    for box, place in zip(boxes, tracks, strict=True)
-                    if place == track and max(0, box["tile"]) % 2 == parity
-                ]
+                chosen = (tracks == track) & (parity == odd)
+                spans = list(zip(boxes["start_ns"][chosen], width[chosen], strict=True))
                 at = (y - 0.42 + track * height, height)
                 axes.broken_barh(spans, at, facecolor=palette.STAGES[stage], alpha=alpha, linewidth=0)
     axes.set_yticks(range(len(lanes)), [LABELS[stage] for stage in lanes])
@@ -213,17 +209,15 @@ def _gantt(axes: Axes, rows: list[dict[str, Any]]) -> None:
     tidy(axes)
 
 
-def _tracks(boxes: list[dict[str, Any]]) -> list[int]:
+def _tracks(boxes: pd.DataFrame) -> np.ndarray:
     """Return for each box, in order of start, the first free track, so that overlapping work is drawn on several."""
     ends: list[float] = []
     tracks = []
-    for box in boxes:
-        track = next((i for i, end in enumerate(ends) if end <= box["start_ns"]), len(ends))
-        if track == len(ends):
-            ends.append(0.0)
-        ends[track] = box["end_ns"]
+    for start, end in zip(boxes["start_ns"], boxes["end_ns"], strict=True):
+        track = next((i for i, busy_until in enumerate(ends) if busy_until <= start), len(ends))
+        ends[track : track + 1] = [end]
         tracks.append(track)
-    return tracks
+    return np.array(tracks)
 
 
 def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Figure:
@@ -242,18 +236,20 @@ def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: f
     of : str
         What ran, for the title.
     """
-    rows = sorted(rows_of(table), key=lambda row: max(_width(row["down_pct"]), _width(row["up_pct"])))
+    rows = frame_of(table)
+    sides = rows[["down_pct", "up_pct"]].astype(float).fillna(0)
+    order = sides.abs().max(axis=1).argsort(kind="stable")
+    rows, sides = rows.iloc[order], sides.iloc[order]
     note = f"one factor at a time, +-{change:.0%} or the nearest step; less is better"
-    title = f"What moves the {quantity(metric)[0]}{_of(of)}"
-    figure = new_figure(8, 1.5 + 0.36 * len(rows), title, caption(len(rows), machine, note))
+    name, places = quantity(metric)[0], range(len(rows))
+    figure = new_figure(8, 1.5 + 0.36 * len(rows), f"What moves the {name}{_of(of)}", caption(len(rows), machine, note))
     axes = figure.subplots()
     for column, colour, label in (("down_pct", palette.ORANGE, "less of it"), ("up_pct", palette.BLUE, "more of it")):
-        values = [row[column] if _width(row[column]) else 0 for row in rows]
-        axes.barh(range(len(rows)), values, 0.7, color=colour, alpha=0.85, label=label)
+        axes.barh(places, sides[column], 0.7, color=colour, alpha=0.85, label=label)
     axes.axvline(0, color=palette.DARK_GREY, linewidth=0.8)
-    axes.set_yticks(range(len(rows)), [row["factor"] for row in rows])
-    axes.set_xlabel(f"change of {quantity(metric)[0]} [%]")
-    widest = max(_width(row[column]) for row in rows for column in ("down_pct", "up_pct")) or 1
+    axes.set_yticks(places, rows["factor"])
+    axes.set_xlabel(f"change of {name} [%]")
+    widest = sides.abs().to_numpy().max() or 1
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     tidy(axes)
     axes.legend(fontsize=7, frameon=False, loc="lower right")
@@ -285,25 +281,30 @@ def pareto_front(
         What ran, for the title.
     """
     x, y = metrics
-    rows = [row for row in rows_of(table) if not (np.isnan(row[x]) or np.isnan(row[y]))]
-    best = sorted(rows_of(front), key=lambda row: (row[x], row[y]))
+    rows = frame_of(table).dropna(subset=[x, y])
+    best = frame_of(front).sort_values([x, y])
     note = f"{len(best)} on the front; less is better in both"
     title = f"{_first_upper(quantity(y)[0])} against {quantity(x)[0]}{_of(of)}"
     figure = new_figure(9, 5, title, caption(len(rows), machine, note))
     axes = figure.subplots()
-    axes.plot([row[x] for row in rows], [row[y] for row in rows], "o", color=palette.GREY, markersize=4, alpha=0.6)
-    axes.step([row[x] for row in best], [row[y] for row in best], where="post", color=palette.BLUE, linewidth=1)
-    axes.plot([row[x] for row in best], [row[y] for row in best], "o", color=palette.BLUE, markersize=6)
-    for i, row in _apart(best, rows, metrics):
-        axes.annotate(str(i), (row[x], row[y]), (4, 4), textcoords="offset points", fontsize=7)
-    names = [f"{i}  {', '.join(_value(row[column]) for column in label)}" for i, row in enumerate(best, 1)]
+    axes.plot(rows[x], rows[y], "o", color=palette.GREY, markersize=4, alpha=0.6)
+    axes.step(best[x], best[y], where="post", color=palette.BLUE, linewidth=1)
+    axes.plot(best[x], best[y], "o", color=palette.BLUE, markersize=6)
+    spans = rows[[x, y]].max() - rows[[x, y]].min()
+    for cloud in _overlapping((best[[x, y]] / (0.03 * spans.replace(0, 1))).to_numpy()):
+        numbers = ", ".join(str(i + 1) for i in sorted(cloud))
+        axes.annotate(numbers, tuple(best[[x, y]].iloc[min(cloud)]), (4, 4), textcoords="offset points", fontsize=7)
     if label:
-        head = f"front: {', '.join(_short(column) for column in label)}"
-        axes.text(1.02, 1, "\n".join([head, *names]), transform=axes.transAxes, fontsize=6.5, va="top")
-    for values, scale in (([row[x] for row in rows], axes.set_xscale), ([row[y] for row in rows], axes.set_yscale)):
-        if min(values) > 0 and max(values) > 20 * min(values):
+        names = [", ".join(map(_value, row)) for row in best[list(label)].itertuples(index=False)]
+        head = f"front: {', '.join('.'.join(column.split('.')[-2:]) for column in label)}"
+        key = "\n".join([head, *(f"{i}  {name}" for i, name in enumerate(names, 1))])
+        axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=6.5, va="top")
+    for column, scale, axis, label_of in (
+        (x, axes.set_xscale, axes.xaxis, axes.set_xlabel),
+        (y, axes.set_yscale, axes.yaxis, axes.set_ylabel),
+    ):
+        if rows[column].min() > 0 and rows[column].max() > 20 * rows[column].min():
             scale("log")
-    for axis, label_of, column in ((axes.xaxis, axes.set_xlabel, x), (axes.yaxis, axes.set_ylabel, y)):
         label_of(_label(column))
         axis.set_major_formatter("{x:,g}")
     tidy(axes)
@@ -327,12 +328,10 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     of : str
         What ran, for the title.
     """
-    rows = [row for row in rows_of(table) if not np.isnan(row[metric])]
-    across, up = (list(dict.fromkeys(row[axis] for row in rows)) for axis in axes)
-    grid = np.full((len(up), len(across)), np.nan)
-    for row in rows:
-        at = up.index(row[axes[1]]), across.index(row[axes[0]])
-        grid[at] = np.fmin(grid[at], row[metric])
+    rows = frame_of(table).dropna(subset=[metric])
+    across, up = (list(rows[axis].unique()) for axis in axes)
+    least = rows.pivot_table(metric, index=axes[1], columns=axes[0], aggfunc="min")
+    grid = least.reindex(index=up, columns=across).to_numpy(float)
     note = "of several settings of other axes the least; empty: no result"
     figure = new_figure(
         max(6.5, 2.4 + 1.1 * len(across)),
@@ -384,30 +383,6 @@ def _of(what: str) -> str:
 def _digits(value: float) -> str:
     """Return a number with four significant digits, and all before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
-
-
-def _apart(
-    best: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], metrics: tuple[str, str]
-) -> list[tuple[int, dict[str, Any]]]:
-    """Return the points of a front whose numbers do not overlap."""
-    spans = [max(row[m] for row in rows) - min(row[m] for row in rows) or 1.0 for m in metrics]
-    kept: list[tuple[int, dict[str, Any]]] = []
-    for i, row in enumerate(best, 1):
-        if all(
-            max(abs(row[m] - other[m]) / span for m, span in zip(metrics, spans, strict=True)) > 0.03
-            for _, other in kept
-        ):
-            kept.append((i, row))
-    return kept
-
-
-def _width(value: float | None) -> float:
-    return 0.0 if value is None or np.isnan(value) else abs(value)
-
-
-def _short(column: str) -> str:
-    """Return the last two words of a field's path."""
-    return ".".join(column.split(".")[-2:])
 
 
 def _value(value: object) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
-from kernbench.analysis.compare import percent
+from kernbench.analysis.compare import ns_text, percent, value_text
 from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION, labels, on
 from kernbench.analysis.trace import LANES
+from kernbench.analysis.transfer import RouteBreakdown
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import palette
 
@@ -39,14 +40,12 @@ def compare_html(comparison: Comparison) -> str:
         f"<div>{escape(comparison.machine_line())}</div>",
     ]
     if comparison.machine:
-        rows = [
-            [x.field, *("absent" if v is None else str(v) for v in (x.before, x.after))] for x in comparison.machine
-        ]
+        rows = [[x.field, value_text(x.before), value_text(x.after)] for x in comparison.machine]
         parts.append(_table(["machine", "before", "after"], rows))
     sections = [("", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
     for title, times in sections:
         if times:
-            cells = [[x.what, _ns(x.before), _ns(x.after), percent(x)] for x in times]
+            cells = [[x.what, ns_text(x.before), ns_text(x.after), percent(x)] for x in times]
             parts.append(_table([title, "before [ns]", "after [ns]", "change"], cells))
     return f"<div>{''.join(parts)}</div>"
 
@@ -125,7 +124,7 @@ def result_html(result: Result) -> str:
     ]
     if result.launches:
         rows = [
-            [label + on(x), _ns(x.start_ps / 1000), _ns((x.end_ps - x.start_ps) / 1000)]
+            [label + on(x), ns_text(x.start_ps / 1000), ns_text((x.end_ps - x.start_ps) / 1000)]
             for label, x in zip(labels(result.launches), result.launches, strict=True)
         ][:SHOWN_LAUNCHES]
         more = len(result.launches) - len(rows)
@@ -191,15 +190,9 @@ def gantt_svg(records: Records, pe: tuple[int, int, int], window: tuple[int, int
         _Lane(LABELS[stage], palette.STAGES[stage], rows.start_ps, rows.end_ps, rows.command)
         for stage, rows in _stages(records, pe)
     ]
-    dependencies = records.dependencies
-    nodes, transfers = dependencies.nodes, dependencies.transfers
+    transfers, routes = records.dependencies.transfers, RouteBreakdown(records.dependencies, records.links)
     for link in links:
-        ends = set(link.split("->"))
-        crossing = [
-            i
-            for i, route in enumerate(dependencies.routes)
-            if any({nodes[a], nodes[b]} == ends for a, b in pairwise(route))
-        ]  # in either direction
+        crossing = [route for route in range(len(records.dependencies.routes)) if link in routes.links(route)]
         chosen = np.isin(transfers["route"], crossing)
         lanes.append(_Lane(link, palette.GREY, *(transfers[x][chosen] for x in ("start_ps", "end_ps", "command"))))
     body = "".join(_gantt_lane(records, lane, i * _GANTT_LANE, *window) for i, lane in enumerate(lanes))
@@ -256,8 +249,9 @@ def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, R
 
 def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
     """Return the first and the last time of an axis."""
+    look = 'font-size="11" fill="currentColor"'
     return "".join(
-        f'<text x="{x}" y="{y}" font-size="11" fill="currentColor" text-anchor="{anchor}">{_ns(ps / 1000)} ns</text>'
+        f'<text x="{x}" y="{y}" {look} text-anchor="{anchor}">{ns_text(ps / 1000)} ns</text>'
         for x, anchor, ps in ((left, "start", start_ps), (right, "end", end_ps))
     )
 
@@ -275,16 +269,18 @@ def _last_timeline(records: Records) -> str:
 def _stage_table(result: Result) -> str:
     pes = result.breakdown.n_pes
     head = [f"mean of {pes} PEs" if pes > 1 else "stage", "exclusive [ns]", "share"]
-    end = ["sum", _ns(result.latency_ns), "100.0%"]
+    end = ["sum", ns_text(result.latency_ns), "100.0%"]
     longest = result.longest_launch
     if longest:
         launch = longest[0]
         head += ["in the longest launch [ns]", "share"]
-        end += [_ns((launch.end_ps - launch.start_ps) / 1000), "100.0%"]
+        end += [ns_text((launch.end_ps - launch.start_ps) / 1000), "100.0%"]
     rows = []
     for row in result.summary():
-        inside = [_ns(row["launch_ns"]), f"{row['launch_share']:.1%}"] if longest else []
-        rows.append([row["stage"], _ns(row["exclusive_ns"]), f"{row['share']:.1%}", *inside, _ns(row["busy_ns"])])
+        inside = [ns_text(row["launch_ns"]), f"{row['launch_share']:.1%}"] if longest else []
+        rows.append(
+            [row["stage"], ns_text(row["exclusive_ns"]), f"{row['share']:.1%}", *inside, ns_text(row["busy_ns"])]
+        )
     return _table([*head, "busy [ns]"], [*rows, [*end, ""]])
 
 
@@ -295,7 +291,7 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
     rows = []
     for x in busiest:
         traffic = [f"{x.nbytes:,}", f"{x.bw_gbs:g}"] if links else []
-        rows.append([x.name, _ns(x.busy_ns), f"{x.share:.1%}", *traffic])
+        rows.append([x.name, ns_text(x.busy_ns), f"{x.share:.1%}", *traffic])
     return _table(head, rows)
 
 
@@ -309,7 +305,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) ->
 
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
     return f'<table style="margin:8px 0"><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table>'
-
-
-def _ns(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}"

@@ -1,16 +1,14 @@
-"""Drawings of a machine's views: SVG text for notebooks and files, a matplotlib figure for PNG."""
+"""Drawings of a machine's views: SVG text for notebooks and files, and PNG."""
 
 from __future__ import annotations
 
 from html import escape
 from math import dist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernbench.viz import palette
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from kernbench.topology.builder import Machine
     from kernbench.topology.views import Box, Line, View
 
@@ -55,42 +53,14 @@ def view_svg(view: View, *, width: int = 760, machine: str = "") -> str:
     return "".join([*parts, "</svg>"])
 
 
-def view_figure(view: View, machine: str) -> Figure:
-    """Return one view as a matplotlib figure, for PNG files."""
-    from matplotlib.patches import Rectangle
+def view_png(view: View, machine: str) -> bytes:
+    """Return one view as the content of a PNG file, on white."""
+    import vl_convert
 
-    from kernbench.viz.figures import new_figure
-
-    inches = 10.0
-    tall = inches * view.height / view.width
-    notes = "\n".join((*view.notes, f"n = {len(view.boxes)} parts   machine {machine[:12]}"))
-    figure = new_figure(inches, tall + 0.6 + 0.15 * len(view.notes), view.title, notes)
-    axes = figure.subplots()
-    axes.set(xlim=(0, view.width), ylim=(view.height, 0), aspect="equal")
-    axes.axis("off")
-    scale = 72 * inches / view.width * 0.94  # points a unit, margins taken off
-    for line in view.lines:
-        axes.plot(
-            *zip(*line.points, strict=True),
-            color=_LINE_COLOURS.get(line.kind, palette.GREY),
-            linewidth=_width(line),
-            zorder=1,
-        )
-    for box in view.boxes:
-        colour = _COLOURS.get(box.kind, palette.GREY)
-        face: Any = "none" if box.holds else _pale(colour)
-        axes.add_patch(Rectangle((box.x, box.y), box.w, box.h, facecolor=face, edgecolor=colour, zorder=2))
-        for i, (text, size, y) in enumerate(_text(box, scale)):
-            weight = "bold" if i == 0 else "normal"
-            axes.text(box.centre[0], y, text, fontsize=size, ha="center", va="baseline", weight=weight, zorder=3)
-    for line in view.lines:
-        if place := _label_place(line, scale):
-            x, y, angle, size = place
-            axes.text(
-                x, y, line.label, fontsize=0.8 * size, rotation=-angle, ha="center", va="center", zorder=4,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-            )  # fmt: skip
-    return figure
+    svg = view_svg(view, machine=machine)
+    on_white = svg.replace("<text ", '<rect width="100%" height="100%" fill="white"/><text ', 1)
+    png: bytes = vl_convert.svg_to_png(on_white, scale=2)
+    return png
 
 
 def machine_html(machine: Machine) -> str:
@@ -123,10 +93,11 @@ def _line_svg(line: Line, scale: float) -> str:
     points = " ".join(f"{x * scale:.1f},{y * scale:.1f}" for x, y in line.points)
     stroke = _LINE_COLOURS.get(line.kind, "currentColor")
     opacity = ".45" if stroke == "currentColor" else "1"
+    width = _LINE_WIDTH.get(line.kind, 1.2)
     rate = f", {line.bw_gbs:g} GB/s each way" if line.bw_gbs else ""
     return (
         f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-opacity="{opacity}" '
-        f'stroke-width="{_width(line):g}"><title>{escape(f"{line.src} - {line.dst}{rate}")}</title></polyline>'
+        f'stroke-width="{width:g}"><title>{escape(f"{line.src} - {line.dst}{rate}")}</title></polyline>'
     )
 
 
@@ -176,13 +147,3 @@ def _text(box: Box, scale: float) -> list[tuple[str, float, float]]:
         lines.append((text, size, y + size * (_LEADING + 0.7) / 2 / scale))
         y += _LEADING * size / scale
     return lines
-
-
-def _width(line: Line) -> float:
-    return _LINE_WIDTH.get(line.kind, 1.2)
-
-
-def _pale(colour: str) -> tuple[float, float, float]:
-    """Return a quarter of the colour on white."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return 0.75 + red / 4, 0.75 + green / 4, 0.75 + blue / 4

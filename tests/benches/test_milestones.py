@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import kernbench as kb
-from kernbench.benches.milestones import as_parameters
 from kernbench.benches.registry import resolve
 from kernbench.studies import milestone
+from kernbench.studies.milestone import as_parameters
 
 CHANGES = {
     "sip.cube_mesh.w": 2,
@@ -37,9 +37,10 @@ def test_runs_the_milestone_for_the_machine(monkeypatch):
 
     def note(name, **parameters):
         asked.append((name, parameters))
-        return milestone.Report(Path("somewhere"), found=False)
+        return milestone.MilestoneReport(Path("somewhere"), found=False)
 
     monkeypatch.setattr(milestone, "run", note)
     assert resolve("milestone_1h_gemm").is_milestone
-    assert kb.run("milestone-1h-gemm", kb.load("preset:small")).ok
-    assert asked == [("gemm", {"topology": "preset:small", "overrides": [], "output": None})]
+    machine = kb.load("preset:small")
+    assert kb.run("milestone-1h-gemm", machine).ok
+    assert asked == [("gemm", {"topology": machine, "output": None})]

@@ -15,7 +15,7 @@ from kernbench.ccl.algorithm import Algorithm, algorithm, plan
 from kernbench.ccl.algorithms import all_reduce
 from kernbench.ccl.cost import Estimate
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
-from kernbench.ccl.stages import Ring
+from kernbench.ccl.stages import Pairwise, Ring, Tree
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import resolve_topology
@@ -40,6 +40,50 @@ def test_settings_of_an_all_reduce_made_of_stages():
     tensors = [np.full(6, rank, np.float16) for rank in range(3)]
     run_kernel_in_mock(mine, tensors)
     assert [tensor.tolist() for tensor in tensors] == [[3.0] * 6] * 3
+
+
+@all_reduce()
+def ring_with_a_default(rank, n, w=3):
+    assert w in (3, 5)
+    return [[Ring(rank, n, "E", "W")]]
+
+
+@all_reduce(both_ways=True)
+def tree_both_ways(rank, n):
+    return [[Ring(rank % 2, 2, "E", "W"), Tree("N" if rank > 1 else None, ["S"] if rank < 2 else [], rank // 2)]]
+
+
+@all_reduce(both_ways=True)
+def opposite_rings(rank, n):
+    return [[Ring(rank, n, "E", "W")], [Ring(rank, n, "E", "W").reversed]]
+
+
+def test_a_stage_function_may_have_defaults():
+    assert ring_with_a_default.kernel_args(n_elem=6, world_size=3)[-1] == 3
+    assert ring_with_a_default.kernel_args(n_elem=6, world_size=3, w=5)[-1] == 5
+    tensors = [np.full(6, rank, np.float16) for rank in range(3)]
+    run_kernel_in_mock(ring_with_a_default, tensors)
+    assert [tensor.tolist() for tensor in tensors] == [[3.0] * 6] * 3
+    machine = resolve_topology("preset:six_sip_torus")
+    found = plan(algorithm(ring_with_a_default), machine.config, range(6), [(0, 0)])
+    assert Estimate(found, machine).ns(1 << 10) > 0
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (tree_both_ways, r"'tree_both_ways': both_ways reverses its stages, which must all be rings, but one is Tree"),
+        (opposite_rings, r"'opposite_rings': two of its streams receive from queue 'E'; give every stream queues"),
+    ],
+)
+def test_streams_that_cannot_run_side_by_side_are_refused(stages, message):
+    with pytest.raises(Exception, match=message):
+        run_kernel_in_mock(algorithm(stages, topology="torus_2d"), [np.zeros(8, np.float16) for _ in range(4)])
+
+
+def test_a_stage_is_hashable_whatever_holds_its_queues():
+    assert hash(Tree(None, ["S", "E"], 0)) == hash(Tree(None, ("S", "E"), 0))
+    assert hash(Pairwise(3, ["to1", "to2"])) == hash(Pairwise(3, ("to1", "to2")))
 
 
 MINE = algorithm(my_kernel, name="from a path", topology="tree_binary")
@@ -108,7 +152,7 @@ def test_a_module_of_ones_own(monkeypatch):
 
 TWO_RINGS = """
 from kernbench.ccl.algorithms import all_reduce
-from kernbench.ccl.stages import Ring
+from kernbench.ccl.stages import Pairwise, Ring, Tree
 
 @all_reduce(both_ways=False)
 def one_ring(rank, n):

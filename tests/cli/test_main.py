@@ -234,7 +234,7 @@ def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkey
 
     def run(name, **_):
         ran.append(name)
-        return milestone.Report(milestone.folder(), found=False)
+        return milestone.MilestoneReport(milestone.folder(), found=False)
 
     monkeypatch.setattr(milestone, "run", run)
     assert main(["milestone", "--all"]) == 0

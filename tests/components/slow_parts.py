@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernbench.components.builtin.transit import Router
+from kernbench.topology.graph import Node
 
 
 class SlowRouter(Router):
@@ -21,3 +22,17 @@ class CountingRouter(Router):
         assert t_ps > 0
         type(self).seen += 1
         return 7 * nbytes
+
+
+class StallingRouter(Router):
+    """A router that holds up one flit of every `period` by `delay_ps`: number `turn` of them."""
+
+    period, turn, delay_ps = 3, 0, 50_000
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.seen = 0
+
+    def on_head(self, nbytes: int, t_ps: int) -> int:
+        self.seen += 1
+        return self.delay_ps if (self.seen - 1) % self.period == self.turn else 0

@@ -9,7 +9,7 @@ from kernbench.policy.routing import Router
 from kernbench.studies.validation_network import Engine
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
-from tests.components.slow_parts import CountingRouter
+from tests.components.slow_parts import CountingRouter, StallingRouter
 
 PE, FAR = pe_dma(0, 0, 0), hbm(0, 0, 7)
 
@@ -45,6 +45,17 @@ def test_a_router_that_wants_to_see_flits_sees_each_one():
     counting = end(1024, cube__noc__router__impl="tests.components.slow_parts:CountingRouter")
     assert CountingRouter.seen == 4 * routers()
     assert counting - end(1024) == 7 * 256 * routers()
+
+
+@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize("delay_ps", [300, 50_000])
+def test_no_flit_overtakes_another_in_a_router(monkeypatch, turn, delay_ps):
+    # Whichever of its four flits a router holds up: those behind it wait, so the message is late by that.
+    monkeypatch.setattr(StallingRouter, "period", 4)
+    monkeypatch.setattr(StallingRouter, "turn", turn)
+    monkeypatch.setattr(StallingRouter, "delay_ps", delay_ps)
+    stalled = end(1024, cube__noc__router__impl="tests.components.slow_parts:StallingRouter")
+    assert stalled - end(1024) == delay_ps * routers()
 
 
 @pytest.mark.parametrize(

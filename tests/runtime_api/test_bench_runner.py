@@ -34,6 +34,18 @@ def test_a_bench_that_asks_for_nothing_fails(program):
     assert "NO_REQUESTS" in str(outcome.error)
 
 
+def test_a_bench_whose_result_is_incomplete_fails():
+    def leaves_work(torch):
+        work(torch)
+        torch.checks += 1
+        torch.engine.env.call_at(10**9, str)
+
+    outcome = run_bench(topology=small(), bench_fn=leaves_work, engine_factory=with_data)
+    assert not outcome.result.complete
+    assert (outcome.completion, outcome.correctness, outcome.ok) == ("FAILED", "NOT_CHECKED", False)
+    assert "INCOMPLETE" in str(outcome.error)
+
+
 @pytest.mark.parametrize(
     "program",
     [

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 import kernbench as kb
+from kernbench.benches.registry import resolve
+from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.network import ENGINE
 from kernbench.studies.validation_network import Engine
@@ -77,6 +79,15 @@ def meanwhile(seed: int) -> list[Any]:
     return seen
 
 
+def stalled() -> dict[str, Any]:
+    """Products on the PEs of a cube whose routers hold up some flits: all of it is done at the end."""
+    machine = kb.load("preset:small", overrides={"cube.noc.router.impl": "tests.components.slow_parts:StallingRouter"})
+    engine = GraphEngine(machine)
+    outcome = run_bench(topology=machine, bench_fn=resolve("qkv-gemm-multi-pe"), engine_factory=lambda _: engine)
+    assert outcome.ok, outcome
+    return told(engine)
+
+
 def collective(algorithm: str) -> dict[str, Any]:
     """An all-reduce on six SIPs, with values."""
     machine = kb.load("preset:six_sip_torus")
@@ -121,6 +132,7 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
     },
     **{f"all-reduce {name}": lambda name=name: collective(name) for name in ALGORITHMS},
     "softmax": attention,
+    "stalled": stalled,
 }
 
 

@@ -49,11 +49,12 @@ def test_elsewhere_the_bench_executes_the_notebook(monkeypatch, tmp_path):
 
     def note(name, **given):
         asked.append((name, given))
-        return milestone.Report(tmp_path, found=False)
+        return milestone.MilestoneReport(tmp_path, found=False)
 
     monkeypatch.setattr(milestone, "run", note)
-    assert kb.run("milestone-gqa-llama70b", kb.load("preset:small")).ok
-    assert asked == [("gqa", {"topology": "preset:small", "overrides": [], "output": bench.OUTPUT_DIR})]
+    machine = kb.load("preset:small")
+    assert kb.run("milestone-gqa-llama70b", machine).ok
+    assert asked == [("gqa", {"topology": machine, "output": bench.OUTPUT_DIR})]
     assert bench.OUTPUT_DIR.parts[-3:] == ("milestones", "output", "gqa")
 
 
