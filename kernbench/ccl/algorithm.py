@@ -69,7 +69,7 @@ class Algorithm:
     options : mapping
         Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
     cost : Cost or None
-        What its closed form needs, None if it has none.
+        Its stages, for the alpha-beta model; None if they are unknown.
     """
 
     name: str

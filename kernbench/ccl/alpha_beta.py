@@ -8,11 +8,11 @@ links. The tuner ranks algorithms by it, and simulates the best.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from math import ceil, prod
+from math import ceil, hypot, prod
 from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,6 +74,10 @@ class Channel(NamedTuple):
         beyond = max(0.0, nbytes - self.sizes[-1]) / (self.sizes[-1] - self.sizes[-2])
         return float(np.interp(nbytes, self.sizes, times_ns)) + beyond * (times_ns[-1] - times_ns[-2])
 
+    def round_trip_of(self, nbytes: float, slot_bytes: int) -> float:
+        """Return the round trip of a slot that holds `nbytes`."""
+        return self.round_trip_ns - self.at(self.copied_ns, slot_bytes) + self.at(self.copied_ns, nbytes)
+
 
 class AlphaBeta:
     """The channels of one machine, each kind measured when it is first asked for, and the links that they share."""
@@ -83,7 +87,7 @@ class AlphaBeta:
         self._router, self._math = router_of(machine.graph), PeMath(machine.config.cube.pe.pe_math)
         self._channels: dict[tuple[object, ...], Channel] = {}
         self._kinds: dict[tuple[Place, Place], Kind] = {}
-        self._ends: dict[Kind, tuple[Place, Place]] = {}
+        self.ends: dict[Kind, tuple[Place, Place]] = {}
         self._bounds: dict[tuple[object, ...], Bounds] = {}
 
     def bounds(self, places: Iterable[Place], contribution: str) -> Bounds:
@@ -99,7 +103,7 @@ class AlphaBeta:
             edges = [self.machine.graph.edge(*link) for link in self._links(src, dst, "tcm")]
             kind = sum(e.latency_ps for e in edges), min(e.bw_gbs for e in edges), len(edges)
             self._kinds[src, dst] = kind
-            self._ends.setdefault(kind, (src, dst))
+            self.ends.setdefault(kind, (src, dst))
         return self._kinds[src, dst]
 
     def share_ns(self, channels: Iterable[tuple[Place, Place]], kind: str) -> float:
@@ -113,11 +117,13 @@ class AlphaBeta:
         added = [VectorOp("simple", -(-int(nbytes) // itemsize), 4)]
         return passes * (self.machine.config.cube.pe.pe_cpu.command_ns + self._math.ps(added) / 1000)
 
-    def channel(self, kind: Kind, algorithm: Algorithm, itemsize: int) -> Channel:
-        """Return the channel of a kind of route, with the slots of an algorithm."""
-        key = (kind, algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes, itemsize)
+    def channel(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Channel:
+        """Return the channel from one PE to another, with the slots of an algorithm."""
+        algorithm = algorithm.on(self.machine.config)
+        ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes)
+        key = (self.kind(src, dst), ring, itemsize)
         if key not in self._channels:
-            self._channels[key] = self._measured(*self._ends[kind], algorithm, itemsize)
+            self._channels[key] = self._measured(src, dst, algorithm, itemsize)
         return self._channels[key]
 
     def _measured(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int) -> Channel:
@@ -139,16 +145,16 @@ class AlphaBeta:
             each = (took(_there_and_back(_TURNS, local), nbytes) - once) / (_TURNS - 1)
             return each, once - each
 
-        def apart(nbytes: int, n_slots: int = _AMPLE) -> float:
+        def apart(nbytes: int, n_slots: int = _AMPLE, *, local: bool = True) -> float:
             """Return the time between messages of a stream."""
-            kernel = _stream(nbytes)
+            kernel = _stream(nbytes, local)
             twice, once = (took(kernel, n * _STREAM * nbytes, n_slots) for n in (2, 1))
             return (twice - once) / _STREAM
 
         sizes = tuple(sorted({itemsize, FLIT_BYTES, slot, 4 * slot}))
         copied, ends = zip(*(turn(nbytes, local=False) for nbytes in sizes), strict=True)
         added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
-        return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot) / slot)
+        return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
 
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[Link]:
         """Return the links from a PE to the memory of another's ring."""
@@ -180,13 +186,15 @@ def _there_and_back(turns: int, local: bool) -> Kernel:
     return kernel
 
 
-def _stream(nbytes: int) -> Kernel:
-    """Return a kernel that sends a vector one way, in messages of `nbytes`, which are added to the local one."""
+def _stream(nbytes: int, local: bool) -> Kernel:
+    """Return a kernel that sends a vector one way, in messages of `nbytes`, added to the local one if `local`."""
 
     def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
         chunks = Chunking(t_ptr.dtype.itemsize, chunk_bytes=nbytes).chunks((0, n_elem))
-        source, to = (("to",), ()) if tl.program_id(2) else ((), ("to",))
-        steps = [Step(*chunk, source, local=True, to=to, store=bool(source)) for chunk in chunks]
+        if tl.program_id(2):
+            steps = [Step(*chunk, ("to",), local=local, store=True) for chunk in chunks]
+        else:
+            steps = [Step(*chunk, local=True, to=("to",)) for chunk in chunks]
         run_schedule(steps, t_ptr, t_ptr, Reduction(), tl)
 
     return kernel
@@ -256,24 +264,24 @@ class StageTime:
             if adds and fan > 1:
                 each += self._sum_ns(fan) - self._sum_ns(1)
             refills = (ceil(self.chunk / self.slot_bytes) - 1) // self.n_slots
-            each += refills * max(0.0, channel.round_trip_ns - self._window * channel.beta_ns)
+            each += refills * max(0.0, self._round_trip_ns - self._window * channel.beta_ns)
             each += max(0.0, self.stage.share_ns - channel.beta_ns) * self.chunk / 2
             total += n * (each + (self.streams - 1) * channel.gap_ns)
         return total / self.stage.hops.total()
 
-    def behind(self, nbytes: float, *, adds: bool, share_ns: float | None = None) -> float:
+    def behind(self, nbytes: float, *, adds: bool) -> float:
         """Return how long the bytes behind the first chunk take: they fill the slots, and wait to fill them again."""
         if nbytes <= 0:
             return 0.0
-        share_ns = self.stage.share_ns if share_ns is None else share_ns
-        return max(self._busy(nbytes, share_ns, adds), nbytes // self._window * self._round_trip_ns)
+        return hypot(self.busy(nbytes, adds=adds), nbytes // self._window * self._round_trip_ns)
 
     def turn(self, nbytes: float, *, adds: bool) -> float:
-        """Return how long a port is busy with messages that follow others."""
-        return max(self._busy(nbytes, self.stage.share_ns, adds), nbytes * self._round_trip_ns / self._window)
+        """Return how long messages that follow others take: what waits for a link returns its credit late."""
+        return hypot(self.busy(nbytes, adds=adds), nbytes * self._round_trip_ns / self._window)
 
-    def _busy(self, nbytes: float, share_ns: float, adds: bool) -> float:
-        beta_ns = max(share_ns, *(channel.beta_ns for channel, _, _ in self.channels))
+    def busy(self, nbytes: float, *, adds: bool) -> float:
+        """Return how long links, vector engine and commands take."""
+        beta_ns = max(self.stage.share_ns, *(channel.beta_ns for channel, _, _ in self.channels))
         if adds:
             beta_ns = max(beta_ns, self._sum_ns(max(fan for _, fan, _ in self.channels)) / self.chunk)
         return max(nbytes * beta_ns, nbytes / self.chunk * max(channel.gap_ns for channel, _, _ in self.channels))
@@ -282,12 +290,17 @@ class StageTime:
         return self.model.sum_ns(self.chunk, adds, self.itemsize)
 
     @property
-    def _window(self) -> int:
-        return self.n_slots * self.slot_bytes
+    def _held(self) -> float:
+        """Bytes in a slot: of a shorter message, it holds one."""
+        return min(self.chunk, self.slot_bytes)
+
+    @property
+    def _window(self) -> float:
+        return self.n_slots * self._held
 
     @property
     def _round_trip_ns(self) -> float:
-        return max(channel.round_trip_ns for channel, _, _ in self.channels)
+        return max(channel.round_trip_of(self._held, self.slot_bytes) for channel, _, _ in self.channels)
 
 
 class Estimate:
@@ -329,8 +342,7 @@ class Estimate:
         if isinstance(stage.of, Tree):
             return self._tree_ns(time, inner, vector)
         if isinstance(stage.of, Pairwise):  # one channel of each participant after the other
-            sent = (stage.n - 1) * part
-            return time.message(False) + max(time.behind(sent, adds=False, share_ns=0.0), part * stage.share_ns)
+            return time.message(False) + max(0.0, time.busy((stage.n - 1) * part - time.chunk, adds=False))
         total = self._stages_ns(inner, part)
         for adds in self.cost.ring:
             first = time.message(adds)
@@ -386,7 +398,8 @@ class Estimate:
         assert n_slots is not None
         assert algorithm.slot_size is not None
         channels = [
-            (model.channel(kind, algorithm, self._itemsize), fan, n) for (kind, fan), n in stage.hops.items()
+            (model.channel(*model.ends[kind], algorithm, self._itemsize), fan, n)
+            for (kind, fan), n in stage.hops.items()
         ]
         return StageTime(stage, channels, model, chunk, algorithm.slot_size, n_slots, self._itemsize, streams)
 
@@ -426,19 +439,24 @@ class Estimate:
         of = next(iter(active.values()))[0]
         path = [(a, b, 1) for a, b in down]
         if isinstance(of, Tree):
-            trees = [(stage.depth, rank, i) for rank, stages in active.items() for i, stage in enumerate(stages) if isinstance(stage, Tree)]
-            _, rank, i = max(trees, key=lambda place: place[0])
-            path = list(self._to_root(active, rank, i))
-        hops = self._slowest(path)
-        if isinstance(of, Pairwise):
-            hops = Counter([max(hops)])
-        return StageChannels(of, hops, len(up + down) * len(self._plan.subgroups), self._share_ns(up + down))
+            path = list(self._to_root(active))
+        hops, share_ns = self._slowest(path), self._share_ns(up + down)
+        if isinstance(of, Pairwise):  # one channel after the other
+            hops, share_ns = Counter([max(hops)]), share_ns / max(1, of.n - 1)
+        return StageChannels(of, hops, len(up + down) * len(self._plan.subgroups), share_ns)
 
-    def _to_root(self, active, rank: int, stream: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the edges from a member of a tree to its root, and how many children are added there."""
-        while (tree := active[rank][stream]).parent:
-            [(_, above)] = self._edges(rank, [tree.parent])
-            yield rank, above, len(active[above][stream].children)
+    def _to_root(self, active: Mapping[int, Sequence[Stage | Pairwise]]) -> Iterator[tuple[int, int, int]]:
+        """Yield the edges from the farthest member of a tree to its root, and how many children are added there."""
+        trees = {
+            (rank, stream): stage
+            for rank, stages in active.items()
+            for stream, stage in enumerate(stages)
+            if isinstance(stage, Tree)
+        }
+        rank, stream = max(trees, key=lambda place: trees[place].depth)
+        while parent := trees[rank, stream].parent:
+            [(_, above)] = self._edges(rank, [parent])
+            yield rank, above, len(trees[above, stream].children)
             rank = above
 
     def _edges(self, rank: int, directions: Iterable[str]) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from kernbench.errors import (
     OutOfMemoryError,
 )
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import run
+from kernbench.runtime_api.collective import run, simulator
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine.observer import Observer
 from kernbench.topology.builder import resolve_topology
@@ -398,7 +398,8 @@ def test_auto_simulates_its_short_list():
     with session(machine) as torch:
         _, tensors = of_each_device(torch, 1 << 15)
         chosen = torch.collective(tensors, "auto", config=CCL)
-    tuner = Tuner(machine, [resolve_algorithm_config(name, CCL) for name in names(CCL, contribution="rank")])
+    known = [resolve_algorithm_config(name, CCL) for name in names(CCL, contribution="rank")]
+    tuner = Tuner(machine, known, simulate=simulator(machine), refine=0)
     by_form = tuner.plan(tuner.choose("all_reduce", 1 << 16), range(8))
     assert by_form.algorithm.name != chosen.algorithm.name
     assert run(machine, chosen, 1 << 16).latency_ns < run(machine, by_form, 1 << 16).latency_ns
