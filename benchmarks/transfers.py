@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from benchmarks.table import Row, against_definition, best
 from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.validation_reference import Ask, Reference, play
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.naming import hbm, pe_dma
 
@@ -24,49 +23,19 @@ MESH = {
 SIZES = (64, 256, 1024, 4096)
 REFERENCE = "a SimPy process and Store per link"
 
-Plan = list[list[tuple[str, str, int, int]]]
 
-
-def plan(kinds: tuple[str, ...], rounds: int, agents: int = 2) -> Plan:
-    """Return for each agent its transactions: (kind, slice, offset, bytes). Agent i belongs to PE i mod 16."""
-    rng = Random(1)
-    return [
-        [
-            (rng.choice(kinds), hbm(0, 0, rng.randrange(16)), 256 * rng.randrange(64), rng.choice(SIZES))
-            for _ in range(rounds)
-        ]
-        for _ in range(16 * agents)
-    ]
-
-
-def run(sim: Any, todo: Plan) -> list[int]:
-    """Run all agents, each transaction after the one before; return every end [ps]."""
-    ends: list[list[int]] = [[] for _ in todo]
-    rng = Random(2)
-    for i, mine in enumerate(todo):
-        sim.at(rng.randrange(1, 100_000), _agent(sim, pe_dma(0, 0, i % 16), mine, ends[i], rng.randrange(1, 1000)))
-    sim.run()
-    return [end for found in ends for end in found]
-
-
-def _agent(
-    sim: Any, src: str, todo: list[tuple[str, str, int, int]], ends: list[int], pause: int
-) -> Callable[[], None]:
-    ask = {"send": lambda dst, _, n, done: sim.send(src, dst, n, done)}
-    ask["read"] = lambda dst, offset, n, done: sim.read(src, dst, offset, n, done)
-    ask["write"] = lambda dst, offset, n, done: sim.write(src, dst, offset, n, done)
-
-    def start() -> None:
-        kind, dst, offset, nbytes = todo[len(ends)]
-        ask[kind](dst, offset, nbytes, done)
-
-    def done() -> None:
-        ends.append(sim.now)
-        if len(ends) < len(todo):
-            # Two agents of one PE never ask at the same instant: that order would be nobody's to decide.
-            sim.at(sim.now + pause, start)
-
-    return start
+def plan(kinds: tuple[str, ...], rounds: int, agents: int = 32) -> list[Ask]:
+    """Return the transactions of agents that ask slices in a closed loop. Agent i belongs to PE i mod 16."""
+    rng, starts = Random(1), Random(2)
+    asks = []
+    for agent in range(agents):
+        # Two agents of one PE never ask at the same instant: the model defines no order for that.
+        wait, pause = starts.randrange(1, 100_000), starts.randrange(1, 1000)
+        for _ in range(rounds):
+            kind, dst, offset = rng.choice(kinds), hbm(0, 0, rng.randrange(16)), 256 * rng.randrange(64)
+            asks.append(Ask(agent, wait, kind, pe_dma(0, 0, agent % 16), dst, offset, rng.choice(SIZES)))
+            wait = pause
+    return asks
 
 
 def measure() -> Iterator[Row]:
@@ -74,10 +43,10 @@ def measure() -> Iterator[Row]:
     machine = resolve_topology("preset:default", MESH)
     for name, kinds in (("messages", ("send",)), ("reads and writes", ("read", "write"))):
         todo = plan(kinds, 60)
-        slow, expected = best(lambda todo=todo: run(Reference(machine), todo), 1)
-        quick, got = best(lambda todo=todo: run(Engine(machine), todo))
+        slow, expected = best(lambda todo=todo: play(Reference(machine), todo), 1)
+        quick, got = best(lambda todo=todo: play(Engine(machine), todo))
         assert got == expected, "the end times must be equal for the ratio to mean anything"
-        count = sum(map(len, todo))
+        count = len(todo)
         yield Row(
             f"{count:,} {name} over a 4x4 mesh",
             quick,
@@ -95,7 +64,7 @@ def reservations() -> Row:
 
     def once() -> int:
         engine = Engine(machine)
-        run(engine, todo)
+        play(engine, todo)
         return engine.network.core.reservations
 
     seconds, count = best(once)

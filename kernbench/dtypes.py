@@ -36,6 +36,14 @@ class DType:
         """Return `values` rounded to this type, in the carrier type (a copy only where needed)."""
         return np.asarray(values).astype(self.numpy, copy=False).astype(self.carrier, copy=False)
 
+    def decode(self, raw: np.ndarray, shape: int | tuple[int, ...]) -> np.ndarray:
+        """Return the values of bytes (uint8) as memory stores them, in the carrier type (a copy only where needed)."""
+        return raw.view(self.numpy).astype(self.carrier, copy=False).reshape(shape)
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return the bytes (uint8) of `values` as memory stores them (a copy only where needed)."""
+        return np.ascontiguousarray(values.astype(self.numpy, copy=False)).reshape(-1).view(np.uint8)
+
     def __repr__(self) -> str:
         return f"torch.{self.name}"
 

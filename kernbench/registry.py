@@ -37,8 +37,11 @@ def locate(path: str) -> Any:
         return import_module(path)
     except ModuleNotFoundError as error:
         parent, _, name = path.rpartition(".")
-        if error.name != path or not parent or not hasattr(holder := import_module(parent), name):
+        if error.name != path or not parent:
             raise
+        holder = import_module(parent)
+        if not hasattr(holder, name):
+            raise ImportError(f"{parent} has no {name!r}") from error
         return getattr(holder, name)
 
 

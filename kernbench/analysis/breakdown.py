@@ -91,7 +91,8 @@ def breakdown(
     for stage, kinds in STAGES.items():
         chosen = records.is_kind(*kinds)
         if stage == "composite":
-            chosen &= ~_has_tiles(records)
+            tiled = set(records.command[records.tile >= 0].tolist())
+            chosen &= records.per_row((i not in tiled for i in range(len(records.commands))), True)
         if stage == "host":
             low, high = records.start_ps[chosen], records.end_ps[chosen]
             intervals.append(_on_every_lane(low, high, len(pes), start, end))
@@ -109,17 +110,7 @@ def breakdown(
 def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
     """Return for every row the index of its PE in `pes`, -1 for a row of none of them."""
     index = {pe: i for i, pe in enumerate(pes)}
-    table = np.array([index.get((c.sip, c.cube, c.pe), -1) for c in records.commands] + [-1], np.int64)
-    rows: np.ndarray = table[records.command]
-    return rows
-
-
-def _has_tiles(records: Records) -> np.ndarray:
-    """Return for every row whether the tiles of its command were logged."""
-    tiled = np.zeros(len(records.commands) + 1, bool)
-    tiled[records.command[records.tile >= 0]] = True
-    rows: np.ndarray = tiled[records.command]
-    return rows
+    return records.per_row((index.get((c.sip, c.cube, c.pe), -1) for c in records.commands), -1)
 
 
 def _on_axis(

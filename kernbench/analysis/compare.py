@@ -67,11 +67,11 @@ class Comparison:
             "after": self.after,
             "machine_known": self.known,
             "machine": [asdict(x) for x in self.machine],
-            **{
-                name: [asdict(x) | {"ratio": x.ratio} for x in times]
-                for name, times in (("latency", [self.latency]), ("launches", self.launches), ("stages", self.stages))
-            },
+            **{name: [asdict(x) | {"ratio": x.ratio} for x in times] for name, times in self._sections().items()},
         }
+
+    def _sections(self) -> dict[str, tuple[Time, ...]]:
+        return {"latency": (self.latency,), "launches": self.launches, "stages": self.stages}
 
     def machine_line(self) -> str:
         """Return in a line how the machines differ."""
@@ -84,7 +84,7 @@ class Comparison:
         lines = [f"{self.before} -> {self.after}", self.machine_line()]
         width = max((len(x.field) for x in self.machine), default=0)
         lines += [f"  {x.field:<{width}}  {value_text(x.before)} -> {value_text(x.after)}" for x in self.machine]
-        for title, times in (("latency", [self.latency]), ("launches", self.launches), ("stages", self.stages)):
+        for title, times in self._sections().items():
             if times:
                 lines += ["", f"{title:<28}{'before [ns]':>16}{'after [ns]':>16}{'change':>10}"]
                 lines += [f"  {x.what:<26}{ns_text(x.before):>16}{ns_text(x.after):>16}{percent(x):>10}" for x in times]

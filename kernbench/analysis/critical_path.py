@@ -123,10 +123,10 @@ class _Log:
     def tile_ps(self) -> int:
         return self.spec_ps("cube.pe.pe_scheduler.tile_ns")
 
-    def transfers_of(self, command: int, **values: int) -> list[Transfer]:
-        """Return the transfers of a command whose columns have these values."""
-        low, high = np.searchsorted(self._command, [command, command + 1])
-        rows = self._order[low:high]
+    def transfers_of(self, *commands: int, **values: int) -> list[Transfer]:
+        """Return the transfers of commands whose columns have these values."""
+        low, high = (np.searchsorted(self._command, np.array(commands) + more).tolist() for more in (0, 1))
+        rows = np.concatenate([self._order[:0], *(self._order[a:b] for a, b in zip(low, high, strict=True))])
         for column, value in values.items():
             rows = rows[self.transfers[column][rows] == value]
         return self.records.dependencies.at(rows)
@@ -179,7 +179,7 @@ class _Pe:
         self.commands = log.commands.get(name, [])
         self.channel: dict[int, list[Transfer]] = {READ: [], WRITE: []}
         self.of_tile: dict[tuple[int, int, int], list[Transfer]] = {}
-        for transfer in sorted((t for c in self.commands for t in log.transfers_of(c)), key=attrgetter("key")):
+        for transfer in sorted(log.transfers_of(*self.commands), key=attrgetter("key")):
             if transfer.kind in self.channel:
                 self.channel[transfer.kind].append(transfer)
                 self.of_tile.setdefault((transfer.command, transfer.tile, transfer.kind), []).append(transfer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -229,8 +229,11 @@ class Records:
     @cached_property
     def location(self) -> np.ndarray:
         """Return (sip, cube, pe) of every row's command, int32 of shape (rows, 3); -1 where there is none."""
-        table = np.array([(c.sip, c.cube, c.pe) for c in self.commands] + [(-1, -1, -1)], np.int32)
-        rows: np.ndarray = table[self.command]  # command -1 is the last entry
+        return self.per_row([(c.sip, c.cube, c.pe) for c in self.commands], (-1, -1, -1)).astype(np.int32)
+
+    def per_row(self, of_commands: Iterable[Any], none: Any) -> np.ndarray:
+        """Return for every row the value of its command, `none` where there is none."""
+        rows: np.ndarray = np.array([*of_commands, none])[self.command]  # command -1 is the last entry
         return rows
 
     def pes(self) -> list[tuple[int, int, int]]:

@@ -89,14 +89,18 @@ class Result:
         waiting = records.is_kind(*_SPANS)
         ids = set(records.component[waiting].tolist()) - set(records.component[~waiting].tolist())
         waiters = {records.components[i] for i in ids}
-        busy = records.busy_by_component().items()
-        return self._top([Busy(name, ps / 1000, self._share(ps)) for name, ps in busy if name not in waiters], n)
+        busy = records.busy_by_component()
+        return self._busiest(n, [(name, ps) for name, ps in busy.items() if name not in waiters])
 
     def busiest_links(self, n: int = 5) -> list[Busy]:
         """Return the `n` links that were occupied longest."""
-        links = self.records.links
-        columns = zip(links.names, links.busy_ps.tolist(), links.nbytes.tolist(), links.bw_gbs.tolist(), strict=True)
-        return self._top([Busy(name, ps / 1000, self._share(ps), nbytes, bw) for name, ps, nbytes, bw in columns], n)
+        x = self.records.links
+        return self._busiest(n, zip(x.names, x.busy_ps.tolist(), x.nbytes.tolist(), x.bw_gbs.tolist(), strict=True))
+
+    def _busiest(self, n: int, rows: Iterable[tuple[Any, ...]]) -> list[Busy]:
+        whole = self.records.makespan_ps
+        found = [Busy(name, ps / 1000, ps / whole if whole else 0.0, *traffic) for name, ps, *traffic in rows if ps]
+        return sorted(found, key=lambda x: (-x.busy_ns, x.name))[:n]
 
     @cached_property
     def longest_launch(self) -> tuple[Launch, Breakdown] | None:
@@ -219,13 +223,6 @@ class Result:
         from kernbench.viz.html import result_html
 
         return result_html(self)
-
-    def _share(self, ps: int) -> float:
-        return ps / self.records.makespan_ps if self.records.makespan_ps else 0.0
-
-    @staticmethod
-    def _top(rows: list[Busy], n: int) -> list[Busy]:
-        return sorted((x for x in rows if x.busy_ns), key=lambda x: (-x.busy_ns, x.name))[:n]
 
 
 def _traffic(x: Busy) -> str:

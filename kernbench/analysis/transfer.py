@@ -42,11 +42,11 @@ class RouteBreakdown:
     def links(self, route: int) -> list[str]:
         """Return the names of a route's links, in both directions."""
         path = self._dependencies.routes[route]
-        return [self._name(a, b) for way in (path, path[::-1]) for a, b in pairwise(way)]
+        return [hop[0] for way in (path, path[::-1]) for hop in self._hops(way)]
 
     def rate_gbs(self, route: int) -> float:
         """Return the bandwidth of the slowest link of a route."""
-        return min(bw for _, bw in self._bandwidths(self._dependencies.routes[route]))
+        return min(bw for *_, bw in self._hops(self._dependencies.routes[route]))
 
     def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
         """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.
@@ -57,13 +57,12 @@ class RouteBreakdown:
         path = self._dependencies.routes[route]
         if reverse:
             path = path[::-1]
-        rates = self._bandwidths(path)
-        times = [(name, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for name, bw in rates]
+        hops = self._hops(path)
+        times = [(link, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for link, *_, bw in hops]
         slowest = max(times, key=lambda x: x[1])
         wanted = []
-        for a, b in pairwise(path):
-            wire, node, _ = self._dependencies.links[a, b]
-            wanted += [("wire", self._name(a, b), wire), ("nodes", self._dependencies.nodes[b], node)]
+        for link, node, wire_ps, node_ps, _ in hops:
+            wanted += [("wire", link, wire_ps), ("nodes", node, node_ps)]
         wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
         wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes)))
         found = []
@@ -73,15 +72,14 @@ class RouteBreakdown:
             if share:
                 found.append(Part(kind, resource, share))
         if ps:
-            busiest = max((name for name, _ in rates), key=lambda name: self._busy.get(name, 0))
+            busiest = max((link for link, *_ in hops), key=lambda link: self._busy.get(link, 0))
             found.append(Part("queueing", busiest, ps))
         return found
 
-    def _bandwidths(self, path: Sequence[int]) -> list[tuple[str, float]]:
-        return [(self._name(a, b), self._dependencies.links[a, b][2]) for a, b in pairwise(path)]
-
-    def _name(self, a: int, b: int) -> str:
-        return f"{self._dependencies.nodes[a]}->{self._dependencies.nodes[b]}"
+    def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float]]:
+        """Return for each hop its link, the node at its end, and their wire_ps, node_ps and bw_gbs."""
+        nodes, links = self._dependencies.nodes, self._dependencies.links
+        return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0))) for a, b in pairwise(path)]
 
 
 COMMAND_BYTES, ACK_BYTES = 0, 16

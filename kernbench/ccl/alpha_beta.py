@@ -25,7 +25,9 @@ from kernbench.ccl.schedule import AHEAD, Chunking, Reduction, Step, run_schedul
 from kernbench.ccl.stages import COPY, LAG, SUM, Pairwise, Ring, Stage, Tree, ends_in_memory
 from kernbench.components.builtin.pe_units import PeMath
 from kernbench.components.command import VectorOp
+from kernbench.errors import ConfigError
 from kernbench.policy.routing import router_of
+from kernbench.registry import hint
 from kernbench.topology import naming
 from kernbench.units import FLIT_BYTES
 
@@ -389,8 +391,12 @@ class Estimate:
 
     def _streams(self, rank: int, nbytes: int) -> Places:
         assert self.cost is not None
-        n_elem = -(-nbytes // self._itemsize)
-        streams = self.cost.streams(self._call, rank, self._plan.world_size, n_elem, self._itemsize)
+        n_elem, n = -(-nbytes // self._itemsize), self._plan.world_size
+        try:
+            streams = self.cost.streams(self._call, rank, n, n_elem, self._itemsize)
+        except Exception as error:
+            name, what = self._plan.algorithm.name, f"{type(error).__name__}: {error}"
+            raise ConfigError(f"algorithm {name!r}: the stages of participant {rank} of {n} fail: {what}") from error
         return tuple(map(tuple, streams))
 
     def _time(self, stage: StageChannels, chunk: int, streams: int, n_slots: int | None) -> StageTime:
@@ -431,6 +437,8 @@ class Estimate:
         up, down = [], []
         for rank, stages in active.items():
             for stage in stages:
+                if not isinstance(stage, Pairwise):
+                    self._check_queues(rank, [queue for _, queue in stage.ends])
                 if isinstance(stage, Tree):
                     up += self._edges(rank, [stage.parent] if stage.parent else []) if self.cost.tree != COPY else []
                     down += self._edges(rank, stage.children) if self.cost.tree != SUM else []
@@ -458,6 +466,15 @@ class Estimate:
             [(_, above)] = self._edges(rank, [parent])
             yield rank, above, len(trees[above, stream].children)
             rank = above
+
+    def _check_queues(self, rank: int, queues: Iterable[str]) -> None:
+        neighbours = self._plan.programs[self._plan.subgroups[0].places[rank]].neighbours
+        for queue in queues:
+            if queue not in neighbours:
+                raise ConfigError(
+                    f"algorithm {self._plan.algorithm.name!r}: participant {rank} has no queue {queue!r}; "
+                    f"{hint(queue, neighbours)}"
+                )
 
     def _edges(self, rank: int, directions: Iterable[str]) -> list[tuple[int, int]]:
         """Return the channels of a participant in some directions, those that it has."""

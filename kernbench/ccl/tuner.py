@@ -252,10 +252,9 @@ class Tuner:
         for name in names:
             try:
                 planned = plan_group(self.algorithms[name].on(self.machine.config), group)
+                found.append(self._estimated(planned, nbytes, itemsize))
             except ConfigError as error:
                 refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
-                continue
-            found.append(self._estimated(planned, nbytes, itemsize))
         found.sort(key=lambda c: (c.ns, c.algorithm))
         for i, candidate in enumerate(found[: self.refine]):
             planned = self._planned(candidate, sips, places)

@@ -147,7 +147,7 @@ _CCL_KEY = re.compile(r"^(defaults|algorithms)\s*:", re.MULTILINE)
 def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
     """Check machine and ccl files; print one line for each fault of each FILE.
 
-    ccl files have to fit every machine among FILES. Exit status 2 if any file has a fault.
+    FILE may be preset:NAME. ccl files have to fit every machine among FILES. Exit status 2 if any file has a fault.
     """
     from kernbench import config
 
@@ -185,6 +185,7 @@ def _is_ccl(path: Path) -> bool:
 def _check(path: Path, machines: list[MachineConfig]) -> dict[str, Any]:
     """Return what is wrong with a file, or what it holds; a machine joins `machines`."""
     from kernbench import config
+    from kernbench.config.ccl import impl_faults
 
     report: dict[str, Any] = {"file": str(path), "faults": [], "summary": ""}
     try:
@@ -194,8 +195,10 @@ def _check(path: Path, machines: list[MachineConfig]) -> dict[str, Any]:
             for machine in machines:
                 config.read_ccl(path, machine)
         else:
-            machine = config.read_machine(path)
+            preset, _, name = str(path).partition(":")
+            machine = config.read_machine(config.preset_path(name) if preset == "preset" else path)
             machines.append(machine)
+            report["faults"] = [f"{path.name}: {fault.text}" for fault in impl_faults(machine.to_spec())]
             report["summary"] = f"{machine.n_sips} SIPs, {machine.n_pes} PEs, machine {machine.hash[:12]}"
     except ConfigError as error:
         report["faults"] = error.faults

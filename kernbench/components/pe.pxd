@@ -38,7 +38,7 @@ cdef class Job:
 
 # These modules derive classes from Job, so it is declared first.
 from kernbench.components.builtin.pe_dma cimport PeDma
-from kernbench.components.builtin.pe_ipcq cimport PeIpcq, Slot
+from kernbench.components.builtin.pe_ipcq cimport PeIpcq, Part
 
 
 cdef class Program(Callee):
@@ -77,5 +77,5 @@ cdef class Pe:
     cpdef add(self, Job job, int64_t issued)
     cpdef _order(self, Job job, mine)
     cpdef progress(self)
-    @cython.locals(slot=Slot)
+    @cython.locals(slot=Part)
     cpdef free(self, Value value, int64_t t)

@@ -33,7 +33,6 @@ from kernbench.topology import naming
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_dma import PeDma
-    from kernbench.components.builtin.pe_ipcq import PeIpcq
     from kernbench.components.builtin.pe_scheduler import PeScheduler
     from kernbench.components.builtin.pe_units import PeFetchStore, PeGemm, PeMath, PeMmu, PeTcm
 
@@ -198,7 +197,6 @@ class Job:
         return [(mmu.translate(start, end - start), writes) for start, end, writes in touches]
 
     def result(self) -> np.ndarray | None:
-        """Return the values of the output."""
         compute = self.command.compute
         return None if compute is None else compute(*[value.array for value in self.command.inputs])
 
@@ -259,7 +257,6 @@ class Program(Callee):
         RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
 
     def woken(self, what: int, _: object) -> None:
-        """Continue the kernel."""
         self.resume(None)
 
     def resume(self, _: object) -> None:
@@ -277,7 +274,6 @@ class Program(Callee):
             self._maybe_end(self.issued)
 
     def stop(self) -> None:
-        """End the kernel."""
         if not self._greenlet.dead:
             self._greenlet.throw(Stopped)
 
@@ -372,7 +368,6 @@ class Program(Callee):
         return bool(self.queues)
 
     def description(self) -> str:
-        """Return PE and kernel."""
         return f"{self.pe.name}, kernel {self.launch.name!r}"
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
@@ -391,7 +386,7 @@ class Program(Callee):
 
     def receives(self) -> bool:
         """Return whether the program waits for a message that has not come."""
-        return bool(self.pe.ipcq.receiver.describe(self.launch.queues))
+        return bool(self.pe.ipcq.waiting(self))
 
     def describe(self) -> str:
         """Return who waits for what since when, for a deadlock's message."""
@@ -400,7 +395,7 @@ class Program(Callee):
         if self.short and isinstance(on, Value):
             what = f"{on.nbytes} B of TCM"
         lines = [f"{self.location()}, waits for {what} since {self.since / 1000:,.2f} ns"]
-        lines += self.pe.ipcq.receiver.describe(self.launch.queues)
+        lines += self.pe.ipcq.waiting(self)
         lines += [f"ring {queue.describe()}" for queue in self.queues.values()]
         return "\n    ".join(lines)
 
@@ -440,7 +435,7 @@ class Pe:
         self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
         self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
         self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
-        self.ipcq: PeIpcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
+        self.ipcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = self.scheduler.pipeline
         self.order: AccessOrder | None = None
@@ -448,13 +443,17 @@ class Pe:
 
     def job(self, command: Command, program: Program | None = None) -> Job:
         """Return what its engines make of a command of `program` (None: no program waits for its end)."""
+        queues = {} if program is None else program.queues
+        job: Job
         if isinstance(command, Send):
-            return self.ipcq.message(command, program)
-        if isinstance(command, Recv):
-            return self.ipcq.receive(command, program)
-        if isinstance(command, (Load, Store)):
-            return self.dma.job(command, program)
-        return self.scheduler.job(command, program)
+            job = self.ipcq.inbox.message(self, command, program, queues)
+        elif isinstance(command, Recv):
+            job = self.ipcq.receive(command, program, queues)
+        elif isinstance(command, (Load, Store)):
+            job = self.dma.job(command, program)
+        else:
+            job = self.scheduler.job(command, program)
+        return job
 
     def add(self, job: Job, issued: int) -> None:
         """Take a job whose command PE_CPU has issued at `issued`; it goes to the engines in program order."""
@@ -498,7 +497,6 @@ class Pe:
             command.output.maker = made_by
 
     def progress(self) -> None:
-        """Move everything that can move."""
         scheduler, dma = self.scheduler, self.dma
         if scheduler.queue:
             scheduler.advance()
@@ -509,7 +507,6 @@ class Pe:
             dma.writer.progress()
 
     def requests(self, runs: tuple[Run, ...]) -> list[Request]:
-        """Return the requests of `runs`, one per piece."""
         found = []
         at = 0
         for run in runs:

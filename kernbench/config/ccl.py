@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
@@ -178,6 +178,8 @@ class Outline:
             if spec is None:
                 if i and i == len(parts) - 1 and parts[i] in Outline(".".join(parts[:i]))._bound:
                     return None  # what the object has, running its module decides
+                if i and i == len(parts) - 1:
+                    raise MissingModuleError(f"{'.'.join(parts[:i])} has no {parts[i]!r}")
                 raise MissingModuleError(f"ModuleNotFoundError: No module named {here!r}")
             path = list(spec.submodule_search_locations or ())
         source = getattr(spec.loader, "get_source", None) if spec is not None else None
@@ -277,21 +279,30 @@ def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     for key in ("topology", "mapper", "validator"):
         module, _, attribute = str(getattr(entry, key)).partition(":")
         if attribute:
-            yield from _missing((*path, key), f"{module}:{attribute}", module, (attribute,))
-    faults = list(_missing((*path, "module"), entry.module, entry.module, ("kernel", "kernel_args")))
+            yield from _missing((*path, key), f"{module}:{attribute}", module, (attribute,), f"a function {attribute}")
+    faults = list(_missing((*path, "module"), entry.module, entry.module, ("kernel", "kernel_args"), _HOLDS))
     takes = None if faults else Outline(entry.module).takes("kernel_args")
     yield from faults or (() if takes is None else _options((*path, "options"), entry, takes))
 
 
-def _missing(path: KeyPath, value: str, name: str, functions: Sequence[str]) -> Iterator[Fault]:
-    """Yield why a module cannot be read, or which functions it does not have; it is not run."""
+def impl_faults(spec: Mapping[str, Any], path: KeyPath = ()) -> Iterator[Fault]:
+    """Yield the user-defined components of a machine's spec that do not exist; their modules are not run."""
+    for key, value in spec.items():
+        if isinstance(value, Mapping):
+            yield from impl_faults(value, (*path, key))
+        elif key == "impl" and ":" in value:
+            module, _, name = value.partition(":")
+            yield from _missing((*path, key), value, module, (name,), f"a class {name}")
+
+
+def _missing(path: KeyPath, value: str, name: str, functions: Sequence[str], what: str) -> Iterator[Fault]:
+    """Yield why a module cannot be read, or which functions it lacks; it is not run. It has to define `what`."""
     try:
         missing = [f for f in functions if not Outline(name).has(f)]
     except MissingModuleError as error:
         yield _fault(path, f"= {quote(value)} cannot be imported: {error}; correct it, or put it on the Python path")
         return
     if missing:
-        what = _HOLDS if "kernel_args" in functions else f"a function {functions[0]}"
         yield _fault(path, f"= {quote(value)}: the module has no {' and no '.join(missing)}; it has to define {what}")
 
 

@@ -30,6 +30,7 @@ from kernbench.errors import ConfigError, quote
 from kernbench.registry import hint
 
 BASE = "base"
+NEW_FILES = "the complete file that `kernbench new DIR` writes"
 _LONGEST_VALUE = 60
 
 _Config = TypeVar("_Config", bound=Model)
@@ -286,7 +287,7 @@ def _text(root: type[Model], finding: Any, example: Mapping[str, Any]) -> str:
     unit = f" [{found}]" if (found := unit_of(kind_of_value)) else ""
     where = dotted(path)
     if kind == "missing":
-        return f"{where} is missing; {_remedy(path, example)}{unit}"
+        return f"{where} is missing; {_remedy(root, path, example)}{unit}"
     where = f"{where} = {_shown(finding['input'], kind_of_value)}"
     if kind == "literal_error":
         known = [name.strip("' ") for name in context["expected"].replace(" or ", ",").split(",")]
@@ -315,12 +316,13 @@ def _expectation(kind: str, context: Mapping[str, Any], message: str) -> str:
     return fixed.get(kind, f"is refused: {message}")
 
 
-def _remedy(path: KeyPath, example: Mapping[str, Any]) -> str:
+def _remedy(root: type[Model], path: KeyPath, example: Mapping[str, Any]) -> str:
     value: Any = example
     for part in path:
         value = value[part]
     if isinstance(value, Mapping):
-        return f"add it with its keys {', '.join(value)}, or begin the file with base: default"
+        complete = "begin the file with base: default" if root is MachineConfig else f"start from {NEW_FILES}"
+        return f"add it with its keys {', '.join(value)}, or {complete}"
     return f"add it; the packaged default has {value}"
 
 

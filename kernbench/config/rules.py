@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from kernbench.config.schema import Fault, MachineConfig
 from kernbench.units import KIB, MIB
@@ -111,7 +111,7 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
     left = {(r, c) for r in range(noc.rows) for c in range(noc.cols)} - removed
     if not left:
         yield _fault("cube.noc.removed: no router is left; take some off the list", *mesh)
-    elif len(_reached(left)) < len(left):
+    elif len(hops_from(min(left), left)) < len(left):
         yield _fault("cube.noc.removed: the routers left are cut into parts; keep one that joins them", *mesh)
     width, height = noc.cols * noc.pitch_mm, noc.rows * noc.pitch_mm
     for name, (x, y) in (
@@ -175,16 +175,16 @@ def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]
     return places
 
 
-def _reached(left: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    start = min(left)
-    seen, todo = {start}, [start]
-    while todo:
-        row, col = todo.pop()
+def hops_from(start: tuple[int, int], routers: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Return how many links each router that can be reached from `start` is away from it."""
+    hops = {start: 0}
+    queue = [start]
+    for row, col in queue:
         for near in ((row, col + 1), (row, col - 1), (row - 1, col), (row + 1, col)):
-            if near in left and near not in seen:
-                seen.add(near)
-                todo.append(near)
-    return seen
+            if near in routers and near not in hops:
+                hops[near] = hops[row, col] + 1
+                queue.append(near)
+    return hops
 
 
 def _hbm(config: MachineConfig) -> Iterator[Fault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,10 +11,10 @@ import numpy as np
 from kernbench.dtensor import ops
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.placements import Placement, Replicate, Shard, local_part, normalized
-from kernbench.dtensor.redistribute import COLUMNS, cut, on_device, redistribute
+from kernbench.dtensor.redistribute import COLUMNS, cut, on_device, padded_parts, redistribute, trimmed
 from kernbench.dtensor.redistribute import empty as empty_part
 from kernbench.dtypes import DType, float32
-from kernbench.errors import PlacementError, quote
+from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.device_tensor import DeviceTensor
@@ -21,8 +22,6 @@ from kernbench.runtime_api.tensor import Size, Tensor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
-
-_NUMBERS = (int, float, np.integer, np.floating)
 
 
 class DTensor:
@@ -119,17 +118,17 @@ class DTensor:
 
     def __matmul__(self, other: DTensor) -> DTensor:
         """Return the product of two matrices; operands are redistributed where least is moved."""
-        return ops.matmul(self, _operand("@", other))
+        return ops.matmul(self, other)
 
     def __add__(self, other: DTensor | float) -> DTensor:
         """Return the sum, element by element; a summand is reduced before a number is added."""
-        return ops.add_scalar(self, other) if isinstance(other, _NUMBERS) else ops.add(self, _operand("+", other))
+        return ops.add(self, other)
 
     __radd__ = __add__
 
     def __mul__(self, other: DTensor | float) -> DTensor:
         """Return the product, element by element; a number leaves the placements as they are."""
-        return ops.mul_scalar(self, other) if isinstance(other, _NUMBERS) else ops.mul(self, _operand("*", other))
+        return ops.mul(self, other)
 
     __rmul__ = __mul__
 
@@ -152,7 +151,7 @@ class DTensor:
 
     def __eq__(self, other: object) -> bool:
         # torch compares element by element; Python would compare the objects.
-        if isinstance(other, (DTensor, Tensor, *_NUMBERS)):
+        if isinstance(other, (DTensor, Tensor, Real)):
             raise TypeError("tensors have no comparison here: compare their values, x.full_tensor().numpy() == ...")
         return NotImplemented
 
@@ -204,18 +203,16 @@ def distribute_tensor(
         group = device_mesh.get_group(axis)
         n, rank = group.size(), group.rank()
         if isinstance(placement, Shard):
-            dim = placement.dim
-            parts = [chunk(local.shape[dim], n, i) for i in range(n)]
+            dim, (start, size) = placement.dim, chunk(local.shape[placement.dim], n, rank)
             if src_data_rank is None or n == 1:
-                local = cut(local, dim, *parts[rank])
+                local = cut(local, dim, start, size)
                 continue
-            most = parts[0][1]
-            given = [cut(local, dim, *part, most) for part in parts] if rank == 0 else None
+            given = padded_parts(local, dim, n) if rank == 0 else None
             shape = [*local.shape]
-            shape[dim] = most
+            shape[dim] = chunk(shape[dim], n, 0)[1]
             out = empty_part(on_device(local), shape)
             device_mesh.torch.distributed.scatter(out, given, group=group, group_src=0)
-            local = out if parts[rank][1] == most else cut(out, dim, 0, parts[rank][1])
+            local = trimmed(out, dim, size)
         elif isinstance(placement, Replicate):
             if src_data_rank is not None and n > 1:
                 local = local.clone() if local is tensor else local
@@ -275,14 +272,3 @@ def _created(
         box = tuple(slice(a, a + n) for a, n in zip(first, part, strict=True))
         local = torch.tensor(values(shape)[box], dtype=dtype, device="ahbm", dp=dp)
     return DTensor(local, device_mesh, found, shape)
-
-
-def _operand(sign: str, other: object) -> DTensor:
-    if isinstance(other, Tensor):
-        raise TypeError(
-            f"DTensor {sign} a plain tensor of shape {tuple(other.shape)}: distribute it first: "
-            "distribute_tensor(tensor, mesh, placements)"
-        )
-    if not isinstance(other, DTensor):
-        raise TypeError(f"DTensor {sign} {quote(other)}: expected a DTensor{'' if sign == '@' else ' or a number'}")
-    return other

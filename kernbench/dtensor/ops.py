@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral
-from typing import TYPE_CHECKING, SupportsFloat
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from kernbench.dtensor.placements import Partial, Placement, Replicate, Shard
 from kernbench.dtensor.redistribute import COLUMNS, empty, on_device, places_of, policy_of, relaid
@@ -12,6 +12,7 @@ from kernbench.errors import PlacementError, quote
 from kernbench.kernels import elementwise as kernels
 from kernbench.kernels.gemm import linear
 from kernbench.runtime_api.device_tensor import DeviceTensor
+from kernbench.runtime_api.tensor import Tensor
 
 if TYPE_CHECKING:
     from kernbench.dtensor.api import DTensor
@@ -81,37 +82,32 @@ def choose(
 
 def matmul(a: DTensor, b: DTensor) -> DTensor:
     """Return a @ b of two matrices."""
+    _check_operand("@", a, b)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
     (x, y), result = _aligned([a, b], MATMUL)
     return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]))
 
 
-def add(a: DTensor, b: DTensor) -> DTensor:
-    """Return a + b, element by element."""
-    return _binary("add", a, b, elementwise(a.dim(), 2, linear=True))
+def add(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
+    """Return a + b, element by element; a summand is reduced before a number is added, which each rank adds."""
+    if isinstance(b, Real):
+        whole = a.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in a.placements])
+        return _scalar("add", whole, b)
+    return _binary("add", "+", a, b, elementwise(a.dim(), 2, linear=True))
 
 
-def mul(a: DTensor, b: DTensor) -> DTensor:
-    """Return a * b, element by element."""
-    return _binary("mul", a, b, multiply(a.dim()))
+def mul(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
+    """Return a * b, element by element; the product of a summand and a number is a summand of the product."""
+    if isinstance(b, Real):
+        return _scalar("mul", a, b)
+    return _binary("mul", "*", a, b, multiply(a.dim()))
 
 
 def unary(name: str, a: DTensor) -> DTensor:
     """Return a function of each element: "relu", "silu" or "gelu"."""
     (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
     return _wrapped(_each(name, [x]), a, result, a.shape)
-
-
-def add_scalar(a: DTensor, value: SupportsFloat) -> DTensor:
-    """Return a + value; where `a` is a summand it is reduced first, as each rank would add `value` again."""
-    whole = a.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in a.placements])
-    return _scalar("add", whole, value)
-
-
-def mul_scalar(a: DTensor, value: SupportsFloat) -> DTensor:
-    """Return a * value; the product of summands is a summand of the product."""
-    return _scalar("mul", a, value)
 
 
 def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
@@ -123,7 +119,18 @@ def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
     return _wrapped(out, a, a.placements, a.shape)
 
 
-def _binary(name: str, a: DTensor, b: DTensor, allowed: Sequence[Rule]) -> DTensor:
+def _check_operand(sign: str, like: DTensor, other: object) -> None:
+    if isinstance(other, Tensor):
+        raise TypeError(
+            f"DTensor {sign} a plain tensor of shape {tuple(other.shape)}: distribute it first: "
+            "distribute_tensor(tensor, mesh, placements)"
+        )
+    if not isinstance(other, type(like)):
+        raise TypeError(f"DTensor {sign} {quote(other)}: expected a DTensor{'' if sign == '@' else ' or a number'}")
+
+
+def _binary(name: str, sign: str, a: DTensor, b: Any, allowed: Sequence[Rule]) -> DTensor:
+    _check_operand(sign, a, b)
     if a.shape != b.shape:
         raise PlacementError(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ; they have to be equal")
     (x, y), result = _aligned([a, b], allowed)

@@ -14,8 +14,8 @@ from kernbench.kernels.partition import At, chunk, columns_at, rows_at
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.runtime_api.layout import along
+from kernbench.runtime_api.process_group import copying, route
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transport import copying, route
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.distributed import Distributed
@@ -99,7 +99,7 @@ def join(tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None
 def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
     """Return `tensor` placed by `dp`: itself where it is already."""
     source = on_device(tensor)
-    if _lies(source, dp):
+    if _is_placed_by(source, dp):
         return source
     target = empty(source, source.shape, dp)
     copy([Copy(source, 0, target, 0, source.shape[0])], 0, "relay")
@@ -118,7 +118,7 @@ def policy_of(tensor: DeviceTensor) -> DPPolicy:
     names = ("column_wise", "row_wise", "replicate")
     for (n_cubes, n_pes), (cube, pe) in product(counts, product(names, names)):
         dp = DPPolicy(cube=cube, pe=pe, num_cubes=n_cubes, num_pes=n_pes)
-        if _lies(tensor, dp):
+        if _is_placed_by(tensor, dp):
             return dp
     raise PlacementError(
         f"{tensor.name}: a part of a tensor, as no policy places it; expected one placed by itself: "
@@ -134,7 +134,7 @@ def places_of(tensor: Tensor) -> At:
         return rows_at(columns)
     dp, config = policy_of(whole), whole._host.config
     cubes, pes = dp.num_cubes or config.cubes_per_sip, dp.num_pes or config.pes_per_cube
-    if not _lies(whole, replace(COLUMNS, num_cubes=cubes, num_pes=pes)):
+    if not _is_placed_by(whole, replace(COLUMNS, num_cubes=cubes, num_pes=pes)):
         raise PlacementError(
             f"{whole.name}: expected row-major order or column_wise over cubes and PEs, got cube={dp.cube!r}, "
             f"pe={dp.pe!r}"
@@ -142,7 +142,7 @@ def places_of(tensor: Tensor) -> At:
     return columns_at(whole.numel() // columns, columns, pes, cubes)
 
 
-def _lies(tensor: DeviceTensor, dp: DPPolicy) -> bool:
+def _is_placed_by(tensor: DeviceTensor, dp: DPPolicy) -> bool:
     config = tensor._host.config
     if not tensor.shape:
         return dp.cube == dp.pe == "replicate" and len(tensor.pes) == (dp.num_cubes or 1) * (dp.num_pes or 1)
@@ -173,20 +173,16 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
     n, rank = group.size(), group.rank()
     if n == 1:
         return local
-
-    def sizes(dim: int) -> list[int]:
-        return [chunk(whole[dim], n, i)[1] for i in range(n)]
-
     match move.source, move.target:
         case Shard(dim), Replicate():
-            return _gathered(local, dim, sizes(dim), dist, group)
+            return gathered(local, dim, [size for _, size in chunks(whole[dim], n)], dist, group)
         case Shard(dim), Shard(to):
-            starts = [chunk(whole[to], n, i) for i in range(n)]
-            sent: list[DeviceTensor] = [cut(local, to, start, size) for start, size in starts]
+            parts = chunks(whole[to], n)
+            sent: list[DeviceTensor] = [cut(local, to, start, size) for start, size in parts]
             shapes = [[*whole] for _ in range(n)]
-            for i, size in enumerate(sizes(dim)):
-                shapes[i][dim], shapes[i][to] = size, starts[rank][1]
-            got = [empty(on_device(local), s) for s in shapes]
+            for shape, (_, size) in zip(shapes, chunks(whole[dim], n), strict=True):
+                shape[dim], shape[to] = size, parts[rank][1]
+            got = [empty(on_device(local), shape) for shape in shapes]
             dist.all_to_all(got, sent, group=group)
             return join(got, dim)
         case Partial(), Replicate():
@@ -194,7 +190,10 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
             dist.all_reduce(total, group=group)
             return total
         case Partial(), Shard(dim):
-            return _reduced(local, dim, sizes(dim), rank, dist, group)
+            padded = padded_parts(local, dim, n)
+            out = empty(padded[0], padded[0].shape)
+            dist.reduce_scatter(out, padded, group=group)
+            return trimmed(out, dim, chunk(whole[dim], n, rank)[1])
         case Replicate(), Shard(dim):
             return cut(local, dim, *chunk(whole[dim], n, rank))
         case _:
@@ -202,22 +201,26 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) ->
             return local if rank == 0 else mesh.torch.zeros_like(local)
 
 
-def _gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: Distributed, group: ProcessGroup) -> Tensor:
-    """Return the parts of all ranks; the smaller ones are padded on their way, as torch does it."""
+def chunks(n: int, parts: int) -> list[tuple[int, int]]:
+    """Return (start, size) of the parts of `n`, cut as torch.chunk does: the first is the largest."""
+    return [chunk(n, parts, i) for i in range(parts)]
+
+
+def padded_parts(whole: Tensor, dim: int, n: int) -> list[DeviceTensor]:
+    """Return the `n` parts along `dim`, the smaller ones padded, as torch pads what it sends."""
+    parts = chunks(whole.shape[dim], n)
+    return [cut(whole, dim, start, size, parts[0][1]) for start, size in parts]
+
+
+def trimmed(part: DeviceTensor, dim: int, size: int) -> DeviceTensor:
+    """Return a padded part without its padding."""
+    return part if part.shape[dim] == size else cut(part, dim, 0, size)
+
+
+def gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: Distributed, group: ProcessGroup) -> DeviceTensor:
+    """Return the parts of all ranks, of `sizes` along `dim`; the smaller ones are padded on their way."""
     most = max(sizes)
-    own = local if local.shape[dim] == most else cut(local, dim, 0, local.shape[dim], most)
-    parts = [empty(on_device(own), own.shape) for _ in sizes]
+    own = on_device(local) if local.shape[dim] == most else cut(local, dim, 0, local.shape[dim], most)
+    parts = [empty(own, own.shape) for _ in sizes]
     dist.all_gather(parts, own, group=group)
     return join(parts, dim, sizes)
-
-
-def _reduced(
-    local: Tensor, dim: int, sizes: Sequence[int], rank: int, dist: Distributed, group: ProcessGroup
-) -> Tensor:
-    """Return the rank's part of the sum over all ranks; smaller parts are padded on their way."""
-    most = max(sizes)
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    parts = [cut(local, dim, start, size, most) for start, size in zip(starts, sizes, strict=True)]
-    out = empty(parts[0], parts[0].shape)
-    dist.reduce_scatter(out, parts, group=group)
-    return out if sizes[rank] == most else cut(out, dim, 0, sizes[rank])

@@ -180,18 +180,10 @@ SLOT_BYTES = 4096
 
 
 def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
-    """Return which positions the `tokens` tokens of a rank have.
+    """Return which positions the `tokens` tokens of a rank have; under a causal mask "contiguous" leaves ranks idle.
 
-    Parameters
-    ----------
-    order : str
-        "contiguous": rank after rank; "zigzag": of 2 x world chunks, the rank-th from the front and from the back;
-        "striped": every world-th token. Under a causal mask the first leaves early ranks idle.
-    rank, world, tokens : int
-        The rank, how many there are, and the tokens of each.
+    "zigzag": of 2 x world chunks, the rank-th from the front and from the back; "striped": every world-th token.
 
-    Examples
-    --------
     >>> [[(s.first, s.size) for s in tokens_of("zigzag", rank, 2, 4)] for rank in range(2)]
     [[(0, 2), (6, 2)], [(2, 2), (4, 2)]]
     """
@@ -226,34 +218,11 @@ def ring_attention(
 
     Pointers are to the rank's own parts: q and out [kv_heads, q_tokens, group, head_dim], k and v [kv_heads, kv_tokens,
     head_dim]. Up to BLOCKS blocks of query rows stay in TCM while the tiles of one kv head come by; a rank with more
-    of them lets the tiles travel again, as do all others.
+    of them lets the tiles travel again, as do all others. The error is bounded as that of `attention`.
 
-    Parameters
-    ----------
-    q_ptr, k_ptr, v_ptr, out_ptr : Pointer
-        Of one type of float.
-    kv_heads, group : int
-        Key/value heads, and query heads of each.
-    q_tokens, kv_tokens : int
-        Of each rank; under a causal mask the same tokens.
-    head_dim : int
-        Elements of a head.
-    causal : bool
-        Whether a token sees only those up to its own.
-    order : str
-        As for `tokens_of`.
-    ring : bool
-        Whether the last rank is the neighbour of the first; else the ranks are an open chain. Queues: E to the next
-        rank, W to the one before.
-    slot_bytes : int
-        Size of a slot of the queues. A tile that came in one slot is copied out of it: it is held while it is passed
-        on, and a ring of slots that all wait for each other would deadlock.
-    tl : TLContext
-        The language.
-
-    Notes
-    -----
-    The error is bounded as that of `attention`: tiles are folded in another order.
+    Queues: E to the next rank, W to the one before; without `ring` the ranks are an open chain. A tile that came in one
+    slot, of `slot_bytes`, is copied out of it: it is held while it is passed on, and a ring of slots that all wait for
+    each other would deadlock.
     """
     rank, world = tl.program_id(2), tl.num_programs(2)
     if causal and q_tokens != kv_tokens:

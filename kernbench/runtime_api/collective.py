@@ -20,12 +20,12 @@ from kernbench.ccl.algorithm import Plan, plan
 from kernbench.ccl.alpha_beta import Simulate
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Tuner
+from kernbench.components.builtin.queues import check_read
 from kernbench.config import AUTO
 from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import (
     AllocationError,
     CollectiveMismatchError,
-    KernelError,
     OutOfMemoryError,
     VerificationError,
     quote,
@@ -79,17 +79,8 @@ class DrainCheck:
         ]
         for place, way, peer, back in ways:
             parts = self._noted[place, way][0] - self._noted[peer, back][1]
-            if parts:
-                sizes = []
-                for message in self._queues(peer)[back].inbox:
-                    if parts > 0:
-                        sizes.append(f"{message.nbytes} B")
-                    parts -= message.parts
-                raise KernelError(
-                    f"{self._title}: {naming.pe(*peer)} ended without reading what {naming.pe(*place)} sent it over "
-                    f"{way!r} ({back!r} where it arrives): {', '.join(sizes)}; receive every message that is sent, or "
-                    "the next collective gets it"
-                )
+            ring, queue = self._queues(peer)[back], self._queues(place)[way]
+            check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
@@ -173,25 +164,13 @@ class Collectives:
     def _send(self, plan: Plan, key: str) -> Queues:
         """Reserve the rings of a plan and install its queues on all devices."""
         engine, a = self._engine, plan.algorithm
-        ready = simpy.Event(engine.env)
         rings = self._reserve(plan)
         if not rings:
-            ready.succeed()
-            return Queues(None, ready)
+            return Queues(None, simpy.Event(engine.env).succeed())
         n = len(self._installed)
         name = f"{key}: {a.name}, {a.n_slots} x {a.slot_size} B in {a.buffer_kind} ({n})"
-        wirings = _wirings(plan, rings)
-        left = len(wirings)
-
-        def installed(_: simpy.Event) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                ready.succeed()
-
-        for sip, wiring in wirings.items():
-            engine.install(sip, wiring, name).callbacks.append(installed)
-        return Queues(name, ready)
+        installed = [engine.install(sip, wiring, name) for sip, wiring in _wirings(plan, rings).items()]
+        return Queues(name, simpy.AllOf(engine.env, installed))
 
     def _reserve(self, plan: Plan) -> dict[tuple[Place, str], int]:
         """Return the address of the ring of each direction of each PE."""
@@ -414,7 +393,7 @@ def collective(
 
 
 def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
-    """Return the tensors of each device: of several, the first ones are placed alike."""
+    """Return the tensors of each device: of several, all first ones have the same layout."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
             f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"

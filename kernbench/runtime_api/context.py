@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,13 +21,13 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api import devices, operators, tensor, types
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.devices import Host, launch
+from kernbench.runtime_api.devices import Host, launch, warn
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.limits import Expired, Guard, Limits
-from kernbench.sim_engine.user_code import Line, line_number
+from kernbench.sim_engine.user_code import Line
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -339,12 +338,19 @@ class RuntimeContext(TypeNames):
     # -- operators
 
     nn = operators.Nn
+    """`torch.nn`, of which there is `functional`."""
     matmul = staticmethod(operators.matmul)
+    """Return torch's matrix product of two device tensors."""
     cat = staticmethod(operators.cat)
+    """Return device tensors joined along `dim`."""
     softmax = staticmethod(operators.softmax)
+    """Return softmax of a device tensor along `dim`."""
     sum = staticmethod(operators.total)
+    """Return the sum of a device tensor over some dims (all)."""
     mean = staticmethod(operators.mean)
+    """Return the mean of a device tensor over some dims (all)."""
     max = staticmethod(operators.largest)
+    """Return the largest value of a device tensor; along `dim`, `values` and `indices`."""
 
     def permute(self, input: Tensor, dims: Sequence[int]) -> Tensor:
         """Return a view with the dims in another order."""
@@ -473,11 +479,11 @@ class RuntimeContext(TypeNames):
         if late is not None:
             raise late from None
         for what, line in forgotten:
-            message = (
+            warn(
                 f"{what}, was never waited for: its tensors can be read too early and written too early; call wait() "
-                "on the Work that it returned"
+                "on the Work that it returned",
+                line,
             )
-            warnings.warn_explicit(message, UserWarning, line[0].co_filename, line_number(line))
 
     if not TYPE_CHECKING:
 

@@ -156,7 +156,7 @@ class DeviceTensor(Tensor):
         The values are those that `src` has now; the host continues, the copy is queued on the device. Between
         tensors of one layout on one device, the PEs copy their parts; other copies go through the host.
         """
-        if isinstance(src, DeviceTensor) and self._lies_like(src):
+        if isinstance(src, DeviceTensor) and self._has_layout_of(src):
             self._run("copy_", copy, self, src, src._parts())
             return self
         self._write(src.numpy())
@@ -219,7 +219,7 @@ class DeviceTensor(Tensor):
         """Return `base`, an array as the tensor was placed, with this tensor's shape and strides."""
         return strided(base.reshape(-1), self.shape, self._stride)
 
-    def _lies_like(self, other: DeviceTensor) -> bool:
+    def _has_layout_of(self, other: DeviceTensor) -> bool:
         same = (self.device, self.dtype, self.shape) == (other.device, other.dtype, other.shape)
         return same and self._stride == other._stride and self._layout.placement == other._layout.placement
 
@@ -294,17 +294,14 @@ class DeviceTensor(Tensor):
         """Show what it is and which PE holds which part; values would cost a read."""
         from html import escape
 
-        rows = "".join(
-            f"<tr><td>cube{s.cube}.pe{s.pe}</td><td>[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]</td>"
-            f"<td>{s.nbytes:,} B</td></tr>"
-            for s in self.shards[:16]
-        )
-        more = len(self.shards) - 16
-        rest = f"<tr><td colspan=3>... and {more} more</td></tr>" if more > 0 else ""
-        return (
-            f"<table><caption>{escape(repr(self))}</caption>"
-            f"<tr><th>PE</th><th>part</th><th>bytes</th></tr>{rows}{rest}</table>"
-        )
+        import pandas as pd
+
+        rows = [
+            (f"cube{s.cube}.pe{s.pe}", f"[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]", f"{s.nbytes:,} B")
+            for s in self.shards
+        ]
+        table = pd.DataFrame(rows, columns=["PE", "part", "bytes"])
+        return f"<p>{escape(repr(self))}</p>{table.to_html(index=False, max_rows=16)}"
 
     def _where(self) -> str:
         pes = self.pes

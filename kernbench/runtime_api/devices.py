@@ -25,12 +25,20 @@ from kernbench.runtime_api.memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 from kernbench.sim_engine.races import Copies
+from kernbench.sim_engine.user_code import line_number, user_line
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.multiprocessing import Rank, SpawnContext
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.sim_engine.user_code import Line
+
+
+def warn(message: str, line: Line | None = None) -> None:
+    """Warn of a line of the user's program: by default the one that is calling the package."""
+    line = line or user_line()
+    if line is not None:
+        warnings.warn_explicit(message, UserWarning, line[0].co_filename, line_number(line))
 
 
 def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
@@ -115,7 +123,7 @@ class Stream:
         self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
 
     def submit(self, start: Start, keep: object = None) -> simpy.Event:
-        """Call `start` when all earlier operations are complete; return the event of its own completion.
+        """Call `start` when all earlier operations are complete; return the event of its completion.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
         """
@@ -305,10 +313,9 @@ class Host:
         unchosen = found.type != "cpu" and found.index is None and not rank.chosen and self.n_devices > 1
         if unchosen and os.environ.get("KERNBENCH_DEBUG") == "1":
             rank.chosen = True  # said once
-            warnings.warn(
+            warn(
                 f"a tensor goes to ahbm:{rank.device} because no device was chosen; call torch.ahbm.set_device(...) "
-                'first, or name one: device="ahbm:0"',
-                stacklevel=5,
+                'first, or name one: device="ahbm:0"'
             )
         return self.device(found)
 
@@ -356,11 +363,7 @@ class Host:
             notify()
 
     def _rank(self) -> _Rank:
-        me = getcurrent()
-        rank = self._ranks.get(me)
-        if rank is None:
-            rank = self._ranks[me] = _Rank(self._first)
-        return rank
+        return self._ranks.setdefault(getcurrent(), _Rank(self._first))
 
     # -- memory
 
@@ -394,20 +397,16 @@ class Host:
             self.stream(sip).synchronize()
             handle = place()
         self._handles.add(handle)
-        self._watch_copies(sip, handle)
+        races = self.engine.races(sip)
+        if races is not None:
+            for same in handle.layout.replicated():
+                copies = Copies(handle.name, [shard.pa for shard in same], same[0].nbytes)
+                handle.copies.append(copies)
+                weakref.finalize(handle, races.replicate(copies)).atexit = False
         if handle.nbytes:
             ranges = map_ranges(handle.va, handle.layout.shards, self.pes)
             self._submit(handle, lambda: self.engine.map(sip, ranges, handle.name))
         return DeviceTensor(self, handle, handle.layout)
-
-    def _watch_copies(self, sip: int, handle: TensorHandle) -> None:
-        races = self.engine.races(sip)
-        if races is None:
-            return
-        for shards in handle.layout.replicated():
-            copies = Copies(handle.name, [shard.pa for shard in shards], shards[0].nbytes)
-            handle.copies.append(copies)
-            weakref.finalize(handle, races.replicate(copies)).atexit = False
 
     def _unmap(self, sip: int, va: int, nbytes: int) -> None:
         if self.is_open and self.engine.failure is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import CollectiveMismatchError, StateError, quote
 from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.devices import Host
-from kernbench.runtime_api.process_group import NON_GROUP_MEMBER, Algorithms, GroupMember, Groups, ProcessGroup
+from kernbench.runtime_api.devices import Host, warn
+from kernbench.runtime_api.process_group import (
+    NON_GROUP_MEMBER,
+    Algorithms,
+    GroupMember,
+    Groups,
+    ProcessGroup,
+    Route,
+    between,
+    rows_between,
+)
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transport import Route, between, rows_between
 from kernbench.runtime_api.work import Call, Coalesced, P2POp, ReduceOp, Work
 
 if TYPE_CHECKING:
@@ -586,10 +593,7 @@ class Distributed(DistributedNames):
             )
         if found is None or found.rank() < 0:
             self._groups.find(None)
-            warnings.warn(
-                f"Running {name} on global rank {self._host.rank_index} which does not belong to the given group.",
-                stacklevel=3,
-            )
+            warn(f"Running {name} on global rank {self._host.rank_index} which does not belong to the given group.")
             return None
         return found
 

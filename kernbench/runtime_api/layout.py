@@ -254,7 +254,11 @@ def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
     if shape and layout.shape == (n * shape[0], *shape[1:]):
         return [along(layout, 0, i * shape[0], (i + 1) * shape[0]) for i in range(n)]
     if layout.shape == (n, *shape):
-        return [_drop_first(along(layout, 0, i, i + 1)) for i in range(n)]
+        layers = [along(layout, 0, i, i + 1).pieces for i in range(n)]
+        return [
+            Region(tuple(shape), tuple(Piece(p.box[1:], p.first, p.strides[1:], p.holders) for p in pieces))
+            for pieces in layers
+        ]
     return None
 
 
@@ -308,22 +312,14 @@ def _region(layout: Layout, box: Box) -> Region:
     holders: dict[int, list[Place]] = {}
     for shard in layout.shards:
         holders.setdefault(shard.offset, []).append((shard.cube, shard.pe))
-    pieces = [
-        _piece(layout, part, _overlap(part.index, box), box, tuple(holders[part.offset]))
-        for part in (layout.parts[i] for i, _ in _meetings([part.index for part in layout.parts], [box]))
-    ]
+    pieces = []
+    for i, _ in _meetings([part.index for part in layout.parts], [box]):
+        part = layout.parts[i]
+        inner, strides = _overlap(part.index, box), row_major(sizes(part.index))
+        into = sum(at.start * step for at, step in zip(_within(inner, part.index), strides, strict=True))
+        first = part.offset // layout.dtype.itemsize + into
+        pieces.append(Piece(_within(inner, box), first, strides, tuple(holders[part.offset])))
     return Region(sizes(box), tuple(pieces))
-
-
-def _piece(layout: Layout, part: TensorShard, inner: Box, box: Box, holders: tuple[Place, ...]) -> Piece:
-    strides = row_major(sizes(part.index))
-    into = sum(i.start * step for i, step in zip(_within(inner, part.index), strides, strict=True))
-    return Piece(_within(inner, box), part.offset // layout.dtype.itemsize + into, strides, holders)
-
-
-def _drop_first(region: Region) -> Region:
-    pieces = tuple(Piece(p.box[1:], p.first, p.strides[1:], p.holders) for p in region.pieces)
-    return Region(region.shape[1:], pieces)
 
 
 def _overlap(a: Box, b: Box) -> Box:

@@ -36,20 +36,11 @@ def map_ranges(
     if all(len(same) == 1 for same in copies.values()):
         ranges = _ranges(va, [same[0] for same in copies.values()])
         return dict.fromkeys(pes, ranges)
-    nearest = [_Copies(same) for same in copies.values()]
-    return {(cube, pe): _ranges(va, [part.nearest(cube, pe) for part in nearest]) for cube, pe in pes}
+    return {(cube, pe): _ranges(va, [_nearest(same, cube, pe) for same in copies.values()]) for cube, pe in pes}
 
 
-class _Copies:
-    """The copies of one part of a tensor, by where they are."""
-
-    def __init__(self, shards: Sequence[TensorShard]) -> None:
-        self._by_pe = {(s.cube, s.pe): s for s in shards}
-        self._by_cube = {s.cube: s for s in reversed(shards)}
-        self._first = shards[0]
-
-    def nearest(self, cube: int, pe: int) -> TensorShard:
-        return self._by_pe.get((cube, pe)) or self._by_cube.get(cube, self._first)
+def _nearest(copies: Sequence[TensorShard], cube: int, pe: int) -> TensorShard:
+    return min(copies, key=lambda s: ((s.cube, s.pe) != (cube, pe), s.cube != cube))
 
 
 def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[Range]:

@@ -367,9 +367,8 @@ def _broadcast(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def _common(x: TensorLike, y: TensorLike) -> DType:
     """Return torch's type of an operator: a number counts only if it is of a higher kind than the tensor."""
     if isinstance(x, Tensor) and isinstance(y, Tensor):
-        if not x.dim() or not y.dim():
-            wide, zero = (y, x) if not x.dim() and y.dim() else (x, y)
-            if not zero.dim() and kind(wide.dtype) >= kind(zero.dtype) and wide.dim():
+        for wide, other in ((x, y), (y, x)):
+            if wide.dim() and not other.dim() and kind(wide.dtype) >= kind(other.dtype):
                 return wide.dtype
         return _promoted(x.dtype, y.dtype)
     tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
@@ -387,12 +386,8 @@ def _promoted(x: DType, y: DType) -> DType:
         return x
     if x.is_floating_point != y.is_floating_point:
         return x if x.is_floating_point else y
-    if not x.is_floating_point and x.itemsize == y.itemsize and bool_ not in (x, y):
-        return as_dtype("int16")  # uint8 with int8
-    if not x.is_floating_point and bool_ in (x, y):
-        return y if x is bool_ else x
-    if {x.name, y.name} & {"uint8"} and not x.is_floating_point:
-        return x if x.itemsize > y.itemsize else y
+    if not x.is_floating_point:
+        return as_dtype(np.result_type(x.numpy, y.numpy))
     found = promote(x, y)
     return float32 if found is float16 and {x.name, y.name} == {"float16", "bfloat16"} else found
 

@@ -37,28 +37,18 @@ class Size(tuple[int, ...]):
         return f"torch.Size([{', '.join(map(str, self))}])"
 
 
-def _binary(name: str, x: Any, y: Any, in_place: bool = False) -> Any:
-    x, y = (operand.item() if isinstance(operand, np.generic) else operand for operand in (x, y))
-    if not all(isinstance(operand, (Tensor, Real)) for operand in (x, y)):
-        return NotImplemented
-    from kernbench.runtime_api import operators  # it is built on this module
+def _operator(name: str, *, reflected: bool = False, in_place: bool = False) -> Callable[[Tensor, Any], Any]:
+    def apply(self: Tensor, other: Any) -> Any:
+        if not isinstance(other, (Tensor, Real, np.generic)):
+            return NotImplemented
+        from kernbench.runtime_api import operators  # it is built on this module
 
-    return operators.in_place(name, x, y) if in_place else operators.binary(name, x, y)
+        other = other.item() if isinstance(other, np.generic) else other
+        if in_place:
+            return operators.in_place(name, self, other)
+        return operators.binary(name, other, self) if reflected else operators.binary(name, self, other)
 
-
-Operator = Callable[["Tensor", Any], Any]
-
-
-def _operator(name: str) -> Operator:
-    return lambda self, other: _binary(name, self, other)
-
-
-def _reflected(name: str) -> Operator:
-    return lambda self, other: _binary(name, other, self)
-
-
-def _in_place(name: str) -> Operator:
-    return lambda self, other: _binary(name, self, other, in_place=True)
+    return apply
 
 
 class Tensor(ABC):
@@ -178,10 +168,11 @@ class Tensor(ABC):
 
     # -- operators
 
-    __add__, __radd__, __iadd__ = _operator("add"), _reflected("add"), _in_place("add")
-    __sub__, __rsub__, __isub__ = _operator("sub"), _reflected("sub"), _in_place("sub")
-    __mul__, __rmul__, __imul__ = _operator("mul"), _reflected("mul"), _in_place("mul")
-    __truediv__, __rtruediv__, __itruediv__ = _operator("div"), _reflected("div"), _in_place("div")
+    __add__, __radd__, __iadd__ = _operator("add"), _operator("add", reflected=True), _operator("add", in_place=True)
+    __sub__, __rsub__, __isub__ = _operator("sub"), _operator("sub", reflected=True), _operator("sub", in_place=True)
+    __mul__, __rmul__, __imul__ = _operator("mul"), _operator("mul", reflected=True), _operator("mul", in_place=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", reflected=True)
+    __itruediv__ = _operator("div", in_place=True)
 
     def __eq__(self, other: object) -> bool:
         # torch compares element by element; Python would compare the objects.

@@ -80,10 +80,11 @@ class DeviceSelector:
 
     def __post_init__(self) -> None:
         """Replace "all" and "sip:N" by what they select."""
-        if isinstance(self.sip, str):
-            object.__setattr__(self, "sip", _selected(self.sip))
+        match = re.fullmatch(r"all|sip:(\d+)", self.sip) if isinstance(self.sip, str) else None
+        if match is not None:
+            object.__setattr__(self, "sip", None if match[1] is None else int(match[1]))
         elif self.sip is not None and (type(self.sip) is not int or self.sip < 0):
-            raise _selects_nothing(self.sip)
+            raise ValueError(f"device = {self.sip!r} selects nothing; expected all or sip:N")
 
     @property
     def first(self) -> int:
@@ -119,15 +120,3 @@ def resolve_device(device: str | DeviceSelector | None, n_sips: int | None = Non
     if n_sips is not None and selector.first >= n_sips:
         raise ValueError(f"device = {selector}: the machine has {n_sips} SIPs, sip:0 to sip:{n_sips - 1}")
     return selector
-
-
-def _selected(text: str) -> int | None:
-    """Return the SIP that "sip:N" names; None for "all"."""
-    match = re.fullmatch(r"all|sip:(\d+)", text)
-    if match is None:
-        raise _selects_nothing(text)
-    return None if match[1] is None else int(match[1])
-
-
-def _selects_nothing(device: object) -> ValueError:
-    return ValueError(f"device = {device!r} selects nothing; expected all or sip:N")

@@ -20,8 +20,7 @@ from kernbench.sim_engine.user_code import user_line
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.devices import Host
-    from kernbench.runtime_api.process_group import ProcessGroup
-    from kernbench.runtime_api.transport import Route, Transport
+    from kernbench.runtime_api.process_group import ProcessGroup, Route, Transport
 
 
 class ReduceOp(Enum):

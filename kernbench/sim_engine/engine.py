@@ -32,7 +32,7 @@ from kernbench.sim_engine.host_requests import (
 )
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.network import Clock, Network
-from kernbench.sim_engine.observer import Counters, Meter, Observer, Tick, environment_observers
+from kernbench.sim_engine.observer import Counters, Observer, Tick, environment_observers, read_counters
 from kernbench.sim_engine.op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine.races import DeviceRaces
 from kernbench.sim_engine.transaction import Memory
@@ -128,7 +128,6 @@ class GraphEngine:
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
         self.programs_started = 0
-        self._meter = Meter(self)
 
     def races(self, sip: int) -> DeviceRaces | None:
         """Return what looks for races in the memory of a SIP; None in a run that does not."""
@@ -411,7 +410,7 @@ class GraphEngine:
         """
         if not self.live:
             raise StateError("counters need GraphEngine(..., live=True): other runs keep no account of what is ahead")
-        return self._meter.read()
+        return read_counters(self)
 
     def records(self) -> Records:
         """Return what happened so far, in columns."""

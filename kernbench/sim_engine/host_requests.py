@@ -120,7 +120,12 @@ class RunningProgram(Protocol):
 
 
 class Broadcast(ABC):
-    """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one."""
+    """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one.
+
+    It is logged at its end, as a row of its `kind`, if that is not empty.
+    """
+
+    kind = ""
 
     def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], name: str) -> None:
         self.engine, self.sip = engine, sip
@@ -130,6 +135,7 @@ class Broadcast(ABC):
             self.cubes.setdefault(cube, []).append(pe)
         self._left = {cube: len(pes) for cube, pes in self.cubes.items()}
         self._cubes_left = len(self.cubes)
+        self.sent_ps = engine.env._now
         self.done = simpy.Event(engine.env)
 
     def send(self) -> None:
@@ -169,7 +175,16 @@ class Broadcast(ABC):
             self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None)
 
     def _all_done(self, _: object) -> None:
+        if self.kind:
+            self.log_row(self.kind, self.nbytes_of())
         self.done.succeed()
+
+    def log_row(self, kind: str, nbytes: int) -> None:
+        """Log the message as a whole, from its sending until now."""
+        log = self.engine.log
+        if log.operation:
+            row = self.sent_ps, self.engine.env._now, log.component(naming.HOST), KIND[kind], self.id, nbytes, 0, -1
+            log.row(*row)
 
 
 class Launch(Broadcast):
@@ -198,7 +213,6 @@ class Launch(Broadcast):
         self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
         races = engine.races(sip)
         self.task = None if races is None else races.task
-        self.sent_ps = engine.env._now
         self.target_start_ps = 0
         self.ended = 0
         self.start_ps: int | None = None
@@ -232,19 +246,18 @@ class Launch(Broadcast):
 
     def finish(self) -> None:
         """Note that the host has heard of all."""
-        now, log = self.engine.env._now, self.engine.log
-        self.end_ps = now
-        if log.operation:
-            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["launch"], self.id, 0, 0, -1)
+        self.end_ps = self.engine.env._now
+        self.log_row("launch", 0)
 
 
 class RangeMap(Broadcast):
     """Ranges for the MMUs: 32 B per distinct range of the PEs behind a copy."""
 
+    kind = "map"
+
     def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
         super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
-        self.sent_ps = engine.env._now
         # Most PEs, often all, receive the same: the content of a copy is counted once for each set of mappings.
         self._told = {id(mine): mine for mine in ranges.values()}
         self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
@@ -271,12 +284,6 @@ class RangeMap(Broadcast):
         mine = self.ranges[cube, pe]
         cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
         self.answer(cpu.place)
-
-    def _all_done(self, _: object) -> None:
-        now, log = self.engine.env._now, self.engine.log
-        if log.operation:
-            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["map"], self.id, self.nbytes_of(), 0, -1)
-        super()._all_done(_)
 
 
 class Spread(Broadcast):
@@ -318,10 +325,11 @@ class QueueSpec:
 class QueueInstall(Broadcast):
     """The queues of PEs of one SIP: `QUEUE_BYTES` for each direction of the PEs behind a copy."""
 
+    kind = "install"
+
     def __init__(self, engine: GraphEngine, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> None:
         super().__init__(engine, sip, list(wiring), f"install {key}")
         self.wiring, self.key = wiring, key
-        self.sent_ps = engine.env._now
         self._directions: dict[int | None, int] = {None: sum(map(len, wiring.values()))}
         for (cube, _), specs in wiring.items():
             self._directions[cube] = self._directions.get(cube, 0) + len(specs)
@@ -337,12 +345,6 @@ class QueueInstall(Broadcast):
         _, cube, pe = cpu.place
         cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
         self.answer(cpu.place)
-
-    def _all_done(self, _: object) -> None:
-        now, log = self.engine.env._now, self.engine.log
-        if log.operation:
-            log.row(self.sent_ps, now, log.component(naming.HOST), KIND["install"], self.id, self.nbytes_of(), 0, -1)
-        super()._all_done(_)
 
 
 class HostCopy:

@@ -123,14 +123,14 @@ class Expired(Repeated):
 
     def error(self, running: str) -> LimitError:
         """Return the message to the user; `running` names what was interrupted."""
-        return self.watchdog.error(running)
+        return self.watchdog.noticed(self.watchdog.tell(running))
 
 
 class Watchdog:
     """Raises `Expired` in the thread that made it, also while that runs Python code that never returns."""
 
     def __init__(self, tell: Callable[[str], LimitError]) -> None:
-        self._tell = tell
+        self.tell = tell
         self._thread_id = threading.get_ident()
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -140,10 +140,6 @@ class Watchdog:
     def start(self, after_s: float) -> None:
         """Begin to watch; from any thread."""
         threading.Thread(target=self._watch, args=(after_s,), name="kernbench watchdog", daemon=True).start()
-
-    def error(self, running: str) -> LimitError:
-        """Return the error, and leave the thread time to clean up."""
-        return self.noticed(self._tell(running))
 
     def noticed(self, error: LimitError) -> LimitError:
         """Return `error`, and leave the thread time to clean up."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -83,7 +81,6 @@ def environment_observers() -> list[Observer]:
 
 
 ENGINES = ("fetch", "gemm", "math", "store_tcm")
-_PLACE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)\.")
 
 
 class _Stage(Protocol):
@@ -132,54 +129,24 @@ class Counters:
     events: int
 
 
-class Meter:
-    """Takes snapshots of an engine; the time that takes depends on the machine alone."""
-
-    def __init__(self, engine: GraphEngine) -> None:
-        self._engine = engine
-        self._links: list[str] = []
-        self._seen = 0
-        self._idle: list[tuple[str, Any]] = []  # components that may get stages yet
-        self._pes: list[tuple[int, int, int]] = []
-        self._stages: list[tuple[_Stage, ...]] = []
-
-    def read(self) -> Counters:
-        """Return what has happened by now."""
-        engine, core = self._engine, self._engine.env.core
-        links = list(engine.network.links.values())
-        self._links += [link.name for link in links[len(self._links) :]]
-        busy_ps, nbytes, queued = core.link_counters(links)
-        now = core.now
-        self._look_for_stages()
-        busy = [[stage.busy_by(now) for stage in stages] for stages in self._stages]
-        return Counters(
-            now_ps=now,
-            links=tuple(self._links),
-            busy_ps=busy_ps,
-            nbytes=nbytes,
-            queued=queued,
-            pes=tuple(self._pes),
-            engine_busy_ps=np.array(busy, np.int64).reshape(-1, len(ENGINES)),
-            queued_commands=np.array([sum([len(x.queue) for x in stages]) for stages in self._stages], np.int64),
-            done=sum([launch.ended for launch in engine.launches]),
-            total=engine.programs_started,
-            events=engine.env.events,
-        )
-
-    def _look_for_stages(self) -> None:
-        """Note the PEs that have had work since the last snapshot."""
-        parts = self._engine.parts
-        new = list(islice(parts.items(), self._seen, None))
-        self._seen = len(parts)
-        idle = []
-        for name, part in self._idle + [(name, part) for name, part in new if hasattr(part, "stages")]:
-            stages = part.stages
-            if stages:
-                found = _PLACE.match(name)
-                assert found is not None
-                sip, cube, pe = (int(x) for x in found.groups())
-                self._pes.append((sip, cube, pe))
-                self._stages.append(stages)
-            else:
-                idle.append((name, part))
-        self._idle = idle
+def read_counters(engine: GraphEngine) -> Counters:
+    """Return what has happened by now; the time that this takes depends on the machine alone."""
+    core = engine.env.core
+    links = list(engine.network.links.values())
+    busy_ps, nbytes, queued = core.link_counters(links)
+    parts = [part for part in engine.parts.values() if getattr(part, "stages", ())]
+    stages: list[tuple[_Stage, ...]] = [part.stages for part in parts]
+    engine_busy = [[stage.busy_by(core.now) for stage in pe] for pe in stages]
+    return Counters(
+        now_ps=core.now,
+        links=tuple([link.name for link in links]),
+        busy_ps=busy_ps,
+        nbytes=nbytes,
+        queued=queued,
+        pes=tuple([part.place for part in parts]),
+        engine_busy_ps=np.array(engine_busy, np.int64).reshape(-1, len(ENGINES)),
+        queued_commands=np.array([sum([len(stage.queue) for stage in pe]) for pe in stages], np.int64),
+        done=sum([launch.ended for launch in engine.launches]),
+        total=engine.programs_started,
+        events=engine.env.events,
+    )

@@ -198,44 +198,33 @@ class DeviceRaces:
 
     def accesses(self, actor: Actor, touched: Sequence[tuple[Sequence[Piece], bool]], line: Line | None) -> None:
         """Take note of accesses, which begin now: each to some pieces, as a read or as a write."""
-        fine, coarse = self._fine, self._coarse
         for pieces, writes in touched:
             lo, n = pieces[0]
             hi = lo + n
             if len(pieces) > 1:
                 lo, hi = min(pieces)[0], max(pa + n for pa, n in pieces)
-            access = _Access(actor, pieces, writes, line)
-            first = lo >> _FINE
-            if first == hi - 1 >> _FINE and not coarse and not self.copies:
-                # The common case: within one stretch, which no other actor has touched.
-                cell = fine.get(first)
-                if cell is not None and cell.sole is actor:
-                    if writes:
-                        cell.wrote = True
-                    cell.accesses[writes, lo, hi] = access
-                    continue
-            self._access(access, lo, hi)
+            self._access(_Access(actor, pieces, writes, line), lo, hi)
 
     def _access(self, access: _Access, lo: int, hi: int) -> None:
-        writes = access.writes
         if hi - lo < _LARGE:
             self._note(self._fine, _FINE, lo, hi, access)
-            coarse = self._coarse
-            if coarse:
-                for page in range(lo >> _COARSE, (hi - 1 >> _COARSE) + 1):
-                    if page in coarse:
-                        self._check(coarse[page], access)
+            self._check_all(self._coarse, _COARSE, lo, hi, access)
         else:
             self._note(self._coarse, _COARSE, lo, hi, access)
-            first, last, fine = lo >> _FINE, hi - 1 >> _FINE, self._fine
-            pages = range(first, last + 1) if last - first < len(fine) else [p for p in fine if first <= p <= last]
-            for page in pages:
-                if page in fine:
-                    self._check(fine[page], access)
-        if writes and self.copies:
+            self._check_all(self._fine, _FINE, lo, hi, access)
+        if access.writes and self.copies:
             for page in range(lo >> _COARSE, (hi - 1 >> _COARSE) + 1):
                 for copies in self.copies.get(page, ()):
                     copies.wrote(access)
+
+    def _check_all(self, cells: dict[int, _Cell], bits: int, lo: int, hi: int, access: _Access) -> None:
+        first, last = lo >> bits, hi - 1 >> bits
+        pages = (
+            range(first, last + 1) if last - first < len(cells) else [page for page in cells if first <= page <= last]
+        )
+        for page in pages:
+            if page in cells:
+                self._check(cells[page], access)
 
     def _note(self, cells: dict[int, _Cell], bits: int, lo: int, hi: int, access: _Access) -> None:
         actor, writes = access.actor, access.writes

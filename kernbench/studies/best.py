@@ -349,11 +349,8 @@ def gemm(
     'split-K'
     """
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k}
-    wrong = [
-        f"{name} = {size!r} must be a whole number >= 1"
-        for name, size in sizes.items()
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1
-    ]
+    bad = {name: x for name, x in sizes.items() if not isinstance(x, int) or isinstance(x, bool) or x < 1}
+    wrong = [f"{name} = {size!r} must be a whole number >= 1" for name, size in bad.items()]
     if dtype not in _DTYPES:
         wrong.append(f"dtype = {dtype!r} is unknown; known: {', '.join(_DTYPES)}")
     if wrong:
@@ -558,20 +555,11 @@ class ProductsStudy(Study):
     def work(self, machine: Machine, *, m: int, n: int, k: int, **_: Any) -> float:
         return float(m * n * k)
 
-    def simulate(
-        self,
-        machine: Machine,
-        *,
-        m: int = 512,
-        n: int = 512,
-        k: int = 512,
-        trans_a: bool = False,
-        trans_b: bool = False,
-        dtype: str = "f16",
-    ) -> Row:
-        row: Row = {"m": m, "n": n, "k": k, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype}
+    def simulate(self, machine: Machine, **product: Any) -> Row:
+        asked = asdict(Product(**product))
+        row: Row = {name: asked[name] for name in ("m", "n", "k", "trans_a", "trans_b", "dtype")}
         try:
-            chosen = gemm(m, n, k, machine=machine, dtype=dtype, trans_a=trans_a, trans_b=trans_b)
+            chosen = gemm(**row, machine=machine)
         except ConfigError as error:
             return row | {"left_out": str(error)}
         best, second, first = chosen.best, chosen.candidates[1], chosen.why[0]
@@ -586,16 +574,13 @@ class ProductsStudy(Study):
         timed = [row for row in rows if "simulated_ns" in row]
         if not timed:
             return []
-        said = fastest(row["placement"] for row in timed)
         low, high = (edge(timed, key=lambda row: row["utilization"]) for edge in (min, max))
-        return [
-            Finding(f"Of {len(timed)} products, {said}.", weight=2),
-            Finding(
-                f"The matrix rate of the SIP is used between {low['utilization']:.2%} ({low['name']}, limited by "
-                f"{low['limited_by']}) and {high['utilization']:.2%} ({high['name']}).",
-                weight=1,
-            ),
-        ]
+        text = (
+            f"The matrix rate of the SIP is used between {low['utilization']:.2%} ({low['name']}, limited by "
+            f"{low['limited_by']}) and {high['utilization']:.2%} ({high['name']})."
+        )
+        said = fastest(row["placement"] for row in timed)
+        return [Finding(f"Of {len(timed)} products, {said}.", weight=2), Finding(text, weight=1)]
 
 
 class CollectivesStudy(Study):
@@ -603,8 +588,8 @@ class CollectivesStudy(Study):
 
     name, title = "collectives", "Collectives of a list"
     method = (
-        f"Each row is the fastest of the {_SIMULATED} best algorithms by the alpha-beta model, simulated, with the tensor of "
-        "each SIP on its first PE. Times are those of the device, without the launch by the host."
+        f"Each row is the fastest of the {_SIMULATED} best algorithms by the alpha-beta model, simulated, with the "
+        "tensor of each SIP on its first PE. Times are those of the device, without the launch by the host."
     )
     parameters: ClassVar = {
         "cases": Parameter([], "name, bytes and optionally sips, topology, collective of each"),
@@ -658,11 +643,6 @@ def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_re
     return {LABELS: {"name": name}, MACHINE: changes, "nbytes": bytes, "collective": collective}
 
 
-def read_shapes(path: Path) -> list[Row]:
-    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1)."""
-    return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
-
-
 def read_list(
     path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
 ) -> list[Row]:
@@ -701,6 +681,11 @@ def read_list(
     if faults:
         raise ConfigError([f"{path}: {fault}" for fault in faults])
     return rows
+
+
+def read_shapes(path: Path) -> list[Row]:
+    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1)."""
+    return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
 
 
 def read_cases(path: Path) -> list[Row]:

@@ -201,12 +201,12 @@ def _node(name: str) -> str:
     >>> _node("sip0.cube3.ucie_w.conn1"), _node("sip0.io.noc"), _node("sip0.cube0.r0c1")
     ('UCIe port', 'IO chiplet', 'router')
     """
-    kinds = {
+    known = {
         ".io.ucie": "IO chiplet's UCIe port", ".io.": "IO chiplet", "ucie": "UCIe port", "pe_dma": "PE", "hbm": "HBM",
         "sram": "SRAM",
     }  # fmt: skip
     router = "router" if fullmatch(r".*\.r\d+c\d+", name) else name.rpartition(".")[2]
-    return next((kind for part, kind in kinds.items() if part in name), router)
+    return next((kind for part, kind in known.items() if part in name), router)
 
 
 CHARTS = (

@@ -20,7 +20,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, start
+from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
 from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
@@ -82,28 +82,23 @@ class DesignSpaceStudy(Study):
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
         found = []
-        for table, plan in _plans(machine, **parameters).items():
+        for table, plan in _plans(machine, parameters).items():
             workload, _, kind = table.partition(" ")
             for point in plan.points:
-                overrides = {name: _plain(value) for name, value in point.overrides.items()}
                 asked = {"workload": workload, **point.parameters}
                 mesh = point.overrides.get("sip.cube_mesh")
                 if kind == "grid" and mesh and point.machine.hash == machine.with_({"sip.cube_mesh": mesh}).hash:
                     asked["why"] = True
-                shown = {"table": table, **point.shown, **overrides}
+                shown = {"table": table, **point.shown, **_plain(point.overrides)}
                 found.append({"machine": point.overrides, "labels": shown, **asked})
         return found
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
-        unknown = [
-            f"factors: {name} is unknown; {hint(name, FACTORS)}"
-            for name in parameters["factors"]
-            if name not in FACTORS
-        ]
-        if unknown:
-            return unknown
+        names = parameters["factors"]
+        if unknown := [name for name in names if name not in FACTORS]:
+            return [f"factors: {name} is unknown; {hint(name, FACTORS)}" for name in unknown]
         faults = []
-        for table, plan in _plans(machine, **parameters).items():
+        for table, plan in _plans(machine, parameters).items():
             faults += plan.reasons()
             if table.startswith("decode"):
                 faults += [fault for point in plan.points if (fault := _uneven(point.machine, parameters["context"]))]
@@ -114,7 +109,7 @@ class DesignSpaceStudy(Study):
 
     def simulate(self, machine: Machine, *, workload: str = "decode", **parameters: Any) -> Row:
         found = WORKLOADS[workload](machine, **parameters)
-        shown = {name: _plain(value) for name, value in parameters.items() if name != "why"}
+        shown = _plain({name: value for name, value in parameters.items() if name != "why"})
         row = {**shown, **machine_columns(machine.config), **energy_columns(machine.config, found), **found}
         return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
 
@@ -125,37 +120,24 @@ class DesignSpaceStudy(Study):
         return report.findings(rows)
 
 
-def _plans(
-    base: Machine,
-    *,
-    context: int,
-    hidden: int,
-    ffn: int,
-    gpt2: str,
-    placements: Sequence[str],
-    meshes: Sequence[Sequence[int]],
-    ucie_gbs: Sequence[float],
-    hbm_scale: Sequence[float],
-    gpt2_hbm_scale: Sequence[float],
-    topologies: Sequence[str],
-    factors: Sequence[str],
-    change: float,
-    ties: int,
-) -> dict[str, Plan]:
+def _plans(base: Machine, given: Row) -> dict[str, Plan]:
     """Return the points of each table: for each workload its grid, one factor at a time, and other orders of ties."""
     assert isinstance(FACTORS, Mapping)
-    chosen = {name: FACTORS[name] for name in factors or FACTORS}
-    asked: dict[str, tuple[Row, Sequence[float], Sequence[str]]] = {
-        "decode": ({"context": context, "hidden": hidden, "ffn": ffn}, hbm_scale, topologies),
-        "gpt2": ({"layer_list": gpt2, "placements": list(placements)}, gpt2_hbm_scale, ()),
-    }
+    chosen = {name: FACTORS[name] for name in given["factors"] or FACTORS}
+    size = {name: given[name] for name in ("context", "hidden", "ffn")}
+    layers = {"layer_list": given["gpt2"], "placements": list(given["placements"])}
     plans = {}
-    for name, (given, scales, networks) in asked.items():
-        study, grid = WORKLOADS[name], axes(meshes, ucie_gbs, scales, networks, base.config.n_sips)
-        plans[f"{name} grid"] = make_plan(base, study, grid, parameters=given)
-        plans[f"{name} factors"] = sensitivity_plan(base, study, chosen, given, change)
-        if ties:
-            plans[f"{name} ties"] = make_plan(base, study, {"tie_seed": list(range(1, ties + 1))}, parameters=given)
+    for name, parameters, scales, topologies in (
+        ("decode", size, given["hbm_scale"], given["topologies"]),
+        ("gpt2", layers, given["gpt2_hbm_scale"], ()),
+    ):
+        study = WORKLOADS[name]
+        grid = axes(given["meshes"], given["ucie_gbs"], scales, topologies, base.config.n_sips)
+        plans[f"{name} grid"] = make_plan(base, study, grid, parameters=parameters)
+        plans[f"{name} factors"] = sensitivity_plan(base, study, chosen, parameters, given["change"])
+        if given["ties"]:
+            orders = {"tie_seed": list(range(1, given["ties"] + 1))}
+            plans[f"{name} ties"] = make_plan(base, study, orders, parameters=parameters)
     return plans
 
 
@@ -190,8 +172,8 @@ def _hbm(scale: float) -> dict[str, float]:
     return {"cube.hbm.channel_bw_gbs": CHANNEL_GBS * scale, "cube.hbm.bw_gbs": wide, "cube.pe.pe_dma.bw_gbs": wide}
 
 
-def _plain(value: object) -> object:
-    return json.dumps(value) if isinstance(value, (dict, list)) else value
+def _plain(row: Mapping[str, Any]) -> Row:
+    return {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in row.items()}
 
 
 def llama3_70b_decode(
@@ -231,12 +213,11 @@ def llama3_70b_decode(
         "gate and up": (1, 2 * ffn // tp, hidden), "down": (1, hidden, ffn // tp),
     }  # fmt: skip
     run = partial(_part, tie_seed=tie_seed, why=why)
-    attention = run(one, "attention", {"context": context, "tp": tp}, _attention)
-    found = [attention]
+    found = [run(one, "attention", {"context": context, "tp": tp}, _attention)]
     found += [run(one, name, {"shape": shape, "placement": "columns"}, _product) for name, shape in products.items()]
     joined = _all_reduce(machine, hidden, run)
     times = {
-        "attention_ns": attention[LATENCY],
+        "attention_ns": found[0][LATENCY],
         "products_ns": sum(part[LATENCY] for part in found[1:]),
         "allreduce_ns": 2 * joined[LATENCY],
     }
@@ -319,7 +300,11 @@ def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: i
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
         head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    result = run_program(machine, lambda torch: start(torch, setting)(), log=log, tie_seed=tie_seed)
+    return _run(machine, lambda torch: attend(torch, setting), log, tie_seed)
+
+
+def _run(machine: Machine, program: Callable[[RuntimeContext], None], log: str, tie_seed: int | None) -> Ran:
+    result = run_program(machine, program, log=log, tie_seed=tie_seed)
     return result, result.records.links
 
 
@@ -341,15 +326,12 @@ def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
 
 def _all_reduce_by(machine: Machine, *, hidden: int, algorithm: str, log: str, tie_seed: int | None) -> Ran:
     def program(torch: RuntimeContext) -> None:
-        here = DPPolicy(num_cubes=1, num_pes=1)
+        where: Row = {"dtype": "f16", "dp": DPPolicy(num_cubes=1, num_pes=1)}
         sips = range(machine.config.n_sips)
-        torch.collective(
-            [torch.empty(1, hidden, dtype="f16", device=f"ahbm:{sip}", dp=here) for sip in sips], algorithm
-        )
+        torch.collective([torch.empty(1, hidden, device=f"ahbm:{sip}", **where) for sip in sips], algorithm)
         torch.ahbm.synchronize()
 
-    result = run_program(machine, program, log=log, tie_seed=tie_seed)
-    return result, result.records.links
+    return _run(machine, program, log, tie_seed)
 
 
 def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
@@ -362,10 +344,8 @@ def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
 def _why(part: str, result: Result) -> list[Row]:
     """Return the longest resources on the critical path of the last launch."""
     reasons = list(result.why(result.launches[-1]))[:REASONS]
-    return [
-        {"part": part, "what": x.what, "resource": x.resource, "kind": x.kind, "ns": x.ns, "share": x.share}
-        for x in reasons
-    ]
+    names = ("what", "resource", "kind", "ns", "share")
+    return [{"part": part, **{name: getattr(reason, name) for name in names}} for reason in reasons]
 
 
 def _summed(parts: Sequence[Row]) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding, Tables, plain, table
@@ -18,6 +18,7 @@ AXES = MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]",
 AREA, ENERGY, TIME, LABEL, GAIN = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct"
 NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
 WHAT = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
+MORE = {"down": "less", "up": "more"}
 WORTH = 0.05  # a numbered machine of the front is faster than the one before by this share
 
 METHOD = (
@@ -62,14 +63,12 @@ def axes_of(grid: pd.DataFrame) -> list[str]:
 
 def front(grid: pd.DataFrame) -> pd.DataFrame:
     """Return the machines that none beats in area and time, smallest first; each faster than the last by `WORTH`."""
-    best = pareto(grid, [AREA, TIME])
-    kept: list[int] = []
+    best, kept = pareto(grid, [AREA, TIME]), list[bool]()
     least = float("inf")
-    for i, time in enumerate(best[TIME]):
-        if time <= (1 - WORTH) * least:
-            kept.append(i)
-            least = time
-    return best.iloc[kept]
+    for time in best[TIME]:
+        kept.append(time <= (1 - WORTH) * least)
+        least = time if kept[-1] else least
+    return best[kept]
 
 
 def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
@@ -82,16 +81,13 @@ def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine)
     grid = frame(rows, rows[0]["table"])
     numbers = {index: str(i) for i, index in enumerate(front(grid).index, 1)}
     grid[LABEL] = [numbers.get(index, "") for index in grid.index]
-    draw = kinds.points(AREA, TIME, by=MESH, label=LABEL)
-    return draw(_records(grid), columns, machine)
+    return kinds.points(AREA, TIME, by=MESH, label=LABEL)(_records(grid), columns, machine)
 
 
 def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the time by UCIe and mesh: of several settings of the others the least."""
-    grid = frame(rows, rows[0]["table"])
-    least = (
-        grid.groupby([UCIE, MESH], sort=False)[TIME].min().reset_index().rename(columns={UCIE: "ucie", MESH: "mesh"})
-    )
+    least = frame(rows, rows[0]["table"]).groupby([UCIE, MESH], sort=False)[TIME].min().reset_index()
+    least = least.rename(columns={UCIE: "ucie", MESH: "mesh"})
     named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
     return kinds.heat("ucie", "mesh", TIME)(_records(least), named, machine)
 
@@ -99,42 +95,33 @@ def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -
 def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw how much time the better direction of each factor saves."""
     table = first(rows, rows[0]["table"].split()[0])
-    word = {"down": "less", "up": "more"}
-    table[LABEL] = [f"{r['factor']}: {word[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
+    table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
     return kinds.bars(GAIN, LABEL, label=".1f")(_records(table), columns, machine)
 
 
-def _in(table: str) -> Callable[[Row], bool]:
-    return lambda row: bool(row["table"] == table)
-
-
 def _charts(name: str) -> list[Chart]:
-    label, what = NAMES[name], WHAT[name]
+    label = NAMES[name]
+
+    def on_grid(row: Row) -> bool:
+        return bool(row["table"] == f"{name} grid")
+
     return [
         Chart(
-            f"{name}_front",
-            _front,
-            f"{label}: time against silicon",
-            where=_in(f"{name} grid"),
+            f"{name}_front", _front, f"{label}: time against silicon", where=on_grid,
             caption=f"Each dot is a machine. Numbered: none is smaller and faster, and each is at least {WORTH:.0%} "
             "faster than the one before; the table of the machines worth their silicon says what they are.",
         ),
         Chart(
-            f"{name}_map",
-            _map,
-            f"{label}: time [us] by cubes and UCIe",
-            where=_in(f"{name} grid"),
-            caption=f"The time of {what}; of several settings of the other axes the least.",
+            f"{name}_map", _map, f"{label}: time [us] by cubes and UCIe", where=on_grid,
+            caption=f"The time of {WHAT[name]}; of several settings of the other axes the least.",
         ),
         Chart(
-            f"{name}_factors",
-            _factors,
-            f"{label}: what to change first",
-            where=_in(f"{name} factors"),
+            f"{name}_factors", _factors, f"{label}: what to change first",
+            where=lambda row: bool(row["table"] == f"{name} factors"),
             caption="Time saved by one factor alone, in its better direction. Neither: no direction saves time.",
         ),
-    ]
+    ]  # fmt: skip
 
 
 CHARTS = (*_charts("decode"), *_charts("gpt2"))
@@ -179,56 +166,46 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     found = []
     for i, name in enumerate(_workloads(rows)):
         grid = frame(rows, f"{name} grid")
-        said = [*_cubes(name, grid, rows), *_buy(name, grid), *_change(name, rows), *_share(name, grid)]
-        found += [Finding(text, chart, weight - 0.5 * i) for text, chart, weight in said]
+        said = [*_cubes(name, grid, rows), *_buy(name, grid), _change(name, rows), *_share(name, grid)]
+        found += [Finding(text, f"{name}_{chart}", weight - 0.5 * i) for text, chart, weight in said]
     return found
 
 
-Said = list[tuple[str, str, float]]
+Said = tuple[str, str, float]  # text, chart and weight
 
 
-def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Said:
+def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]:
     """Say where more cubes do not pay, and which resource of which part takes the time."""
     if MESH not in axes_of(grid):
-        return []
+        return
     table = steps(grid, axes_of(grid), TIME, AREA)
-    worst = min(table[table["axis"] == MESH].to_dict("records"), key=lambda row: float(row[GAIN]))
+    worst = min(_records(table[table["axis"] == MESH]), key=lambda row: float(row[GAIN]))
     before, after = worst["step"].split(" to ")
     by_mesh = {row[MESH]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
     cause = ""
     if before in by_mesh and after in by_mesh:
-        was, now = (_by_kind(by_mesh[mesh]) for mesh in (before, after))
-        part, what = key = max(now, key=lambda key: now[key][0] - was.get(key, (0.0, ""))[0])
+        was, now = ({(r["part"], r["what"]): r for r in by_mesh[mesh]} for mesh in (before, after))
+        more = {key: row["ns"] - (was[key]["ns"] if key in was else 0.0) for key, row in now.items()}
+        part, what = key = max(more, key=lambda key: more[key])
         cause = (
-            f": {part} spends {now[key][0]:,.0f} ns instead of {was.get(key, (0.0, ''))[0]:,.0f} on {what}, most at "
-            f"{now[key][1]}"
+            f": {part} spends {now[key]['ns']:,.0f} ns instead of {now[key]['ns'] - more[key]:,.0f} on {what}, most at "
+            f"{now[key]['resource']}"
         )
-    gain = worst[GAIN]
-    change = f"{abs(gain):.1f} % {'less' if gain > 0 else 'more'}"
-    text = (
-        f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more "
-        f"silicon{cause}."
-    )
-    return [(text, f"{name}_map", 10)]
+    change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
+    text = f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon"
+    yield f"{text}{cause}.", "map", 10
 
 
-def _by_kind(reasons: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[float, str]]:
-    """Return the time on the critical path by part and kind of resource, and the resource."""
-    return {(reason["part"], reason["what"]): (reason["ns"], reason["resource"]) for reason in reasons}
-
-
-def _buy(name: str, grid: pd.DataFrame) -> Said:
+def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
     """Say which step saves most time for its silicon."""
-    table = [row for row in _records(steps(grid, axes_of(grid), TIME, AREA)) if row["cost_pct"] > 0]
-    if not table:
-        return []
-    best, *rest = sorted(table, key=lambda row: -float(row[GAIN]))
+    table = steps(grid, axes_of(grid), TIME, AREA)
+    ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
+    if not ordered:
+        return
+    best, *rest = ordered
     other = f"; next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %" if rest else ""
-    text = (
-        f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time for "
-        f"{best['cost_pct']:.1f} % more silicon{other}."
-    )
-    return [(text, f"{name}_front", 9)]
+    text = f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time for {best['cost_pct']:.1f} % more"
+    yield f"{text} silicon{other}.", "front", 9
 
 
 def _step(row: Mapping[str, Any]) -> str:
@@ -242,16 +219,14 @@ def _step(row: Mapping[str, Any]) -> str:
 
 
 def _change(name: str, rows: Sequence[Row]) -> Said:
-    table = first(rows, name)
-    gains = table[table[GAIN] > 0]
-    if not len(gains):
-        return [(f"{NAMES[name]}: no factor alone makes it faster.", f"{name}_factors", 8)]
-    word = {"down": "less", "up": "more"}
     said = [
-        f"{word[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
-        for row in _records(gains.head(2))
+        f"{MORE[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
+        for row in _records(first(rows, name))
+        if row[GAIN] > 0
     ]
-    return [(f"{NAMES[name]}: the best change is {'; next, '.join(said)}{_hot(name, rows)}.", f"{name}_factors", 8)]
+    if not said:
+        return f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8
+    return f"{NAMES[name]}: the best change is {'; next, '.join(said[:2])}{_hot(name, rows)}.", "factors", 8
 
 
 def _hot(name: str, rows: Sequence[Row]) -> str:
@@ -260,20 +235,17 @@ def _hot(name: str, rows: Sequence[Row]) -> str:
     why_of = {row["machine"]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
     if base not in why_of:
         return ""
-    total = sum({reason["part"]: reason["ns"] / reason["share"] for reason in why_of[base]}.values())
-    by_what: dict[str, float] = {}
-    for reason in why_of[base]:
-        by_what[reason["what"]] = by_what.get(reason["what"], 0.0) + reason["ns"]
-    what = max(by_what, key=lambda what: by_what[what])
-    return f": {what} takes {by_what[what] / total:.0%} of the critical paths"
+    reasons = table(why_of[base])
+    total = (reasons["ns"] / reasons["share"]).groupby(reasons["part"]).last().sum()
+    longest = reasons.groupby("what", sort=False)["ns"].sum()
+    return f": {longest.idxmax()} takes {longest.max() / total:.0%} of the critical paths"
 
 
-def _share(name: str, grid: pd.DataFrame) -> Said:
-    if name != "decode":
-        return []
-    fast = min(_records(grid), key=lambda row: float(row[TIME]))
-    shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
-    parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
-    machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
-    text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}."
-    return [(text, f"{name}_front", 6)]
+def _share(name: str, grid: pd.DataFrame) -> Iterator[Said]:
+    if name == "decode":
+        fast = min(_records(grid), key=lambda row: float(row[TIME]))
+        shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
+        parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
+        machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
+        text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}."
+        yield text, "front", 6

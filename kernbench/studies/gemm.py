@@ -51,6 +51,8 @@ _PATH = {
     "matrix engine": "gemm", "vector engine": "math", "store to TCM": "store_tcm",
 }  # fmt: skip
 
+Sizes = Sequence[int]
+Names = Sequence[str]
 Staging = Annotated[Literal["ref_ref", "load_ref", "load_load"], "stream both operands, only B, or load both first"]
 Dtype = Annotated[Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"], "type of A and B"]
 
@@ -71,7 +73,7 @@ class GemmStudy(Study):
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
     log, data = "tile", True
 
-    def check(self, machine: Machine, *, shapes: Sequence[Sequence[int]], **_: Any) -> list[str]:
+    def check(self, machine: Machine, *, shapes: Sequence[Sizes], **_: Any) -> list[str]:
         return [
             f"shapes: {list(shape)} must be three sizes (M, K, N) >= 1"
             for shape in shapes
@@ -79,14 +81,7 @@ class GemmStudy(Study):
         ]
 
     def points(
-        self,
-        machine: Machine,
-        *,
-        shapes: Sequence[Sequence[int]],
-        variants: Sequence[str],
-        gathers: Sequence[str],
-        dtype: str,
-        timeline: Sequence[int],
+        self, machine: Machine, *, shapes: Sequence[Sizes], variants: Names, gathers: Names, dtype: str, timeline: Sizes
     ) -> list[Row]:
         kept = (gathers[0], *timeline, variants[0]) if gathers and variants else ()
         return [
@@ -123,7 +118,7 @@ class GemmStudy(Study):
         n: int,
         staging: str,
         dtype: str,
-        timeline: Annotated[bool, "keep what each engine did when, tile by tile"] = False,
+        timeline: bool = False,
     ) -> Row:
         records, config = result.records, machine.config
         tile = config.cube.pe.pe_gemm.tile
@@ -188,10 +183,9 @@ def limiters(row: Mapping[str, Any]) -> list[str]:
 
 def _counts(records: Records) -> Row:
     kinds = ("load", "dma_in", "fetch", "gemm", "store_tcm", "dma_out")
-    counted = {f"n_{kind}": len(records.of_kind(kind)) for kind in kinds}
-    return counted | {
-        f"{kind}_bytes": int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "dma_in", "dma_out")
-    }
+    rows = {kind: records.of_kind(kind) for kind in kinds}
+    nbytes = {f"{kind}_bytes": int(rows[kind].nbytes.sum()) for kind in ("load", "dma_in", "dma_out")}
+    return {f"n_{kind}": len(found) for kind, found in rows.items()} | nbytes
 
 
 def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> Row:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from itertools import product
@@ -41,7 +41,6 @@ from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (
     LABELS,
@@ -152,7 +151,9 @@ def standalone(setting: Setting) -> Algorithm:
 
 def algorithm_of(setting: Setting) -> Algorithm:
     """Return what joins the ranks of a setting."""
-    mapper = lanes(setting.ranks, setting.across)
+    common: Row = {
+        "mapper": lanes(setting.ranks, setting.across), "n_slots": setting.n_slots, "slot_size": setting.slot_size,
+    }  # fmt: skip
     if setting.phase == "prefill":
         options = {
             "kv_heads": setting.items, "group": setting.group, "head_dim": setting.head_dim, "causal": setting.causal,
@@ -162,116 +163,90 @@ def algorithm_of(setting: Setting) -> Algorithm:
         name, topology = ("ring", "ring_1d") if setting.ring else ("chain", "mesh_2d_no_wrap")
         return algorithm(
             ring_attention.ring_attention, ring_attention.kernel_args, name=f"{name} attention", topology=topology,
-            mapper=mapper, options=options, n_slots=setting.n_slots, slot_size=setting.slot_size,
+            options=options, **common,
         )  # fmt: skip
     if setting.phase != "decode":
         raise ArgumentError(f"phase = {setting.phase!r} is unknown; known: {', '.join(PHASES)}")
     base = resolve_algorithm_config(setting.merge)
-    own = replace(base, name=f"decode merged by {base.name}", mapper=mapper, cost=None)
-    own = replace(own, n_slots=setting.n_slots, slot_size=setting.slot_size)
-    if _in_tcm(base):
-        return replace(own, kernel=exchanged_attention, kernel_args=lambda *, n_elem, world_size: _sizes(setting))
-    return replace(own, kernel=merged_attention, kernel_args=_decode_args(base, setting))
-
-
-def _in_tcm(base: Algorithm) -> bool:
-    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
-    return base.kernel is recursive_doubling.kernel
-
-
-def _sizes(setting: Setting) -> tuple[int, ...]:
-    return setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim
-
-
-def _decode_args(base: Algorithm, setting: Setting) -> Callable[..., tuple[Any, ...]]:
-    """Return the arguments of `merged_attention` for the reduction `base`, with the facts that it names."""
+    sizes = setting.items, setting.group, setting.queries, setting.tokens, setting.head_dim
     width = setting.head_dim + EXTRA
 
     def arguments(*, n_elem: int, world_size: int, **facts: Any) -> tuple[Any, ...]:
+        if _in_tcm(setting):
+            return sizes
         rows = setting.items * setting.queries * setting.group
         inner = base.kernel_args(n_elem=rows * width, world_size=world_size, op=merge, row=width, **facts)
-        return *_sizes(setting), base.kernel, inner
+        return *sizes, base.kernel, inner
 
-    arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]
-    return arguments
+    arguments.__signature__ = signature(base.kernel_args)  # type: ignore[attr-defined]  # which facts it is told
+    kernel = exchanged_attention if _in_tcm(setting) else merged_attention
+    own: Row = {"name": f"decode merged by {base.name}", "cost": None, "kernel": kernel, "kernel_args": arguments}
+    return replace(base, **own, **common)
+
+
+def _in_tcm(setting: Setting) -> bool:
+    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
+    return resolve_algorithm_config(setting.merge).kernel is recursive_doubling.kernel
 
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
     """Run a setting, with data compared with numpy in f64; return what happened."""
-    return run_program(machine, lambda torch: start(torch, setting)(), data=data, log=log)
+    return run_program(machine, lambda torch: attend(torch, setting), data=data, log=log)
 
 
-def start(torch: RuntimeContext, setting: Setting) -> Callable[[], None]:
-    """Queue a setting; what is returned waits for the result and checks it."""
-    dtype = as_dtype(setting.dtype)
-    given = _values(setting, dtype) if torch.engine.data else None
-    tensors = [_tensors(torch, setting, dtype, sip, given) for sip in range(setting.sips)]
-    plan = torch.collective(tensors, algorithm_of(setting), name=setting.phase)
-
-    def finish() -> None:
-        torch.ahbm.synchronize()
-        if given is not None:
-            out = np.stack([own[-1].numpy() for own in tensors])
-            torch.checks += 1
-            check(setting, plan, given, out)
-
-    return finish
-
-
-def _tensors(
-    torch: RuntimeContext, setting: Setting, dtype: DType, sip: int, given: tuple[np.ndarray, ...] | None
-) -> list[Tensor]:
-    """Return q, k, v, part (where parts are merged in memory), and out of one device, a row for each PE."""
+def attend(torch: RuntimeContext, setting: Setting) -> None:
+    """Run a setting in a session; tensors have a row for each PE."""
+    dtype, here = as_dtype(setting.dtype), (setting.cubes * setting.pes, setting.items)
+    q, kv = (*here, setting.queries, setting.group, setting.head_dim), (*here, setting.tokens, setting.head_dim)
+    shapes = {"q": q, "k": kv, "v": kv}
+    given = _values(setting, shapes, dtype) if torch.engine.data else None
     dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=setting.cubes, num_pes=setting.pes)
-    shapes = _shapes(setting)
-    where: Row = {"dp": dp, "device": f"ahbm:{sip}"}
-    found = [
-        torch.tensor(given[i][sip], dtype=dtype, name=name, **where)
-        if given is not None
-        else torch.empty(shapes[name], dtype=dtype, name=name, **where)
-        for i, name in enumerate("qkv")
-    ]
-    if setting.phase == "decode" and not _in_tcm(resolve_algorithm_config(setting.merge)):
-        part = (*shapes["q"][:-1], setting.head_dim + EXTRA)
-        found.append(torch.empty(part, dtype=torch.float32, name="part", **where))
-    return [*found, torch.empty(shapes["q"], dtype=dtype, name="out", **where)]
+    tensors = []
+    for sip in range(setting.sips):
+        where: Row = {"dp": dp, "device": f"ahbm:{sip}"}
+        own = [
+            torch.tensor(given[name][sip], dtype=dtype, name=name, **where)
+            if given
+            else torch.empty(shape, dtype=dtype, name=name, **where)
+            for name, shape in shapes.items()
+        ]
+        if setting.phase == "decode" and not _in_tcm(setting):
+            part = (*q[:-1], setting.head_dim + EXTRA)
+            own.append(torch.empty(part, dtype=torch.float32, name="part", **where))
+        tensors.append([*own, torch.empty(q, dtype=dtype, name="out", **where)])
+    plan = torch.collective(tensors, algorithm_of(setting), name=setting.phase)
+    torch.ahbm.synchronize()
+    if given:
+        torch.checks += 1
+        check(setting, plan, given, np.stack([own[-1].numpy() for own in tensors]))
 
 
-def _shapes(setting: Setting) -> dict[str, tuple[int, ...]]:
-    here = (setting.cubes * setting.pes, setting.items)
-    kv = (*here, setting.tokens, setting.head_dim)
-    return {"q": (*here, setting.queries, setting.group, setting.head_dim), "k": kv, "v": kv}
-
-
-def _values(setting: Setting, dtype: DType) -> tuple[np.ndarray, ...]:
-    """Return q, k and v of all devices; in decode a lane's ranks share one q, distinguished when the plan is known."""
+def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, np.ndarray]:
+    """Return q, k and v of all devices; in decode there is one query for all: lanes differ by their keys."""
     rng = np.random.default_rng([setting.ranks, setting.tokens, setting.group])
-    shapes = _shapes(setting)
-    q, k, v = (
-        rng.standard_normal((setting.sips, *shapes[name])).astype(np.float32).astype(dtype.numpy) for name in "qkv"
-    )
+    found = {
+        name: rng.standard_normal((setting.sips, *shape)).astype(np.float32).astype(dtype.numpy)
+        for name, shape in shapes.items()
+    }
     if setting.phase == "decode":
-        q[...] = q[:1, :1]  # one query for all: lanes differ by their keys
-    return q, k, v
+        found["q"][...] = found["q"][:1, :1]
+    return found
 
 
-def check(setting: Setting, plan: Plan, given: tuple[np.ndarray, ...], out: np.ndarray) -> None:
+def check(setting: Setting, plan: Plan, given: Mapping[str, np.ndarray], out: np.ndarray) -> None:
     """Compare what the ranks wrote with numpy in f64."""
-    q, k, v = (x.astype(np.float64) for x in given)
+    q, k, v, got = (x.reshape(-1, *x.shape[2:]) for x in (*given.values(), out))  # the PEs of all SIPs
     rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
-    for subgroup in plan.subgroups:
-        at = [divmod(rows[place], setting.cubes * setting.pes) for place in subgroup.places]
-        order = np.concatenate([_positions(setting, rank) for rank in range(setting.ranks)])
-        keys, values = (np.concatenate([x[i] for i in at], axis=1)[:, np.argsort(order)] for x in (k, v))
-        for rank, i in enumerate(at):
-            seen = _positions(setting, rank) if setting.causal and setting.phase == "prefill" else None
-            _compare(setting, q[i], keys, values, seen, out[i])
-
-
-def _positions(setting: Setting, rank: int) -> np.ndarray:
     order = setting.order if setting.phase == "prefill" else "contiguous"
-    spans = ring_attention.tokens_of(order, rank, setting.ranks, setting.tokens)
-    return np.concatenate([span.first + span.step * np.arange(span.size) for span in spans])
+    spans = [ring_attention.tokens_of(order, rank, setting.ranks, setting.tokens) for rank in range(setting.ranks)]
+    tokens = [np.concatenate([x.first + x.step * np.arange(x.size) for x in own]) for own in spans]
+    places = np.argsort(np.concatenate(tokens))
+    for subgroup in plan.subgroups:
+        at = [rows[place] for place in subgroup.places]
+        keys, values = (np.concatenate(x[at].astype(np.float64), axis=1)[:, places] for x in (k, v))
+        for rank, i in enumerate(at):
+            seen = tokens[rank] if setting.causal and setting.phase == "prefill" else None
+            _compare(setting, q[i].astype(np.float64), keys, values, seen, got[i])
 
 
 def _compare(
@@ -290,9 +265,10 @@ def _compare(
     lost = (setting.head_dim + 4) * 2.0**-24 * (abs(rows) @ abs(keys)).max()
     allowed = unit * abs(want) + abs(v).max() * (unit + 2 * lost / np.sqrt(setting.head_dim) + 2.0**-20)
     error = abs(got.astype(np.float64) - want)
-    if not (error <= allowed).all():
+    wrong = ~(error <= allowed)
+    if wrong.any():
         raise VerificationError(
-            f"{setting.phase} over {setting.ranks} ranks: {int((~(error <= allowed)).sum())} of {error.size} elements "
+            f"{setting.phase} over {setting.ranks} ranks: {int(wrong.sum())} of {error.size} elements "
             f"are further off numpy's f64 than allowed; the worst by {np.nanmax(error):.3g}"
         )
 
@@ -348,6 +324,7 @@ class Work:
     matrix_ns: float
     vector_ns: float
     useful: float
+    scores: int
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -361,7 +338,8 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
     pairs = queries * (context + 1) // 2 if setting.causal else queries * context
-    macs = 2 * lanes * pairs * setting.group * setting.head_dim
+    scores = lanes * pairs * setting.group
+    macs = 2 * scores * setting.head_dim
     tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
     rows, kv = q * setting.group, min(kv, setting.tokens)
     whole = (
@@ -369,14 +347,14 @@ def work(config: MachineConfig, setting: Setting) -> Work:
         + cuts(rows, tile.m) * cuts(kv, tile.k) * cuts(setting.head_dim, tile.n)
     ) * (tile.m * tile.k * tile.n)
     useful = 2 * rows * kv * setting.head_dim / whole
-    scores = lanes * pairs * setting.group / setting.programs
     # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
-    cycles = scores * ((4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit)
+    passes = (4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit
+    cycles = scores / setting.programs * passes
     kv_bytes = 2 * lanes * context * setting.head_dim * item
     return Work(
         flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
         matrix_ns=macs / useful / macs_per_ns(config, setting.dtype) / setting.programs,
-        vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful,
+        vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful, scores=scores,
     )  # fmt: skip
 
 
@@ -555,18 +533,17 @@ class GqaStudy(Study):
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
         setting = asked.setting(machine.config)
-        return 50_000 * setting.programs + _scores(machine.config, setting)
+        return 50_000 * setting.programs + work(machine.config, setting).scores
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
-        counted, scores = work(config, setting), _scores(config, setting)
-        bounds = counted.bounds
-        held, left_out = memory(
-            config, asked.sips, asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies, asked.dtype
-        )
+        counted = work(config, setting)
+        bounds, scores = counted.bounds, counted.scores
+        kv_elements = asked.kv_heads * asked.head_dim * asked.context * asked.batch * copies
+        held, left_out = memory(config, asked.sips, kv_elements, asked.dtype)
         row: Row = {name: value for name, value in asdict(asked).items() if name not in _NOT_SHOWN}
         row |= {
             "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "lanes": setting.n_lanes,
@@ -609,7 +586,7 @@ class GqaStudy(Study):
             phase, causal=causal, order=order, tokens=tokens, ranks=ranks, across=across, cubes=cubes, pes=pes,
             items=items, group=group, head_dim=head_dim, ring=ring, merge=merge, dtype=dtype,
         )  # fmt: skip
-        start(torch, setting)()
+        attend(torch, setting)
         bounds = work(torch.engine.machine.config, setting).bounds
         limits = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in bounds.items())
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
@@ -691,10 +668,6 @@ def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Poi
     return found
 
 
-def _scores(config: MachineConfig, setting: Setting) -> int:
-    return work(config, setting).flops // (4 * setting.head_dim)
-
-
 def _makespan_ns(result: Result) -> float:
     launch = result.launches[-1]
     return (launch.end_ps - launch.start_ps) / 1000
@@ -753,7 +726,7 @@ def panels(torch: RuntimeContext) -> list[Row]:
     rows, seen = [], len(torch.engine.records().commands)
     for panel, point in PANELS.items():
         setting = point.setting(torch.engine.machine.config)
-        start(torch, setting)()
+        attend(torch, setting)
         commands = torch.engine.records().commands
         rows.append({"panel": panel, "ranks": setting.ranks, **counts(commands[seen:])})
         seen = len(commands)

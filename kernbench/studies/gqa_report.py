@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis.roofline import macs_per_ns
@@ -133,11 +133,6 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
     return path.properties(title="Share of the critical path") | engines.properties(title="Busy, mean of all PEs [%]")
 
 
-def _once(rows: Sequence[Row]) -> list[Row]:
-    """Return the runs of several ranks, each once."""
-    return list({row[RUN]: row for row in _named(rows) if row["ranks"] > 1}.values())
-
-
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw useful operations over bytes read and written, below the roofs of a PE."""
     alt = kinds.altair()
@@ -205,98 +200,80 @@ def _at(rows: Sequence[Row]) -> str:
 
 CHARTS = (
     Chart(
-        "gqa_halving",
-        kinds.bars("longer_pct", "part", panel=RUN, label=".0f"),
-        "How much longer a run takes when one part of the machine is half as fast",
-        where=_of("halving"),
+        "gqa_halving", kinds.bars("longer_pct", "part", panel=RUN, label=".0f"),
+        "How much longer a run takes when one part of the machine is half as fast", where=_of("halving"),
         caption="100 %: the time is inversely proportional to this part's speed. 0: the part has no effect.",
         derive=lambda rows: _named(slowdowns(rows)),
     ),
     Chart(
-        "gqa_stage_breakdown",
-        _stages,
-        "Where the time goes",
-        where=lambda row: row["series"] in ("decode context", "prefill") and row.get("path_matrix_ns") is not None,
+        "gqa_stage_breakdown", _stages, "Where the time goes",
+        where=_of("decode context", "prefill", has="path_matrix_ns"),
         caption="The critical path is the chain of dependencies from the last completion back to the launch: making "
         "anything else faster does not help. Links include the host's message; control is command issue and plans.",
     ),
     Chart(
-        "gqa_overlap",
-        kinds.parts(RUN, list(_OVERLAP), colours=_OVERLAP),
-        "Communication hidden behind work, and exposed",
-        where=_of("decode ranks", "prefill", has="work_ns"),
+        "gqa_overlap", kinds.parts(RUN, list(_OVERLAP), colours=_OVERLAP),
+        "Communication hidden behind work, and exposed", where=_of("decode ranks", "prefill", has="work_ns"),
         caption="Mean over PEs. Neither: the launch, dependences, and waiting for slower ranks at the end.",
-        derive=_once,
+        derive=lambda rows: list({row[RUN]: row for row in _named(rows) if row["ranks"] > 1}.values()),
     ),
     Chart(
-        "gqa_roofline",
-        _roofline,
-        "Useful operations of a PE against its roofs",
+        "gqa_roofline", _roofline, "Useful operations of a PE against its roofs",
         where=_of("decode context", "prefill", has="dma_bytes"),
         caption="Lines: bandwidth of the PE's HBM slice, and peak of its matrix engine. Tile padding and "
         "softmax do not count as useful operations.",
     ),
     Chart(
-        "gqa_latency_by_context",
-        kinds.lines("context", TIME_US, LINE, log_y=True),
-        "Time by context",
-        where=_of("decode context", "prefill"),
+        "gqa_latency_by_context", kinds.lines("context", TIME_US, LINE, log_y=True), "Time by context",
+        where=_of("decode context", "prefill"), derive=_by_context,
         caption="Prefill: the whole context, zigzag order, around a ring. Bound: the longest of the HBM, "
         "matrix engine and vector engine bounds.",
-        derive=_by_context,
     ),
     Chart(
-        "gqa_linear",
-        kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0),
-        "Linear layers of one decode step, over the time of their weights from HBM",
-        where=_of("linear"),
+        "gqa_linear", kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0),
+        "Linear layers of one decode step, over the time of their weights from HBM", where=_of("linear"),
         caption="1: HBM bandwidth alone determines the time. Placed by columns over all PEs of a SIP.",
         derive=lambda rows: [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))],
     ),
     Chart(
-        "gqa_ring_against_merge",
-        kinds.lines("queries", TIME_US, LINE),
+        "gqa_ring_against_merge", kinds.lines("queries", TIME_US, LINE),
         lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
-        where=_of("chunk"),
+        where=_of("chunk"), derive=lambda rows: [_timed(row, _way(row)) for row in rows],
         caption="Around a ring each rank keeps its queries; merged, every rank has all queries of the chunk.",
-        derive=lambda rows: [_timed(row, _way(row)) for row in rows],
     ),
     Chart(
-        "gqa_scaling",
-        kinds.lines(PES, TIME_US, LINE, log_y=True),
-        lambda rows: f"One decode step at {_at(rows)}, by PEs",
-        where=_of("decode ranks"),
+        "gqa_scaling", kinds.lines(PES, TIME_US, LINE, log_y=True),
+        lambda rows: f"One decode step at {_at(rows)}, by PEs", where=_of("decode ranks"), derive=_by_pes,
         caption="The lower bound is inversely proportional to the PEs.",
-        derive=_by_pes,
     ),
     Chart(
-        "gqa_merges",
-        kinds.bars(TIME_US, RUN, label=",.2f"),
+        "gqa_merges", kinds.bars(TIME_US, RUN, label=",.2f"),
         lambda rows: f"One decode step at {_at(rows)}, by the all-reduce that merges {rows[0]['ranks']} parts",
-        where=_of("decode merge"),
+        where=_of("decode merge"), derive=_bars(lambda row: row["merge"]),
         caption="Recursive doubling exchanges whole parts, from TCM to TCM. The others take pieces of them from HBM.",
-        derive=_bars(lambda row: row["merge"]),
     ),
     Chart(
-        "gqa_query_heads",
-        kinds.bars(TIME_US, RUN, label=",.2f"),
+        "gqa_query_heads", kinds.bars(TIME_US, RUN, label=",.2f"),
         lambda rows: f"One decode step at {_at(rows)}: few ranks with copies of K/V, or many ranks without",
-        where=_of("query heads"),
-        derive=_bars(_heads),
+        where=_of("query heads"), derive=_bars(_heads),
     ),
 )  # fmt: skip
 
 
 def slowdowns(rows: Sequence[Row]) -> list[Row]:
     """Return the halvings of whole rows with `slowdown` and `longer_pct`, against the run without a change."""
-    halved = [row for row in rows if row["series"] == "halving" and not row["left_out"]]
-    base = {(row["phase"], row["context"]): row["makespan_ns"] for row in halved if not row["part"]}
+    halved = simulated(rows, "halving")
+    base = {_run(row): row["makespan_ns"] for row in halved if not row["part"]}
     found: list[Row] = []
     for row in halved:
-        if row["part"] and (row["phase"], row["context"]) in base:
-            slowdown = row["makespan_ns"] / base[row["phase"], row["context"]]
+        if row["part"] and _run(row) in base:
+            slowdown = row["makespan_ns"] / base[_run(row)]
             found.append({**row, "slowdown": slowdown, "longer_pct": 100 * (slowdown - 1)})
     return found
+
+
+def _run(row: Row) -> tuple[str, int]:
+    return row["phase"], row["context"]
 
 
 def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
@@ -330,131 +307,139 @@ def findings(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
     return [*_linear(rows, steps), *(finding for find in of_rows for finding in find(rows))]
 
 
-def _limits(rows: Sequence[Row]) -> list[Finding]:
-    base = {(row["phase"], row["context"]): row for row in simulated(rows, "halving") if not row["part"]}
-    found = []
-    for key, row in base.items():
-        halved = [own for own in slowdowns(rows) if (own["phase"], own["context"]) == key]
-        worst, *rest = sorted(halved, key=lambda own: -float(own["slowdown"]))
-        binding = [own for own in rest if own["slowdown"] > worst["slowdown"] - CLOSE]
-        others = [own for own in rest if own not in binding][:1]
-        limits = " and ".join(
-            [f"{worst['part']} ({worst['slowdown']:.2f}x slowdown at half speed)", *map(_slowdown, binding)]
+def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
+    for whole in (row for row in simulated(rows, "halving") if not row["part"]):
+        halved = [row for row in slowdowns(rows) if _run(row) == _run(whole)]
+        worst, *rest = sorted(halved, key=lambda row: -float(row["slowdown"]))
+        binding = [row for row in rest if row["slowdown"] > worst["slowdown"] - CLOSE]
+        limits = [f"{worst['part']} ({worst['slowdown']:.2f}x slowdown at half speed)", *map(_slowdown, binding)]
+        after = "".join(f", then by {_slowdown(row)}" for row in rest[len(binding) : len(binding) + 1])
+        yield Finding(
+            f"{whole['phase'].capitalize()} at {whole['context']:,} tokens is limited by {' and '.join(limits)}{after}"
+            f"{_most(whole)}.",
+            "gqa_halving",
+            10 if whole["phase"] == "decode" else 9,
         )
-        after = "".join(f", then by {_slowdown(own)}" for own in others)
-        text = f"{row['phase'].capitalize()} at {row['context']:,} tokens is limited by {limits}{after}{_most(row)}."
-        found.append(Finding(text, "gqa_halving", 10 if row["phase"] == "decode" else 9))
-    return found
 
 
 def _slowdown(row: Row) -> str:
     return f"{row['part']} ({row['slowdown']:.2f}x)"
 
 
-def _context(rows: Sequence[Row]) -> list[Finding]:
+def _context(rows: Sequence[Row]) -> Iterator[Finding]:
     runs = sorted(simulated(rows, "decode context"), key=lambda row: row["context"])
     if len(runs) < 2:
-        return []
+        return
     first, last = runs[0], runs[-1]
     slope = (last["makespan_ns"] - first["makespan_ns"]) / (last["context"] - first["context"])
     fixed = first["makespan_ns"] - slope * first["context"]
-    text = (
+    yield Finding(
         f"A decode step reaches {first['bound_ns'] / first['makespan_ns']:.0%} of its bound at {first['context']:,} "
         f"tokens ({_us(first)}) and {last['bound_ns'] / last['makespan_ns']:.0%} at {last['context']:,} ({_us(last)}): "
-        f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}."
+        f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}.",
+        "gqa_latency_by_context",
+        8,
     )
-    return [Finding(text, "gqa_latency_by_context", 8)]
 
 
-def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
+def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
     """Compare the fewest and the most sequences whose whole step was simulated, at the shortest context of these."""
-    runs = sorted(steps, key=lambda row: (row["batch"], row["context"]))
-    if not runs:
-        return []
-    few = runs[0]
-    many = [row for row in runs if row["context"] == few["context"]][-1]
+    if not steps:
+        return
+    few = min(steps, key=lambda row: (row["batch"], row["context"]))
+    many = max((row for row in steps if row["context"] == few["context"]), key=lambda row: row["batch"])
     said = [
         f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)} (linear layers take {row['linear_share']:.0%})"
         for row in {few["batch"]: few, many["batch"]: many}.values()
     ]
     layers = [row for row in simulated(rows, "linear") if row["batch"] == few["batch"]]
     slow = max(layers, key=lambda row: float(row["over_hbm"]))
-    text = (
+    yield Finding(
         f"A SIP decodes {' and '.join(said)} at {few['context']:,} tokens. For {_sequences(few)}, {slow['product']} "
         f"takes {slow['over_hbm']:.1f}x its weights over the bandwidth of HBM: {slow['hottest_link']} is busy "
-        f"{slow['hottest_busy']:.0%}."
+        f"{slow['hottest_busy']:.0%}.",
+        "gqa_linear",
+        8.5,
     )
-    return [Finding(text, "gqa_linear", 8.5)]
 
 
-def _orders(rows: Sequence[Row]) -> list[Finding]:
+def _orders(rows: Sequence[Row]) -> Iterator[Finding]:
     """Compare the orders of tokens at the shortest prompt that was run in several, and the chain with the ring."""
-    by_context = sorted(groups(simulated(rows, "prefill"), "context").items())
-    several = {context: _ascending(own) for context, own in by_context if len(own) > 1}
+    several = {n: runs for n, runs in groups(simulated(rows, "prefill"), "context").items() if len(runs) > 1}
     if not several:
-        return []
-    context, (best, *others) = next(iter(several.items()))
+        return
+    context = min(several)
+    best, *others = _ascending(several[context])
     times = ", ".join(f"{row['order']} {_kind(row)} {row['makespan_ns'] / best['makespan_ns']:.2f}x" for row in others)
-    text = f"Prefill of {context:,} tokens is fastest in {best['order']} order along a {_kind(best)} ({_us(best)})"
-    return [Finding(f"{text}; {times}{_cause(others[-1], best)}.", "gqa_overlap", 6)]
+    yield Finding(
+        f"Prefill of {context:,} tokens is fastest in {best['order']} order along a {_kind(best)} ({_us(best)})"
+        f"; {times}{_cause(others[-1], best)}.",
+        "gqa_overlap",
+        6,
+    )
 
 
 def _kind(row: Row) -> str:
     return "ring" if row["ring"] else "chain"
 
 
-def _chunks(rows: Sequence[Row]) -> list[Finding]:
+def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
     by_queries = sorted(groups(simulated(rows, "chunk"), "queries").items())
-    ways = {int(n): {_way(row): row for row in own} for n, own in by_queries}
-    pairs = {n: (own[MERGED], own[RING]) for n, own in ways.items() if len(own) == 2}
+    ways = {int(n): {_way(row): row for row in runs} for n, runs in by_queries}
+    pairs = {n: (runs[MERGED], runs[RING]) for n, runs in ways.items() if len(runs) == 2}
     if not pairs:
-        return []
+        return
     n, (merged, ring) = next(iter(pairs.items()))
     wins = [n for n, (a, b) in pairs.items() if a["makespan_ns"] < b["makespan_ns"]]
     upto = f"up to {wins[-1]} query tokens" if wins else "at no size that was run"
-    text = (
+    yield Finding(
         f"Merging parts is faster than sending K and V around a ring {upto} on {merged['context']:,} tokens: "
         f"with {n} it takes {_us(merged)} against {_us(ring)} and sends {merged['sent_bytes'] / 1e6:,.1f} MB, not "
-        f"{ring['sent_bytes'] / 1e6:,.1f}, because parts grow with the chunk and K/V with the context."
+        f"{ring['sent_bytes'] / 1e6:,.1f}, because parts grow with the chunk and K/V with the context.",
+        "gqa_ring_against_merge",
+        7,
     )
-    return [Finding(text, "gqa_ring_against_merge", 7)]
 
 
-def _merges(rows: Sequence[Row]) -> list[Finding]:
+def _merges(rows: Sequence[Row]) -> Iterator[Finding]:
     runs = _ascending(simulated(rows, "decode merge"))
-    if len(runs) < 2:
-        return []
-    best, worst = runs[0], runs[-1]
-    text = (
-        f"{best['merge']} merges {best['ranks']} parts fastest: {_us(best)} for the step at {best['context']:,} "
-        f"tokens, {worst['merge']} takes {_us(worst)}{_cause(worst, best)}."
-    )
-    return [Finding(text, "gqa_merges", 3)]
+    if len(runs) > 1:
+        best, worst = runs[0], runs[-1]
+        yield Finding(
+            f"{best['merge']} merges {best['ranks']} parts fastest: {_us(best)} for the step at {best['context']:,} "
+            f"tokens, {worst['merge']} takes {_us(worst)}{_cause(worst, best)}.",
+            "gqa_merges",
+            3,
+        )
 
 
-def _copies(rows: Sequence[Row]) -> list[Finding]:
+def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
     runs = simulated(rows, "query heads")
-    pairs = []
-    for whole in (row for row in runs if row["query_heads"] == row["group"]):
-        pairs += [(few, whole) for few in runs if few["sips"] == whole["sips"] and few["query_heads"] < few["group"]]
+    pairs = [
+        (few, whole)
+        for whole in runs
+        for few in runs
+        if few["query_heads"] < whole["query_heads"] == whole["group"] and few["sips"] == whole["sips"]
+    ]
     if not pairs:
-        return []
+        return
     few, whole = max(pairs, key=lambda pair: pair[0]["makespan_ns"] / pair[1]["makespan_ns"])
     copies, sips = few["group"] // few["query_heads"], few["sips"]
-    text = (
+    yield Finding(
         f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V take "
         f"{few['makespan_ns'] / whole['makespan_ns']:.2f}x the time of one copy over {whole['ranks']} "
-        f"PEs{_cause(few, whole)}."
+        f"PEs{_cause(few, whole)}.",
+        "gqa_query_heads",
+        4,
     )
-    return [Finding(text, "gqa_query_heads", 4)]
 
 
-def _more(rows: Sequence[Row]) -> list[Finding]:
+def _more(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say how far a decode step scales, and what sharing the tokens of a kv head over SIPs costs."""
     runs = simulated(rows, "decode ranks")
     apart = sorted((row for row in runs if not row["span"]), key=lambda row: row["sips"] * row["cubes"])
     if len(apart) < 2:
-        return []
+        return
     first, last = apart[0], apart[-1]
     more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
     text = (
@@ -462,11 +447,10 @@ def _more(rows: Sequence[Row]) -> list[Finding]:
         f"{first['makespan_ns'] / last['makespan_ns']:.1f}x faster ({_us(first)} to {_us(last)}){_most(last)}."
     )
     for span in (row for row in runs if row["span"]):
-        twin = next((r for r in apart if (r["sips"], r["cubes"]) == (span["sips"], span["cubes"])), None)
-        if twin:
+        for twin in [row for row in apart if (row["sips"], row["cubes"]) == (span["sips"], span["cubes"])][:1]:
             factor = span["makespan_ns"] / twin["makespan_ns"]
             text += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x the time{_cause(span, twin)}."
-    return [Finding(text, "gqa_scaling", 5)]
+    yield Finding(text, "gqa_scaling", 5)
 
 
 def _cause(slow: Row, fast: Row) -> str:

@@ -112,15 +112,21 @@ def run(
     InterruptedRun
         If it was interrupted.
     """
+    import papermill
+
     stem = resolve(name).replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
     out = (output or folder() / "output" / stem).resolve()
+    path = notebook.with_suffix(".yaml")
+    full = load_yaml(path) if path.is_file() else {}
+    if not isinstance(full, dict):
+        raise ConfigError(f"{path.name}: must be a mapping of the notebook's parameters")
     given = {key: _from_here(value) for key, value in (parameters or {}).items()}
     work = out.with_name(f".{out.name}.unfinished")
     machine = resolve_topology(topology, overrides)
     source, changes = as_parameters(machine) if isinstance(topology, Machine) else (machine.source, list(overrides))
     values = {
-        **_full(notebook.with_suffix(".yaml")),
+        **full,
         **given,
         "workers": workers or os.cpu_count() or 1,
         "rerender": rerender or os.environ.get("MILESTONE_FAST") == "1",
@@ -128,7 +134,10 @@ def run(
         "overrides": changes,
         "output": str(work),
     }
-    _check(notebook, values)
+    known = papermill.inspect_notebook(str(notebook))  # of unknown parameters it only warns
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        raise ConfigError([f"{stem}: parameter {key} is unknown; known: {', '.join(known)}" for key in unknown])
     _recover(out)
     followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
     # What a Python file does may change without its text.
@@ -220,28 +229,9 @@ def _keep(finished: Path, kept: Path) -> None:
         kept.unlink(missing_ok=True)
 
 
-def _full(path: Path) -> dict[str, Any]:
-    content = load_yaml(path) if path.is_file() else {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path.name}: must be a mapping of the notebook's parameters")
-    return content
-
-
 def _from_here(value: object) -> object:
     """Return the full path of a file: the notebook runs in another folder."""
     return str(Path(value).resolve()) if isinstance(value, str) and value and Path(value).is_file() else value
-
-
-def _check(notebook: Path, values: Mapping[str, Any]) -> None:
-    """Refuse parameters that the notebook does not have: papermill only warns."""
-    import papermill
-
-    known = papermill.inspect_notebook(str(notebook))
-    wrong = [
-        f"{notebook.stem}: parameter {key} is unknown; known: {', '.join(known)}" for key in values if key not in known
-    ]
-    if wrong:
-        raise ConfigError(wrong)
 
 
 def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:

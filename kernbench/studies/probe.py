@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -178,8 +179,7 @@ class Probe:
     nbytes: int
     parts: list[Parts]
     alone: list[Parts]
-    ways: list[list[str]]
-    capacity: dict[Hashable, float]
+    ways: list[dict[Hashable, float]]
     result: Result
 
 
@@ -189,16 +189,18 @@ def run(machine: Machine, case: Case, nbytes: int) -> Probe:
     ends = start(engine, case, nbytes)
     engine.run()
     parts, alone, ways = [], [], []
-    capacity: dict[Hashable, float] = {}
     for (src, memory), offset, end in zip(case.ends, _offsets(case, nbytes), ends, strict=True):
         alone.append(closed_form(machine, case.kind, src, memory, nbytes, offset))
         parts.append(alone[-1].measured(end))
-        there = engine.network.route(src, memory)
-        links = (engine.network.back(there) if case.kind == "read" else there).links
-        ways.append([*(link.name for link in links), memory])
-        capacity.update((link.name, link.bw_gbs) for link in links)
-        capacity[memory] = machine.config.cube.hbm.slice_gbs
-    return Probe(case, nbytes, parts, alone, ways, capacity, Result(engine.records(), case.name))
+        ways.append(data_way(engine, case.kind, src, memory))
+    return Probe(case, nbytes, parts, alone, ways, Result(engine.records(), case.name))
+
+
+def data_way(engine: GraphEngine, kind: str, src: str, memory: str) -> dict[Hashable, float]:
+    """Return what the data of a read or write occupy, links and the memory, and the bandwidth of each [GB/s]."""
+    there = engine.network.route(src, memory)
+    links = (engine.network.back(there) if kind == "read" else there).links
+    return {**{link.name: link.bw_gbs for link in links}, memory: engine.machine.config.cube.hbm.slice_gbs}
 
 
 def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int = 0) -> Parts:
@@ -314,35 +316,23 @@ def row(found: Probe) -> Row:
     """Return what the study keeps of one probe; times of a pattern are means over its transfers, unless they say."""
     case, n, records = found.case, found.nbytes, found.result.records
     ends = [parts.total / 1000 for parts in found.parts]
-    slowest = [min(found.capacity[resource] for resource in way) for way in found.ways]
-    drained = max(drain(found.ways, found.capacity, n))
+    slowest = [min(way.values()) for way in found.ways]
+    drained = max(drain([list(way) for way in found.ways], dict(ChainMap(*found.ways)), n))
     share = shares(records.links, records.makespan_ps)
     first = hottest(share)
-    return {
-        "case": case.name,
-        "route": case.name.rsplit("-", 1)[0],
-        "kind": case.kind,
-        "transfers": len(case.ends),
-        "nbytes": n,
-        "first_end_ns": min(ends),
-        "mean_ns": fmean(ends),
-        "last_end_ns": max(ends),
+    out = {
+        "case": case.name, "route": case.name.rsplit("-", 1)[0], "kind": case.kind, "transfers": len(ends), "nbytes": n,
+        "first_end_ns": min(ends), "mean_ns": fmean(ends), "last_end_ns": max(ends),
         "alone_ns": fmean(alone.total for alone in found.alone) / 1000,
         **{f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in PARTS},
-        "bandwidth_gbs": len(ends) * n / max(ends),
-        "path_gbs": fmean(slowest),
-        "fair_gbs": len(ends) * n / drained,
+        "bandwidth_gbs": len(ends) * n / max(ends), "path_gbs": fmean(slowest), "fair_gbs": len(ends) * n / drained,
         "path_utilization": fmean(n / end / bw for end, bw in zip(ends, slowest, strict=True)),
-        "fair_utilization": drained / max(ends),
-        "hottest_link": first,
-        "hottest_share": share[first],
+        "fair_utilization": drained / max(ends), "hottest_link": first, "hottest_share": share[first],
         "hottest_alike": sum(value == share[first] for value in share.values()),
-        **(
-            {"links": {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}}
-            if case.pattern
-            else {}
-        ),
-    }
+    }  # fmt: skip
+    if case.pattern:
+        out["links"] = {name: round(value, 5) for name, value in share.items() if value >= VISIBLE}
+    return out
 
 
 class ProbeStudy(Study):
@@ -356,13 +346,11 @@ class ProbeStudy(Study):
         "messages": Parameter(MESSAGES, "bytes of each message, load and store from PE to PE", "B"),
     }
 
-    def check(
-        self, machine: Machine, *, cases: Sequence[str], sizes: Sequence[int], messages: Sequence[int]
-    ) -> list[str]:
+    def check(self, machine: Machine, *, cases: Sequence[str], **sizes: Sequence[int]) -> list[str]:
         select(machine, cases)
         return [
             f"{name} = {list(given)} must be bytes >= 1, at least one"
-            for name, given in (("sizes", sizes), ("messages", messages))
+            for name, given in sizes.items()
             if not given or min(given) < 1
         ]
 

@@ -47,4 +47,4 @@ class ValidationStudy(Study):
         return report.tables(rows)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
+        return list(report.findings(rows))

@@ -5,8 +5,8 @@ Rules that state no number (routes, addresses, types) have no check: tests hold 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,7 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.transaction import Transaction
-from kernbench.studies.probe import closed_form
+from kernbench.studies.probe import closed_form, data_way
 from kernbench.studies.validation_reference import ACK_BYTES, Ask, Done, Reference, play, random_machine, random_traffic
 from kernbench.sweeps.keys import Row
 from kernbench.topology import naming
@@ -207,13 +207,9 @@ def _steady(machine: Machine, ends: Sequence[tuple[str, str]]) -> tuple[list[flo
         for slot in range(4):  # enough under way that no way's latency limits
             ask(i, (i * 4 + slot) * 65_536)
     sim.run()
-    capacity: dict[Hashable, float] = {dst: machine.config.cube.hbm.slice_gbs for _, dst in ends}
-    flows: list[list[Hashable]] = []
-    for src, dst in ends:
-        links = sim.network.back(sim.network.route(src, dst)).links
-        capacity.update((link.name, link.bw_gbs) for link in links)
-        flows.append([dst, *(link.name for link in links)])
-    return max_min_rates(flows, capacity), [nbytes / ((stop - start) / 1000) for nbytes in moved]
+    ways = [data_way(sim.engine, "read", *pair) for pair in ends]
+    fair = max_min_rates([list(way) for way in ways], dict(ChainMap(*ways)))
+    return fair, [nbytes / ((stop - start) / 1000) for nbytes in moved]
 
 
 def fair_shares(machine: Machine, repeats: int) -> list[Sample]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.studies.study import Finding, Tables, table
-from kernbench.sweeps.keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column
+from kernbench.viz.charts import Chart, Column, Row
 
 METHOD = (
     "A row is one rule of docs/model.md. Its error is the difference between what the rule says and what the "
@@ -32,31 +31,24 @@ COLUMNS = {
 }
 
 
-def _relative(row: Mapping[str, Any]) -> bool:
-    return bool(row["unit"] == "%")
-
-
-def _spread(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _spread(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw which share of a row's points differs by at most so much."""
     long = [{"check": f"{row['rule']} {row['name']} ({row['n']:,})", **at} for row in rows for at in row["quantiles"]]
     own = {
         "points_pct": Column("share of the row's points", "%"),
         "error": Column("differ by at most", "% of the expected value"),
     }
-    return kinds.lines("points_pct", "error", "check", log_x=False, rank=lambda values: -max(values))(
-        long, own, machine
-    )
+    draw = kinds.lines("points_pct", "error", "check", log_x=False, rank=lambda values: -max(values))
+    return draw(long, own, machine)
 
 
 CHARTS = (
     Chart(
-        "validation_spread",
-        _spread,
-        "Where no formula is exact: ties, fair shares, the ideal product",
-        where=_relative,
+        "validation_spread", _spread, "Where no formula is exact: ties, fair shares, the ideal product",
+        where=lambda row: bool(row["unit"] == "%"),
         caption="Ties: ranks of simultaneous arrivals permuted, compared with the model's. In brackets: points.",
     ),
-)
+)  # fmt: skip
 
 
 def tables(rows: Sequence[Row]) -> Tables:
@@ -65,32 +57,32 @@ def tables(rows: Sequence[Row]) -> Tables:
         {**row, "largest": _error(row, "error_max"), "mean": _error(row, "error_mean"), "verdict": _verdict(row)}
         for row in rows
     ]
-    off = [row for row in shown if row["error_max"]]
-    rule = ["rule", "what", "n", "largest", "mean", "verdict"]
     worst = ["rule", "what", "largest", "worst", "worst_expected", "worst_measured", "note"]
-    return {"Rules": table(shown, rule), "Largest errors": table(off, worst)}
+    return {
+        "Rules": table(shown, ["rule", "what", "n", "largest", "mean", "verdict"]),
+        "Largest errors": table((row for row in shown if row["error_max"]), worst),
+    }
 
 
-def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Return how many rules hold, and how far the others are from what they are compared with."""
+def findings(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Say how many rules hold, and how far the others are from what they are compared with."""
     exact = [row for row in rows if row["allowed"] == 0 and row["held"]]
-    broken = [row for row in rows if row["held"] is False]
-    verdict = f"{len(broken)} do not hold" if broken else "no rule is violated"
+    broken = sum(row["held"] is False for row in rows)
+    verdict = f"{broken} do not hold" if broken else "no rule is violated"
     points = sum(row["n"] for row in exact)
-    found = [Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}.", weight=1000)]
+    yield Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}.", weight=1000)
     for row in rows:
         head, most = f"{row['rule']}, {row['what']}:", _error(row, "error_max")
         if row["held"] is False:
             values = f"(expected {row['worst_expected']:g}, simulated {row['worst_measured']:g})"
-            found.append(Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", weight=500))
+            yield Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", weight=500)
         elif row["allowed"]:
             limit = f"(limit {row['allowed']:g} %; {row['worst'] or 'no point differs'})"
-            found.append(Finding(f"{head} within {most} {limit}.", "validation_spread", 200))
+            yield Finding(f"{head} within {most} {limit}.", "validation_spread", 200)
         elif row["allowed"] is None:
             at = f" ({row['worst']})" if row["worst"] else ""
             text = f"{head} mean {_error(row, 'error_mean')}, maximum {most}{at}; {row['note']}."
-            found.append(Finding(text, "validation_spread", row["percent_max"]))
-    return found
+            yield Finding(text, "validation_spread", row["percent_max"])
 
 
 def _error(row: Row, column: str) -> str:

@@ -244,13 +244,7 @@ def run(
             if put is not None and outcome.status == OK:
                 put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
             if store is not None and (keep_failed or outcome.status == OK):
-                made_of = {
-                    "study": job.study,
-                    "code": job.version,
-                    "machine": job.machines[key],
-                    "point": job.points[key],
-                }
-                store.append({**_entry(key, outcome, limits), "made_of": made_of})
+                store.append(_entry(job, key, outcome, limits))
             yield key, outcome, False
 
 
@@ -266,10 +260,12 @@ def _engine(
     return here(fn, points, limits)
 
 
-def _entry(key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
+def _entry(job: Job, key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
+    """Return the line of a finished point: its outcome, and what it was made of."""
+    made_of = {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
     if outcome.status == OK:
-        return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6)}
-    return {"key": key, **asdict(outcome), "limit": _limit(outcome.status, limits)}
+        return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6), "made_of": made_of}
+    return {"key": key, **asdict(outcome), "limit": _limit(outcome.status, limits), "made_of": made_of}
 
 
 def _limit(status: str, limits: PointLimits) -> float | None:

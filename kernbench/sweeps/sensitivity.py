@@ -76,15 +76,9 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
         groups = [group for group in _groups(rows, axes, axis) if len(group[axis].drop_duplicates()) > 1]
         ratios = [float(group[metric].max() / group[metric].min()) for group in groups]
         least = [group[axis].tolist()[int(group[metric].to_numpy().argmin())] for group in groups]
-        winners = pd.Series(least, dtype=object)
-        found.append(
-            {
-                "axis": axis,
-                "factor": float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0,
-                "best": winners.mode().iloc[0] if len(winners) else None,
-                "settings": len(groups),
-            }
-        )
+        factor = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+        best = pd.Series(least, dtype=object).mode().iloc[0] if least else None
+        found.append({"axis": axis, "factor": factor, "best": best, "settings": len(groups)})
     return pd.DataFrame(found).sort_values("factor", ascending=False, kind="stable", ignore_index=True)
 
 

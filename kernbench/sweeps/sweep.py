@@ -81,11 +81,8 @@ class Sweep:
             and not pd.api.types.is_bool_dtype(table[name])
         ]  # fmt: skip
         invalid = pd.DataFrame([_plain(x.shown) | {"reason": x.reason} for x in plan.invalid])
-        about = {
-            "study": study_name(plan.study),
-            "code_version": study_version(plan.study),
-            "machine": plan.machine.hash,
-        }
+        study, version = study_name(plan.study), study_version(plan.study)
+        about = {"study": study, "code_version": version, "machine": plan.machine.hash}
         return cls(table, plan.axes, tuple(metrics), invalid, about)
 
     @property
@@ -223,25 +220,13 @@ def sweep(
     HostError
         If finished points cannot be written to it, or the scheduler cannot be reached.
     """
-    folder = folder_of(folder)
+    folder, axes = folder_of(folder), {} if axes is None else axes
     plan = make_plan(
-        machine,
-        study,
-        {} if axes is None else axes,
-        parameters=parameters,
-        points=points,
-        where=where,
-        samples=samples,
-        seed=seed,
+        machine, study, axes, parameters=parameters, points=points, where=where, samples=samples, seed=seed
     )
+    held = PointLimits(time_limit_s, memory_limit_mib, Limits.of(limits))
     done = run_plan(
-        plan,
-        folder=folder,
-        workers=workers,
-        scheduler=scheduler,
-        limits=PointLimits(time_limit_s, memory_limit_mib, Limits.of(limits)),
-        cache=cache,
-        progress=progress,
+        plan, folder=folder, workers=workers, scheduler=scheduler, limits=held, cache=cache, progress=progress
     )
     if folder is not None:
         done.save(folder)

@@ -6,12 +6,11 @@ All cubes of a machine share one layout. Row 0 is north, column 0 west; router (
 
 from __future__ import annotations
 
-from collections import deque
 from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from kernbench.config.rules import pe_places, port_places
+from kernbench.config.rules import hops_from, pe_places, port_places
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -85,25 +84,13 @@ class CubeLayout:
         return tuple(walk)
 
     def _shortest(self, src: At, dst: At) -> tuple[At, ...]:
-        to_go = self._hops_to(dst)
+        to_go = hops_from(dst, self._present)
         walk = [src]
         while walk[-1] != dst:
             closer = to_go[walk[-1]] - 1
             beside = (self.neighbour(walk[-1], side) for side in SIDES)
             walk.append(next(at for at in beside if at is not None and to_go[at] == closer))
         return tuple(walk)
-
-    def _hops_to(self, dst: At) -> dict[At, int]:
-        hops = {dst: 0}
-        queue = deque([dst])
-        while queue:
-            here = queue.popleft()
-            for side in SIDES:
-                at = self.neighbour(here, side)
-                if at is not None and at not in hops:
-                    hops[at] = hops[here] + 1
-                    queue.append(at)
-        return hops
 
     def _nearest(self, pos_mm: tuple[float, float]) -> At:
         return min(self.routers, key=lambda at: (self._distance_mm(at, pos_mm), -at[0], at[1]))

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.dtensor.redistribute import cut, empty, join, on_device
+from kernbench.dtensor.redistribute import cut, empty, gathered, on_device
 from kernbench.errors import ArgumentError
-from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.tp import parallel_state
 
 if TYPE_CHECKING:
@@ -60,9 +59,8 @@ class Region:
             out = empty(own, (own.shape[0] * self.size, *own.shape[1:]))
             self.torch.distributed.all_gather_into_tensor(out, own, group=self.group)
             return out
-        parts: list[DeviceTensor] = [empty(own, own.shape) for _ in range(self.size)]
-        self.torch.distributed.all_gather(parts, own, group=self.group)
-        return join(parts, dim)
+        assert self.group is not None, "several ranks are a group"
+        return gathered(own, dim, [own.shape[dim]] * self.size, self.torch.distributed, self.group)
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """Return this rank's part along dim 0 of the sum over the ranks."""

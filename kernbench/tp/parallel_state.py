@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from numbers import Integral
@@ -197,29 +197,61 @@ def _found() -> ParallelState | None:
     return None
 
 
-def _getters(axis: str) -> tuple[Callable[[], ProcessGroup], Callable[[], int], Callable[[], int]]:
-    """Return Megatron-LM's functions of an axis: the calling rank's group, its number in it, and the ranks of it."""
-
-    def group() -> ProcessGroup:
-        return state().group(axis)
-
-    def rank() -> int:
-        return group().rank()
-
-    def world_size() -> int:
-        return group().size()
-
-    group.__doc__ = f"Return the calling rank's {_NAMES[axis]} parallel group."
-    rank.__doc__ = f"Return the calling rank's number in its {_NAMES[axis]} parallel group."
-    world_size.__doc__ = f"Return the number of ranks of a {_NAMES[axis]} parallel group."
-    return group, rank, world_size
+def get_tensor_model_parallel_group() -> ProcessGroup:
+    """Return the calling rank's group of the tensor axis."""
+    return state().group("tp")
 
 
-(
-    get_tensor_model_parallel_group, get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size,
-) = _getters("tp")  # fmt: skip
-(
-    get_pipeline_model_parallel_group, get_pipeline_model_parallel_rank, get_pipeline_model_parallel_world_size,
-) = _getters("pp")  # fmt: skip
-get_data_parallel_group, get_data_parallel_rank, get_data_parallel_world_size = _getters("dp")
-get_context_parallel_group, get_context_parallel_rank, get_context_parallel_world_size = _getters("cp")
+def get_pipeline_model_parallel_group() -> ProcessGroup:
+    """Return the calling rank's group of the pipeline axis."""
+    return state().group("pp")
+
+
+def get_data_parallel_group() -> ProcessGroup:
+    """Return the calling rank's group of the data axis."""
+    return state().group("dp")
+
+
+def get_context_parallel_group() -> ProcessGroup:
+    """Return the calling rank's group of the context axis."""
+    return state().group("cp")
+
+
+def get_tensor_model_parallel_rank() -> int:
+    """Return the calling rank's number in its tensor group."""
+    return get_tensor_model_parallel_group().rank()
+
+
+def get_pipeline_model_parallel_rank() -> int:
+    """Return the calling rank's number in its pipeline group."""
+    return get_pipeline_model_parallel_group().rank()
+
+
+def get_data_parallel_rank() -> int:
+    """Return the calling rank's number in its data group."""
+    return get_data_parallel_group().rank()
+
+
+def get_context_parallel_rank() -> int:
+    """Return the calling rank's number in its context group."""
+    return get_context_parallel_group().rank()
+
+
+def get_tensor_model_parallel_world_size() -> int:
+    """Return the ranks of a tensor group."""
+    return get_tensor_model_parallel_group().size()
+
+
+def get_pipeline_model_parallel_world_size() -> int:
+    """Return the ranks of a pipeline group."""
+    return get_pipeline_model_parallel_group().size()
+
+
+def get_data_parallel_world_size() -> int:
+    """Return the ranks of a data group."""
+    return get_data_parallel_group().size()
+
+
+def get_context_parallel_world_size() -> int:
+    """Return the ranks of a context group."""
+    return get_context_parallel_group().size()

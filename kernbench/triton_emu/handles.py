@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from difflib import get_close_matches
 from operator import index
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy as np
 from kernbench.components.command import Command, Recv, Value
 from kernbench.dtypes import DType
 from kernbench.errors import KernelError
+from kernbench.registry import hint
 
 if TYPE_CHECKING:
     from kernbench.triton_emu.memory_ops import Access
@@ -38,13 +38,6 @@ gc.callbacks.append(_note_collection)
 def shape_text(shape: Shape) -> str:
     """Return a shape as messages print it: 32x64, or scalar."""
     return "x".join(map(str, shape)) or "scalar"
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known ones, and all of them."""
-    close = get_close_matches(name, known, 3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{hint}known: {', '.join(sorted(known))}"
 
 
 class Pointer:
@@ -145,6 +138,14 @@ def _reflected(name: str) -> Callable[[Tile, Any], Tile]:
         return self._tl._binary(name, other, self)
 
     return operator
+
+
+def _unary(name: str) -> Callable[[Tile], Tile]:
+    def function(self: Tile) -> Tile:
+        return self._tl._unary(name, self)
+
+    function.__name__, function.__doc__ = name, f"Return `tl.{name}` of the tile."
+    return function
 
 
 class Tile:
@@ -257,45 +258,8 @@ class Tile:
 
     # Functions of `tl` that are methods of a tile too, as in Triton.
 
-    def abs(self) -> Tile:
-        """Return `tl.abs` of the tile."""
-        return self._tl.abs(self)
-
-    def cos(self) -> Tile:
-        """Return `tl.cos` of the tile."""
-        return self._tl.cos(self)
-
-    def exp(self) -> Tile:
-        """Return `tl.exp` of the tile."""
-        return self._tl.exp(self)
-
-    def exp2(self) -> Tile:
-        """Return `tl.exp2` of the tile."""
-        return self._tl.exp2(self)
-
-    def log(self) -> Tile:
-        """Return `tl.log` of the tile."""
-        return self._tl.log(self)
-
-    def log2(self) -> Tile:
-        """Return `tl.log2` of the tile."""
-        return self._tl.log2(self)
-
-    def rsqrt(self) -> Tile:
-        """Return `tl.rsqrt` of the tile."""
-        return self._tl.rsqrt(self)
-
-    def sigmoid(self) -> Tile:
-        """Return `tl.sigmoid` of the tile."""
-        return self._tl.sigmoid(self)
-
-    def sin(self) -> Tile:
-        """Return `tl.sin` of the tile."""
-        return self._tl.sin(self)
-
-    def sqrt(self) -> Tile:
-        """Return `tl.sqrt` of the tile."""
-        return self._tl.sqrt(self)
+    abs, cos, exp, exp2, log, log2 = map(_unary, ("abs", "cos", "exp", "exp2", "log", "log2"))
+    rsqrt, sigmoid, sin, sqrt = map(_unary, ("rsqrt", "sigmoid", "sin", "sqrt"))
 
     def trans(self) -> Tile:
         """Return `tl.trans` of the tile."""
@@ -333,7 +297,7 @@ class Tile:
 
     def __getattr__(self, name: str) -> Any:
         known = [n for n in dir(Tile) if not n.startswith("_")]
-        raise AttributeError(f"a tile has no attribute {name!r}; {nearest(name, known)}", name=name)
+        raise AttributeError(f"a tile has no attribute {name!r}; {hint(name, sorted(known))}", name=name)
 
     def __repr__(self) -> str:
         what = "constant" if self._constant else "tile"
@@ -361,14 +325,7 @@ class Tile:
     __gt__, __ge__ = _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
 
-    def __neg__(self) -> Tile:
-        return self._tl._unary("neg", self)
-
-    def __invert__(self) -> Tile:
-        return self._tl._unary("not", self)
-
-    def __abs__(self) -> Tile:
-        return self._tl.abs(self)
+    __neg__, __invert__, __abs__ = map(_unary, ("neg", "not", "abs"))
 
     def __pos__(self) -> Tile:
         return self

@@ -20,7 +20,8 @@ from kernbench.dtypes import (
     int32,
 )
 from kernbench.errors import KernelError
-from kernbench.triton_emu.handles import Pending, Pointer, Shape, Tile, nearest, shape_text
+from kernbench.registry import hint
+from kernbench.triton_emu.handles import Pending, Pointer, Shape, Tile, shape_text
 from kernbench.triton_emu.memory_ops import as_pointer
 from kernbench.triton_emu.program import Program, sigmoid, when_complete
 
@@ -55,7 +56,7 @@ def parse(item: Any) -> tuple[str, Any]:
     """
     name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
-        raise KernelError(f"unknown epilogue item {item!r}; {nearest(str(name), [*PLAIN, *WITH_OPERAND])}")
+        raise KernelError(f"unknown epilogue item {item!r}; {hint(name, sorted((*PLAIN, *WITH_OPERAND)))}")
     if (name in WITH_OPERAND) != (operand is not None):
         raise KernelError(f"epilogue item {item!r} is not complete; the items are {_FORMS}")
     return name, operand
@@ -117,11 +118,9 @@ def dot(
         if not (acc._constant and array is not None and not array.any()):
             inputs.append(acc._value)
     out = Value((m, n), dtype)
-    compute = None
-    if tl._data:
 
-        def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
-            return multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
+    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
+        return multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
 
     tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
     return tl._tile(out)
@@ -196,8 +195,7 @@ def composite(
     command.acc = None if acc is None else _seen(acc)
     command.extra = tuple([(kind, _operand(x)) for kind, x in extra])
     command.epilogue = tuple([VectorOp(kind, prod(shape), 4) for kind in kinds])
-    if tl._data:
-        command.compute = _compute(op, b is not None, steps, target.dtype)
+    command.compute = _compute(op, b is not None, steps, target.dtype)
     tl._backend.submit(command)
     return Pending(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -146,14 +147,8 @@ def load(
         return _load_tile(tl, _block(tl, base, sizes), mask, other, None)
     dt = base.dtype
     out = Value(sizes, dt)
-    nbytes = out.nbytes
-    compute = None
-    if tl._data:
-
-        def compute(raw: np.ndarray) -> np.ndarray:
-            return raw.view(dt.numpy).astype(dt.carrier, copy=False).reshape(sizes)
-
-    tl._backend.submit(Load("load", (), out, compute, 0, "", (Run(base.va, nbytes, nbytes),)))
+    nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
+    tl._backend.submit(Load("load", (), out, decode, 0, "", (Run(base.va, nbytes, nbytes),)))
     return tl._tile(out)
 
 
@@ -208,15 +203,8 @@ def store(
         return
     if value.dtype is not base.dtype:
         value = tl.cast(value, base.dtype)
-    dt, source = base.dtype, value._value
-    nbytes = source.nbytes
-    compute = None
-    if tl._data:
-
-        def compute(array: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(array.astype(dt.numpy, copy=False)).reshape(-1).view(np.uint8)
-
-    tl._backend.submit(Store("store", (source,), None, compute, 0, "", (Run(base.va, nbytes, nbytes),)))
+    source, nbytes = value._value, value._value.nbytes
+    tl._backend.submit(Store("store", (source,), None, base.dtype.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
 
 
 def ref(tl: Program, pointer: Any, shape: int | Sequence[int], dtype: DTypeLike | None = None) -> Ref:
@@ -279,11 +267,9 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
         loaded = tl._fold(np.array(np.broadcast_to(blank, shape)), dt)
     else:
         out = Value(shape, dt)
-        compute = None
-        if tl._data:
 
-            def compute(raw: np.ndarray) -> np.ndarray:
-                return access.spread(raw.view(dt.numpy).astype(dt.carrier, copy=False), shape, blank)
+        def compute(raw: np.ndarray) -> np.ndarray:
+            return access.spread(dt.decode(raw, -1), shape, blank)
 
         runs = access.at(pointers.base.va, dt.itemsize)
         tl._backend.submit(Load("load", (), out, compute, 0, "", runs, True))
@@ -303,13 +289,10 @@ def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtyp
         return
     if value.dtype is not dt:
         value = tl.cast(value, dt)
-    compute = None
-    if tl._data:
-        seen = value.shape
+    seen = value.shape
 
-        def compute(array: np.ndarray) -> np.ndarray:
-            values = access.gather(np.broadcast_to(array.reshape(seen), shape)).astype(dt.numpy)
-            return np.ascontiguousarray(values).view(np.uint8)
+    def compute(array: np.ndarray) -> np.ndarray:
+        return dt.encode(access.gather(np.broadcast_to(array.reshape(seen), shape)))
 
     runs = access.at(pointers.base.va, dt.itemsize)
     tl._backend.submit(Store("store", (value._value,), None, compute, 0, "", runs, True))

@@ -289,6 +289,16 @@ def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     return result
 
 
+def _elementwise(name: str, doc: str) -> Callable[[Program, Any], Tile]:
+    """Return the function of `tl` that is an operation of PE_MATH on one operand."""
+
+    def function(self: Program, x: Any) -> Tile:
+        return self._unary(name, x)
+
+    function.__name__, function.__doc__ = name, doc
+    return function
+
+
 class Program:
     """One program of a launch: its place in the grid, the backend of its commands, and functions on its tiles."""
 
@@ -448,45 +458,16 @@ class Program:
 
     # --- element by element
 
-    def exp(self, x: Any) -> Tile:
-        """Return e to the power x."""
-        return self._unary("exp", x)
-
-    def exp2(self, x: Any) -> Tile:
-        """Return 2 to the power x."""
-        return self._unary("exp2", x)
-
-    def log(self, x: Any) -> Tile:
-        """Return the natural logarithm."""
-        return self._unary("log", x)
-
-    def log2(self, x: Any) -> Tile:
-        """Return the logarithm to base 2."""
-        return self._unary("log2", x)
-
-    def sqrt(self, x: Any) -> Tile:
-        """Return the square root."""
-        return self._unary("sqrt", x)
-
-    def rsqrt(self, x: Any) -> Tile:
-        """Return 1 / sqrt(x), one slow operation."""
-        return self._unary("rsqrt", x)
-
-    def sigmoid(self, x: Any) -> Tile:
-        """Return 1 / (1 + exp(-x)): exp, add and divide."""
-        return self._unary("sigmoid", x)
-
-    def sin(self, x: Any) -> Tile:
-        """Return the sine of x [rad]."""
-        return self._unary("sin", x)
-
-    def cos(self, x: Any) -> Tile:
-        """Return the cosine of x [rad]."""
-        return self._unary("cos", x)
-
-    def abs(self, x: Any) -> Tile:
-        """Return |x|."""
-        return self._unary("abs", x)
+    exp = _elementwise("exp", "Return e to the power x.")
+    exp2 = _elementwise("exp2", "Return 2 to the power x.")
+    log = _elementwise("log", "Return the natural logarithm.")
+    log2 = _elementwise("log2", "Return the logarithm to base 2.")
+    sqrt = _elementwise("sqrt", "Return the square root.")
+    rsqrt = _elementwise("rsqrt", "Return 1 / sqrt(x), one slow operation.")
+    sigmoid = _elementwise("sigmoid", "Return 1 / (1 + exp(-x)): exp, add and divide.")
+    sin = _elementwise("sin", "Return the sine of x [rad].")
+    cos = _elementwise("cos", "Return the cosine of x [rad].")
+    abs = _elementwise("abs", "Return |x|.")
 
     def maximum(self, x: Any, y: Any) -> Tile:
         """Return the larger of each two; where one is NaN, the other (as Triton, unlike numpy.maximum)."""

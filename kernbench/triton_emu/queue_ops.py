@@ -6,7 +6,8 @@ way. `send` never blocks. Messages of one direction arrive in the order in which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -53,7 +54,6 @@ def send(
     KernelError
         If `src` is neither tile nor pointer, or shapes do not fit.
     """
-    compute: Callable[[np.ndarray], np.ndarray] | None = None
     tl._own(src)
     if not isinstance(src, Tile):
         if shape is None:
@@ -65,14 +65,8 @@ def send(
         raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
     if dtype is not None:
         src = tl.cast(src, dtype)
-    if tl._data:
-        dt = src.dtype
-
-        def compute(array: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(array.astype(dt.numpy, copy=False)).reshape(-1).view(np.uint8)
-
     value = src._value
-    tl._backend.submit(Send("send", (value,), None, compute, 0, dir, direction=dir, nbytes=value.nbytes))
+    tl._backend.submit(Send("send", (value,), None, src.dtype.encode, 0, dir, direction=dir, nbytes=value.nbytes))
 
 
 def recv(
@@ -181,13 +175,8 @@ def copy(tl: Program, x: Tile) -> Tile:
 def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Arrival:
     dt: DType = as_dtype(float16 if dtype is None else dtype)
     out = Value(sizes, dt)
-    compute: Callable[[np.ndarray], np.ndarray] | None = None
-    if tl._data:
-
-        def compute(raw: np.ndarray) -> np.ndarray:
-            return raw.view(dt.numpy).astype(dt.carrier, copy=False).reshape(sizes)
-
-    command = Recv("recv", (), out, compute, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
+    decode = partial(dt.decode, shape=sizes)
+    command = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
     tile = tl._tile(out)
     tile._recv = command
     tl._backend.submit(command)

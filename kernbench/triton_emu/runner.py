@@ -25,27 +25,9 @@ def run_program(
     num_programs: tuple[int, int],
     participant: tuple[int, int] = (0, 1),
 ) -> None:
-    """Run `kernel(*args, tl=...)` as one program.
+    """Run `kernel(*args, tl=...)` as one program: PE and cube of how many, and its number in a collective of how many.
 
-    Parameters
-    ----------
-    kernel : callable
-        A Python function that takes its arguments and `tl`.
-    args : sequence
-        Passed as they are; tensors as `handles.Pointer`.
-    backend : Backend
-        What runs its commands.
-    program_id, num_programs : tuple of int
-        (PE in its cube, cube), and how many there are of each.
-    participant : tuple of int
-        Number of the program in a collective launch, and how many there are.
-
-    Raises
-    ------
-    KernelError
-        If the kernel fails: with its file, line and program; the kernel's own error is the cause.
-    LimitError
-        If it is interrupted because the run has no host time left.
+    A kernel that fails raises a KernelError with its file, line and program; the kernel's own error is the cause.
     """
     tl = TLContext(backend, program_id, num_programs, participant)
     try:
@@ -65,19 +47,7 @@ def run_program(
 
 
 def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
-    """Refuse a function that is a generator or a coroutine: calling it would do nothing.
-
-    Parameters
-    ----------
-    function : callable
-    what : str
-        What it is, for the message.
-
-    Raises
-    ------
-    TypeError
-        With the function's file and line.
-    """
+    """Refuse a function that is a generator or a coroutine: calling it would do nothing."""
     if not callable(function):
         raise TypeError(f"{what} {quote(function)} cannot be called; {PLAIN}")
     while isinstance(function, partial):
@@ -92,13 +62,7 @@ def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
 
 
 def check_ran(result: object) -> None:
-    """Refuse what a generator or coroutine returns when a wrapper has hidden it from `check_plain`.
-
-    Raises
-    ------
-    TypeError
-        With the file and line of the code that has not run.
-    """
+    """Refuse what a generator or coroutine returns when a wrapper has hidden it from `check_plain`."""
     if isinstance(result, AsyncGeneratorType):
         kind, code = "generator", result.ag_code
     elif isinstance(result, GeneratorType):

@@ -16,7 +16,6 @@ from kernbench.triton_emu.handles import Pointer
 from kernbench.triton_emu.runner import run_program
 
 _PAGE = 1 << 20
-_MESSAGES = (Send, Recv)
 
 
 class Memory:
@@ -41,13 +40,7 @@ class Memory:
         return Pointer(start, as_dtype(array.dtype))
 
     def bytes(self, va: int, nbytes: int) -> np.ndarray:
-        """Return the bytes at `va`, to read or to write.
-
-        Raises
-        ------
-        OutOfBoundsError
-            If they are not all inside one array.
-        """
+        """Return the bytes at `va`, to read or to write; OutOfBoundsError if they are not all inside one array."""
         at = bisect_right(self._starts, va) - 1
         start = self._starts[at] if at >= 0 else 0
         if at >= 0 and va - start + nbytes <= self._held[at][2].size:
@@ -75,7 +68,7 @@ class MockBackend:
 
     def submit(self, command: Command) -> None:
         """Run a command; its output has its values when this returns."""
-        if isinstance(command, _MESSAGES):
+        if isinstance(command, (Send, Recv)):
             raise IpcqInvalidDirection(
                 f"{command.name} {command.tag!r}: this program has no queues; run it with "
                 "kernbench.ccl.testing.run_kernel_in_mock, or launch it as a collective"
@@ -95,8 +88,7 @@ class MockBackend:
             elif isinstance(command, Composite):
                 out = command.out
                 assert out is not None
-                raw_out = np.ascontiguousarray(result.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
-                self._write((Run(out.va, raw_out.size, raw_out.size),), raw_out)
+                self._write((Run(out.va, out.nbytes, out.nbytes),), out.dtype.encode(result))
             elif command.output is not None:
                 command.output.array = result
         if command.output is not None:
@@ -113,10 +105,7 @@ class MockBackend:
     def _array(self, operand: Ref | Value) -> np.ndarray:
         if isinstance(operand, Value):
             return _known(operand)
-        dtype = operand.dtype
-        nbytes = int(np.prod(operand.shape)) * dtype.itemsize
-        raw = self.memory.bytes(operand.va, nbytes)
-        return raw.view(dtype.numpy).astype(dtype.carrier).reshape(operand.shape)
+        return operand.dtype.decode(self.memory.bytes(operand.va, operand.nbytes), operand.shape)
 
     def _read(self, runs: Sequence[Run]) -> np.ndarray:
         parts = [self.memory.bytes(run.va, run.nbytes) for run in runs]

@@ -8,8 +8,9 @@ from typing import Any
 from kernbench import dtypes
 from kernbench.components.command import Backend, Value
 from kernbench.errors import KernelError
+from kernbench.registry import hint
 from kernbench.triton_emu import matrix_ops, memory_ops, queue_ops
-from kernbench.triton_emu.handles import Tile, nearest
+from kernbench.triton_emu.handles import Tile
 from kernbench.triton_emu.program import Program, when_complete
 
 
@@ -157,4 +158,4 @@ class TLContext(Program):
 
     def __getattr__(self, name: str) -> Any:
         known = [n for n in dir(type(self)) if not n.startswith("_")]
-        raise AttributeError(f"tl has no {name!r}; {nearest(name, known)}", name=name)
+        raise AttributeError(f"tl has no {name!r}; {hint(name, known)}", name=name)

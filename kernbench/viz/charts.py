@@ -94,7 +94,10 @@ class Chart:
         taken = self.taken(rows)
         if not taken:
             raise ArgumentError(f"{self.name}: no row to draw")
-        picture = self.draw(self.derive(taken), columns, machine)
+        try:
+            picture = self.draw(self.derive(taken), columns, machine)
+        except ArgumentError as error:
+            raise ArgumentError(f"chart {self.name!r}: {error}") from error
         if hasattr(picture, "savefig"):
             return picture
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"
@@ -170,6 +173,15 @@ class _Plot:
         """Return the values of a column, each once, in the order of the rows."""
         return list(dict.fromkeys(self.data[name]))
 
+    def one_row_each(self, *names: str) -> None:
+        """Refuse rows that would be drawn over one another: those with equal values of all `names`."""
+        for key, rows in self.data.groupby(list(names), sort=False):
+            if len(rows) > 1:
+                where = ", ".join(f"{name} = {value}" for name, value in zip(names, key, strict=True))
+                raise ArgumentError(
+                    f"{len(rows)} rows have {where}: their bars would add up; give by= or panel=, or fewer rows"
+                )
+
     def tips(self, *names: str) -> list[Any]:
         """Return what hovering over a mark shows."""
         return [self.alt.Tooltip(name, title=self.title(name)) for name in dict.fromkeys(filter(None, names))]
@@ -218,8 +230,10 @@ def lines(
         plot.data = _best_lines(plot.data, by, y, panel, rank)
         names, unit = plot.values(by), columns.get(x, _NONE).unit
         plot.data = _with_labels(plot.data, x, y, by, panel, log_y)
-        colour = alt.Color(by, scale=alt.Scale(domain=names, range=list(palette.SERIES)), legend=None)
-        dash = alt.StrokeDash(by, scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None)
+        colour = alt.Color(by, type="nominal", scale=alt.Scale(domain=names, range=list(palette.SERIES)), legend=None)
+        dash = alt.StrokeDash(
+            by, type="nominal", scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None
+        )
         x_scale = alt.Scale(type="log", base=2) if log_x else alt.Undefined
         x_axis = _bytes_axis() if unit == "B" else alt.Axis(grid=False, **_ticks(plot.data[x], log_x))
         y_scale = alt.Scale(type="log", nice=False, padding=8) if log_y else alt.Undefined
@@ -233,7 +247,7 @@ def lines(
         layers = [
             base.mark_line(strokeWidth=2).encode(strokeDash=dash, opacity=opacity),
             base.mark_point(filled=True, size=40, opacity=1)
-            .encode(shape=alt.Shape(by, legend=None), tooltip=plot.tips(by, x, y))
+            .encode(shape=alt.Shape(by, type="nominal", legend=None), tooltip=plot.tips(by, x, y))
             .add_params(chosen),
             base.transform_filter("datum._label != ''")
             .mark_text(align="left", dx=8, fontSize=11)
@@ -260,12 +274,16 @@ def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str, log_y:
 
 
 def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> Draw:
-    """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values."""
+    """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values.
+
+    Rows that share `y` are distinguished by `by`, in one panel, or by `panel`.
+    """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
         plot = _Plot(rows, columns)
         alt = plot.alt
-        position = {"yOffset": alt.YOffset(by, sort=plot.values(by))} if by else {}
+        plot.one_row_each(*filter(None, (y, by, panel)))
+        position = {"yOffset": alt.YOffset(by, type="nominal", sort=plot.values(by))} if by else {}
         base = alt.Chart().encode(
             x=alt.X(x, type="quantitative", title=plot.title(x), scale=alt.Scale(zero=True)),
             y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False, labelLimit=260)),

@@ -84,23 +84,15 @@ def why_html(why: Why) -> str:
     rows = []
     for x in why.reasons[:_SHOWN]:
         more = f" and {x.others} more" if x.others else ""
-        bar = f"background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
-        rows.append(
-            f'<tr><td style="{_LEFT}">{escape(x.what)} <code>{escape(x.resource)}</code>{more}</td>'
-            f'<td style="{_NUMBER}">{x.ns:,.2f}</td><td style="{_NUMBER};{bar};min-width:80px">{x.share:.1%}</td>'
-            f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td></tr>'
-        )
+        bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
+        last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td>'
+        what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
+        rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
     rest = why.reasons[_SHOWN:]
     if rest:
         ns = sum(x.ns for x in rest)
-        rows.append(
-            f'<tr><td style="{_LEFT}">{len(rest)} more</td><td style="{_NUMBER}">{ns:,.2f}</td>'
-            f'<td style="{_NUMBER}">{ns / total if total else 0:.1%}</td><td></td><td></td></tr>'
-        )
-    rows.append(
-        f'<tr><td style="{_LEFT}"><b>sum</b></td><td style="{_NUMBER}"><b>{total:,.2f}</b></td>'
-        f'<td style="{_NUMBER}">100.0%</td><td></td><td></td></tr>'
-    )
+        rows.append(_why_row(f"{len(rest)} more", f"{ns:,.2f}", f"{ns / total if total else 0:.1%}"))
+    rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", "100.0%"))
     limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
     title = (
         f"<div><b>{escape(why.name)}</b>: <b>{total:,.2f} ns</b>, a chain of {len(why.path.steps):,} steps without "
@@ -109,6 +101,11 @@ def why_html(why: Why) -> str:
     table = f'<table style="margin:8px 0"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     notes = f"<ul>{''.join(limits)}</ul>" if limits else ""
     return f"<div>{title}{table}{notes}</div>"
+
+
+def _why_row(what: str, ns: str, share: str, bar: str = "", last: str = "<td></td><td></td>") -> str:
+    numbers = f'<td style="{_NUMBER}">{ns}</td><td style="{_NUMBER}{bar}">{share}</td>'
+    return f'<tr><td style="{_LEFT}">{what}</td>{numbers}{last}</tr>'
 
 
 def result_html(result: Result) -> str:

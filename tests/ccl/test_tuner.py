@@ -9,8 +9,10 @@ import pytest
 
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.algorithms import all_reduce
 from kernbench.ccl.alpha_beta import MESSAGES
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.stages import Ring
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
@@ -73,6 +75,22 @@ def test_what_the_machine_does_not_admit_is_refused_with_its_reason(machine):
     assert "world_size = 4, but 8 take part" in decision.refused["mesh_allreduce_4"]
     assert decision.algorithm not in decision.refused
     assert "mesh_allreduce_4: does not run here" in str(decision)
+
+
+def test_an_algorithm_whose_stages_fail_is_refused_with_its_error(machine):
+    @all_reduce()
+    def four_only(rank, n):
+        return [[Ring(rank, n, *[("E", "W")][n // 5])]]
+
+    @all_reduce()
+    def another_queue(rank, n):
+        return [[Ring(rank, n, "up", "down")]]
+
+    own = [algorithm(four_only), algorithm(another_queue)]
+    decision = by_model(machine, [*own, *entries("tree_allreduce")]).choose("all_reduce", KIB)
+    assert decision.algorithm == "tree_allreduce"
+    assert "stages of participant 0 of 8 fail: IndexError: list index out of range" in decision.refused["four_only"]
+    assert "'up'" in decision.refused["another_queue"]
 
 
 def test_simulation_overrules_estimates_of_the_best_only(machine):

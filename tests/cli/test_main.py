@@ -169,6 +169,24 @@ def test_validate_holds_ccl_files_to_the_machines_beside_them(tmp_path, capsys):
     assert err.startswith("error: ccl.yaml: algorithms.intercube_allreduce_corner.root_cube = 99 must be < 16")
 
 
+def test_validate_reads_presets_and_looks_for_components(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_routers.py").write_text("class Slow:\n    raise SystemExit\n", encoding="utf-8")
+    machine = tmp_path / "topology.yaml"
+    for impl, said in {
+        "my_routers:Slow": "",
+        "my_routers:Fast": "topology.yaml: cube.noc.router.impl = 'my_routers:Fast': the module has no Fast",
+        "no_routers:Slow": "topology.yaml: cube.noc.router.impl = 'no_routers:Slow' cannot be imported: ModuleNotFound",
+    }.items():
+        text = f"schema_version: 1\nbase: default\ncube:\n  noc:\n    router:\n      impl: {impl}\n"
+        machine.write_text(text, encoding="utf-8")
+        assert main(["validate", "preset:six_sip_torus", str(machine)]) == (2 if said else 0)
+        out, err = capsys.readouterr()
+        assert "preset:six_sip_torus: valid, 6 SIPs" in out
+        assert said in err
+        assert bool(said) == bool(err)
+
+
 def test_validate_as_json(bad_file, capsys):
     capsys.readouterr()
     assert main(["validate", str(bad_file), "--json"]) == 2

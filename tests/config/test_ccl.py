@@ -224,3 +224,6 @@ def test_faults_of_a_file_carry_its_name(tmp_path):
         "ccl.yaml: algorithms is missing",
         "ccl.yaml: default is unknown",
     ]
+    # A ccl.yaml has no base.
+    assert caught.value.faults[0].endswith("or start from the complete file that `kernbench new DIR` writes")
+    assert not any("base" in line for line in caught.value.faults)

@@ -169,7 +169,7 @@ def test_files_have_one_loader():
     sources = {
         path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "kernbench").rglob("*.py")
     }
-    assert [name for name, text in sources.items() if DIRECT.search(text)] == []
+    assert [name for name, text in sources.items() if DIRECT.search(text)] == ["kernbench/config/files.py"]
 
 
 def test_text_is_read_up_to_its_bound(tmp_path):

@@ -267,7 +267,7 @@ def test_a_local_part_keeps_its_policy_through_every_move(shape, dp):
             found += [(t.to_local(), want) for t in made]
             np.testing.assert_allclose(moved.full_tensor().numpy(), whole, rtol=1e-6)
             assert moved.full_tensor().layout.dp == dp
-        return [(got.layout.dp, got._lies_like(want)) for got, want in found]
+        return [(got.layout.dp, got._has_layout_of(want)) for got, want in found]
 
     for found in spawned(program, 3)[0]:
         assert len(found) == 8 * 5 + 1

@@ -103,8 +103,9 @@ def test_groups_and_their_ranks():
         assert (group == outside) == (rank in (0, 2))
         assert dist.get_process_group_ranks(everybody) == dist.get_process_group_ranks() == [0, 1, 2, 3]
         if group == outside:
-            with pytest.warns(UserWarning, match=f"on global rank {rank} which does not belong"):
+            with pytest.warns(UserWarning, match=f"on global rank {rank} which does not belong") as caught:
                 assert dist.all_reduce(torch.ones(4, device="ahbm"), group=group) is None
+            assert [warning.filename for warning in caught] == [__file__]
             return dist.get_rank(group), dist.get_world_size(group)
         assert dist.get_process_group_ranks(group) == [1, 3]
         assert (dist.get_global_rank(group, 1), dist.get_group_rank(group, 3)) == (3, 1)

@@ -9,7 +9,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.studies import Chart, Column, Finding, Parameter, Report, Study
+from kernbench.studies import Chart, Column, Finding, GemmStudy, LayersStudy, Parameter, Report, Study
 from kernbench.viz.charts import bars
 from tests.repo import ROOT
 
@@ -49,6 +49,19 @@ def test_points_come_back_in_their_order_with_their_stamps():
     assert [row["nbytes"] for row in rows] == [4096, 256]
     assert rows[0]["time_ns"] > rows[1]["time_ns"]
     assert {row["machine"] for row in rows} == {kb.load("preset:small").hash}
+
+
+def test_fields_are_those_of_the_program_and_what_row_or_simulate_adds():
+    assert list(Copies().fields()) == ["nbytes"]
+    assert list(GemmStudy().fields()) == ["m", "k", "n", "staging", "dtype", "timeline"]
+    product = ["m", "n", "k", "placement", "dtype", "trans_a", "trans_b"]
+    assert list(LayersStudy().fields()) == [*product, "list", "name", "tp", "links"]
+
+
+def test_an_unknown_name_in_a_list_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(ConfigError, match="variants: 'ref_rfe' is unknown; did you mean ref_ref"):
+        GemmStudy().run("preset:small", variants=["ref_rfe"], folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_point_may_change_the_machine():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz.charts import Chart, Column, bars, heat, lines, parts, points
 
@@ -58,6 +58,26 @@ def test_a_logarithmic_axis_has_its_ticks_at_the_values():
     assert spec["layer"][0]["encoding"]["x"]["axis"]["values"] == [16, 32, 128]
 
 
+@pytest.mark.parametrize(
+    "draw", [lines("n", "t", "kib"), lines("n", "t", "kib", panel="kib"), bars("t", "n", by="kib")]
+)
+def test_series_may_be_named_by_numbers(draw):
+    rows = [{"n": n, "t": float(n * kib), "kib": kib} for n in (4, 16) for kib in (1, 64)]
+    chart = Chart("c", draw, "title")
+    spec = chart.show(rows, COLUMNS, MACHINE).to_json()
+    assert '"domain": [1, 64]' in json.dumps(json.loads(spec))
+
+
+def test_bars_of_rows_that_nothing_tells_apart_are_refused():
+    rows = [{"block": block, "t": t, "kib": kib} for block in (1, 2) for t, kib in ((199.0, 4), (751.0, 16))]
+    with pytest.raises(ArgumentError, match=r"chart 'reads': 2 rows have block = 1: their bars would add up; give by="):
+        Chart("reads", bars("t", "block"), "title").show(rows, COLUMNS, MACHINE)
+    with pytest.raises(ArgumentError, match=r"2 rows have block = 1, kib = 4"):
+        Chart("reads", bars("t", "block", by="kib"), "title").show([*rows, rows[0]], COLUMNS, MACHINE)
+    for draw in (bars("t", "block", by="kib"), bars("t", "block", panel="kib")):
+        assert Chart("reads", draw, "title").show(rows, COLUMNS, MACHINE)
+
+
 def test_parts_sum_to_one():
     chart = Chart("c", parts("who", ["a", "b"]), "title", where=lambda row: row["n"] == 256 and row["sips"] == "2 SIPs")
     rows = data_of(chart)
@@ -87,7 +107,7 @@ def test_a_long_logarithmic_axis_has_powers_of_ten_only():
 
 @pytest.mark.parametrize(
     "draw",
-    [lines("n", "t", "who"), bars("t", "who", by="sips"), parts("who", ["a", "b"]), points("n", "t", label="who"),
+    [lines("n", "t", "who"), bars("t", "who", by="n"), parts("who", ["a", "b"]), points("n", "t", label="who"),
      heat("n", "who", "t")],
 )  # fmt: skip
 def test_every_kind_is_written_the_same_twice(draw, tmp_path):

@@ -19,7 +19,6 @@ class _Relay:
         self.free = 0
 
     def on_broadcast(self, message: Any) -> None:
-        """Take a message; hand it on when it is served."""
         self.free = max(self.engine.env._now, self.free) + self.service_ps
         self.engine.env.call_at(self.free, self.forward, message)
 
@@ -35,7 +34,6 @@ class IoCpu(_Relay):
         super().__init__(engine, node_id, engine.machine.config.sip.io.io_cpu.service_ns)
 
     def forward(self, message: Broadcast) -> None:
-        """Send a copy to each cube."""
         message.stamp(self.engine.env._now)
         for cube in message.cubes:
             dst = naming.m_cpu(message.sip, cube)
@@ -49,7 +47,6 @@ class MCpu(_Relay):
         super().__init__(engine, node_id, engine.machine.config.cube.m_cpu.service_ns)
 
     def forward(self, message: tuple[Broadcast, int]) -> None:
-        """Send a copy to each PE of the cube."""
         broadcast, cube = message
         for pe in broadcast.cubes[cube]:
             dst = naming.pe_cpu(broadcast.sip, cube, pe)

@@ -26,13 +26,11 @@ class Sram:
         self.busy_ps = 0
 
     def on_read(self, txn: Transaction) -> None:
-        """Answer a read."""
         if self.engine.data:
             txn.data = self.engine.memory.peek(txn.pieces)
         self.network.send(txn.back, txn.nbytes, txn.key, txn.fn, txn)
 
     def on_write(self, txn: Transaction) -> None:
-        """Take a write and acknowledge it."""
         if txn.data is not None:
             self.engine.memory.poke(txn.pieces, txn.data)
         if txn.posted:

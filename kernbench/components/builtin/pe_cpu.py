@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kernbench.components.builtin.pe_scheduler import Stage
 from kernbench.components.pe import Pe, Program
 from kernbench.registry import COMPONENTS
 from kernbench.sim_engine.engine import GraphEngine
@@ -37,7 +36,6 @@ class PeCpu:
 
     @cached_property
     def pe(self) -> Pe:
-        """Return its engines."""
         return Pe(self.engine, *self.place, self.mmu)
 
     @property
@@ -58,5 +56,4 @@ class PeCpu:
         message.taken(self)
 
     def start(self, launch: Launch) -> None:
-        """Run the launch's program from now on."""
         Program(self.pe, launch, self.command_ps).resume(None)

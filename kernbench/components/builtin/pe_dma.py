@@ -71,13 +71,11 @@ class Channel(Callee):
         self._progressing = False
 
     def woken(self, what: int, t: int) -> None:
-        """Issue what may be issued from now on."""
         if self._wake == t:
             self._wake = -1
         self.progress()
 
     def landed(self, arg: Any) -> None:
-        """Count a request as complete."""
         txn: Transaction = arg
         source: Source = txn.arg
         source.landed(txn)
@@ -138,11 +136,9 @@ class PeDma:
         self.writer = Channel(pe, config.outstanding_writes)
 
     def job(self, command: Load | Store, program: Program | None) -> AccessJob:
-        """Return the job of a load or a store."""
         return AccessJob(self.pe, command, program)
 
     def port(self, memory: str) -> Port:
-        """Return the way to the memory at a node."""
         port = self._ports.get(memory)
         if port is None:
             port = self._ports[memory] = Port(self.pe.engine, self, memory)
@@ -167,12 +163,16 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
             request.nbytes += piece.nbytes
             request.pieces += piece.pieces
             request.at += piece.at
-        _, nbytes = piece.pieces[-1]
-        first = piece.offset >> bits
-        if lines and lines[-1] == first:
-            first += 1
-        lines.extend(range(first, (piece.offset + nbytes - 1 >> bits) + 1))
+        _touch(lines, piece.offset, piece.pieces[-1][1], bits)
     return list(by_node.values())
+
+
+def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
+    """Add the lines that bytes touch, the first one only if it is not the last so far."""
+    first = offset >> bits
+    if lines and lines[-1] == first:
+        first += 1
+    lines.extend(range(first, (offset + nbytes - 1 >> bits) + 1))
 
 
 class AccessJob(Job):
@@ -190,12 +190,10 @@ class AccessJob(Job):
         return [(request.pieces, self.access.writes) for request in self.access.requests]
 
     def enter(self) -> None:
-        """Queue for the channel."""
         self.access.channel.queue.append(self.access)
         self.pe.progress()
 
     def result(self) -> np.ndarray | None:
-        """Return what the command makes of its bytes."""
         compute = self.command.compute
         return None if compute is None else compute(self.access.buffer)
 
@@ -214,12 +212,10 @@ class Access(Source):
         self.buffer: np.ndarray | None = None
 
     def next_ps(self) -> int:
-        """Return when the next request may be issued, or -1 while the command depends on others."""
         job = self.job
         return -1 if job.waiting else job.ready + self.pe.mmu.lookup_ps
 
     def issue(self) -> bool:
-        """Issue the next request; return True if it was the last."""
         number, now = self.sent, self.pe.core.now
         request = self.requests[number]
         if not number:
@@ -337,11 +333,7 @@ class Stream:
         for offset, size in runs:
             for pa, n in self.pe.mmu.translate(self.ref.va + offset, size):
                 node_id, at = engine.locate(pa)
-                touched = lines.setdefault(node_id, [])
-                first = at >> bits
-                if touched and touched[-1] == first:
-                    first += 1
-                touched.extend(range(first, (at + n - 1 >> bits) + 1))
+                _touch(lines.setdefault(node_id, []), at, n, bits)
                 nbytes[node_id] = nbytes.get(node_id, 0) + n
         port = self.pe.dma.port
         return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
@@ -431,7 +423,6 @@ class TileReads(Source):
         return t if t > free else free
 
     def issue(self) -> bool:
-        """Issue the next request; return True if it was the last."""
         job, pending = self.job, self._pending
         _, (port, offset, nbytes, lines) = pending.pop()
         now = self._core.now
@@ -446,7 +437,6 @@ class TileReads(Source):
         return False
 
     def landed(self, txn: Transaction) -> None:
-        """Take what a request has read."""
         i, job = txn.tile, self.job
         now, log = self._core.now, self._log
         if log.tiles:
@@ -477,12 +467,10 @@ class TileWrites(Source):
         self._pending: list[Piece] = []
 
     def next_ps(self) -> int:
-        """Return when the next output tile is there, or -1 if that is not known yet."""
         t: int = self._core.now if self._pending else self._pipeline.store_dma.first()
         return t
 
     def issue(self) -> bool:
-        """Issue the next request; return True if it was the last."""
         job = self.job
         now = self._core.now
         if not self._pending:
@@ -498,7 +486,6 @@ class TileWrites(Source):
         return self._out == job.outputs and not self._pending
 
     def landed(self, txn: Transaction) -> None:
-        """Take an acknowledgement."""
         job, now, log = self.job, self._core.now, self._log
         if log.tiles:
             log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.components.builtin.pe_dma import Stream, TileReads, TileWrites
 from kernbench.components.command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
 from kernbench.components.pe import Job
-from kernbench.errors import KernelError, OutOfMemoryError
+from kernbench.errors import OutOfMemoryError
 from kernbench.sim_engine.op_log import KIND, OpLog
 from kernbench.units import MIB, ns_to_ps
 
@@ -47,7 +47,6 @@ class Grid:
         return min(self.tile_rows, self.rows - r * self.tile_rows), min(self.tile_cols, self.cols - c * self.tile_cols)
 
     def nbytes(self, r: int, c: int) -> int:
-        """Return the true bytes of tile (r, c)."""
         rows, cols = self.shape(r, c)
         return rows * cols * self.itemsize
 
@@ -62,58 +61,6 @@ class Grid:
         rows, cols = self.shape(r, c)
         first = (r * self.tile_rows * self.cols + c * self.tile_cols) * self.itemsize
         return [(first + row * self.cols * self.itemsize, cols * self.itemsize) for row in range(rows)]
-
-
-@dataclass(frozen=True, slots=True)
-class GemmPlan:
-    """Tiles of C[m, n] = A[m, k] B[k, n]: `mt`, `nt`, `kt` of them along each size, in order m, n, k.
-
-    >>> plan = GemmPlan.of(33, 64, 32, (32, 64, 32))
-    >>> plan.n, plan.at(1), plan.flops(1)
-    (2, (1, 0, 0), 4096)
-    """
-
-    m: int
-    k: int
-    n_size: int
-    tile: tuple[int, int, int]
-    mt: int
-    kt: int
-    nt: int
-
-    @classmethod
-    def of(cls, m: int, k: int, n: int, tile: tuple[int, int, int]) -> GemmPlan:
-        """Return the plan of an m x k by k x n product in tiles of (m, k, n)."""
-        return cls(m, k, n, tile, cuts(m, tile[0]), cuts(k, tile[1]), cuts(n, tile[2]))
-
-    @property
-    def n(self) -> int:
-        """Return the number of tiles."""
-        return self.mt * self.kt * self.nt
-
-    def at(self, i: int) -> tuple[int, int, int]:
-        """Return (m, n, k) of tile `i`."""
-        out, k = divmod(i, self.kt)
-        m, n = divmod(out, self.nt)
-        return m, n, k
-
-    def flops(self, i: int) -> int:
-        """Return the useful operations of tile `i`."""
-        m, n, k = self.at(i)
-        tm, tk, tn = self.tile
-        return 2 * min(tm, self.m - m * tm) * min(tk, self.k - k * tk) * min(tn, self.n_size - n * tn)
-
-    def a(self, itemsize: int) -> Grid:
-        """Return the grid of A."""
-        return Grid(self.m, self.k, self.tile[0], self.tile[1], itemsize)
-
-    def b(self, itemsize: int) -> Grid:
-        """Return the grid of B."""
-        return Grid(self.k, self.n_size, self.tile[1], self.tile[2], itemsize)
-
-    def c(self, itemsize: int) -> Grid:
-        """Return the grid of C."""
-        return Grid(self.m, self.n_size, self.tile[0], self.tile[2], itemsize)
 
 
 _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["store_tcm"]
@@ -172,7 +119,6 @@ class Stage:
         self.planned: list[tuple[int, int, int]] | None = [] if live else None
 
     def serve(self, start: int, end: int) -> None:
-        """Count a service."""
         if self.planned is not None:
             self.planned.append((end, start, self.busy_ps))
         self.busy_ps += end - start
@@ -412,7 +358,6 @@ class VectorJob(Job):
         self.service_ps = pe.math.ps(command.work)
 
     def enter(self) -> None:
-        """Queue for the vector engine."""
         self.pe.pipeline.math.queue.append(self)
         self.pe.progress()
 
@@ -445,7 +390,6 @@ class TileJob(Job):
         self.fetches: list[tuple[int, int]] = []
 
     def enter(self) -> None:
-        """Queue for each stage that it uses, for its plan, and for the DMA."""
         pe, pipeline = self.pe, self.pe.pipeline
         pipeline.fetch.queue.append(self)
         if self.matrix:
@@ -536,26 +480,41 @@ class Operand:
 
 
 class Plan:
-    """The tiles of a command and what each stage spends on them."""
+    """The tiles of C[m, n] = A[m, k] B[k, n], in order m, n, k, and what each stage spends on them.
 
-    def __init__(self, pe: Pe, tiles: GemmPlan, matrix: bool) -> None:
-        self.pe, self.tiles, self.matrix = pe, tiles, matrix
-        self.n, self.kt = tiles.n, tiles.kt
+    `mt`, `nt`, `kt` count tiles along each size, `n` all of them.
+    """
+
+    def __init__(self, pe: Pe, sizes: tuple[int, int, int], tile: tuple[int, int, int], matrix: bool) -> None:
+        self.pe, self.matrix = pe, matrix
+        self.sizes, self.tile = dict(zip("mkn", sizes, strict=True)), dict(zip("mkn", tile, strict=True))
+        self.mt, self.kt, self.nt = map(cuts, sizes, tile)
+        self.n = self.mt * self.kt * self.nt
         self.operands: list[Operand] = []
         self.gemm_ps = 0
         self.vector_ps: Callable[[int], int] | None = None
         self.out = Grid(0, 0, 1, 1, 0)
         self._fetch: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
 
+    def grid(self, axes: str, itemsize: int) -> Grid:
+        """Return the grid of a matrix whose rows and columns are two of m, k and n, or a single row (0)."""
+        (rows, tile_rows), (cols, tile_cols) = ((self.sizes.get(x, 1), self.tile.get(x, 1)) for x in axes)
+        return Grid(rows, cols, tile_rows, tile_cols, itemsize)
+
+    def read(self, operand: Ref | Value, axes: str, first: bool = False) -> None:
+        """Let the tiles read an operand, which is streamed if it is in memory."""
+        ref = operand if isinstance(operand, Ref) else None
+        self.operands.append(Operand(ref, self.grid(axes, operand.dtype.itemsize), axes, first))
+
     def out_place(self, o: int) -> tuple[int, int]:
         """Return the grid position of output tile `o`."""
-        return divmod(o, self.tiles.nt)
+        return divmod(o, self.nt)
 
     def fetches(self, o: int) -> list[tuple[int, int]]:
         """Return (bytes, time [ps]) that each k tile of output tile `o` fetches from TCM."""
         m, n = self.out_place(o)
         # Output tiles differ only by whether they are ragged.
-        kind = (m == self.tiles.mt - 1, n == self.tiles.nt - 1)
+        kind = (m == self.mt - 1, n == self.nt - 1)
         found = self._fetch.get(kind)
         if found is None:
             found = [self._fetched(m, n, 0)]
@@ -570,19 +529,20 @@ class Plan:
         return nbytes, self.pe.fetch_store.fetch_ps(nbytes)
 
     def flops(self, i: int) -> int:
-        """Return the useful operations of tile `i`."""
-        return self.tiles.flops(i)
+        out, k = divmod(i, self.kt)
+        m, n = self.out_place(out)
+        count = 2
+        for axis, at in (("m", m), ("k", k), ("n", n)):
+            count *= min(self.tile[axis], self.sizes[axis] - at * self.tile[axis])
+        return count
 
     def out_nbytes(self, o: int) -> int:
-        """Return the bytes of output tile `o`."""
         return self.out.nbytes(*self.out_place(o))
 
     def store_ps(self, o: int) -> int:
-        """Return the time to store output tile `o` [ps]."""
         return self.pe.fetch_store.store_ps(self.out_nbytes(o))
 
     def elements(self, o: int) -> int:
-        """Return the elements of output tile `o`."""
         rows, cols = self.out.shape(*self.out_place(o))
         return rows * cols
 
@@ -643,23 +603,16 @@ class PeScheduler:
         plan = self._dots.get(key)
         if plan is None:
             plan = self._dots[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None)
-            plan.out = plan.tiles.c(command.output.dtype.itemsize)
+            plan.out = plan.grid("mn", command.output.dtype.itemsize)
         return plan
 
-    def _gemm(
-        self,
-        mkn: tuple[int, int, int],
-        a: Ref | Value,
-        b: Ref | Value,
-        acc: Value | None,
-    ) -> Plan:
-        tiles = GemmPlan.of(*mkn, self.pe.gemm.tile)
-        plan = Plan(self.pe, tiles, matrix=True)
+    def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> Plan:
+        plan = Plan(self.pe, mkn, self.pe.gemm.tile, matrix=True)
         plan.gemm_ps = self.pe.gemm.tile_ps(a.dtype)
-        plan.operands.append(Operand(_streamed(a), tiles.a(a.dtype.itemsize), "mk"))
-        plan.operands.append(Operand(_streamed(b), tiles.b(b.dtype.itemsize), "kn"))
+        plan.read(a, "mk")
+        plan.read(b, "kn")
         if acc is not None:
-            plan.operands.append(Operand(None, tiles.c(acc.dtype.itemsize), "mn", first=True))
+            plan.read(acc, "mn", first=True)
         return plan
 
     def _composite(self, command: Composite) -> Plan:
@@ -670,19 +623,11 @@ class PeScheduler:
             assert command.b is not None
             (m, k), n = a.shape[-2:], command.b.shape[-1]
             plan = self._gemm((m, k, n), a, command.b, command.acc)
-        elif command.op == "math":
-            plan = self._math(command, a, out)
         else:
-            raise KernelError(f"composite op {command.op!r} is unknown; known: gemm, math")
-        tiles = plan.tiles
-        plan.out = tiles.c(out.dtype.itemsize)
+            plan = self._math(command, a, out)
+        plan.out = plan.grid("mn", out.dtype.itemsize)
         for kind, extra in command.extra:
-            item = extra.dtype.itemsize
-            if kind == "row":
-                grid = Grid(1, tiles.n_size, 1, tiles.tile[2], item)
-                plan.operands.append(Operand(_streamed(extra), grid, "0n"))
-            else:
-                plan.operands.append(Operand(_streamed(extra), tiles.c(item), "mn"))
+            plan.read(extra, "0n" if kind == "row" else "mn")
         epilogue: tuple[VectorOp, ...] = command.epilogue
         if epilogue or not plan.matrix:
             plan.vector_ps = lambda o: self.pe.math.ps(epilogue, plan.elements(o))
@@ -694,14 +639,8 @@ class PeScheduler:
         rows = math.prod(out.shape[:-1])
         if rows == 1:
             tm, tn = 1, tm * tn
-        tiles = GemmPlan.of(rows, 1, out.shape[-1] if out.shape else 1, (tm, 1, tn))
-        plan = Plan(self.pe, tiles, matrix=False)
+        plan = Plan(self.pe, (rows, 1, out.shape[-1] if out.shape else 1), (tm, 1, tn), matrix=False)
         for operand in (a, command.b):
             if operand is not None:
-                grid = tiles.c(operand.dtype.itemsize)
-                plan.operands.append(Operand(_streamed(operand), grid, "mn"))
+                plan.read(operand, "mn")
         return plan
-
-
-def _streamed(operand: Ref | Value) -> Ref | None:
-    return operand if isinstance(operand, Ref) else None

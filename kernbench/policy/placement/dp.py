@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import prod
 
 from kernbench.errors import PlacementError
+from kernbench.registry import hint
 
 Box = tuple[tuple[int, int], ...]  # start and stop along each dim
 Cut = list[list[Box]]  # the boxes of each part
@@ -84,11 +84,7 @@ class DPPolicy:
         for field in ("cube", "pe"):
             name = getattr(self, field)
             if name not in POLICIES:
-                near = get_close_matches(str(name), POLICIES, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
-                raise PlacementError(
-                    f"DPPolicy: {field} = {name!r} is not a policy; {hint}known: {', '.join(POLICIES)}"
-                )
+                raise PlacementError(f"DPPolicy: {field} = {name!r} is not a policy; {hint(name, POLICIES)}")
         for field in ("num_cubes", "num_pes"):
             count = getattr(self, field)
             if count is not None and count < 1:

@@ -1,0 +1,322 @@
+"""Queues between programs, without time: slots and credits, and which receive takes which message.
+
+The queue engine of a PE drives them with events (`builtin.pe_ipcq`); the mock of collectives drives them round by
+round. A message of more than a slot travels in parts of a slot each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.components.command import Recv, Send
+from kernbench.components.pe import Job
+from kernbench.dtypes import DType
+from kernbench.errors import IpcqInvalidDirection, KernelError
+from kernbench.registry import hint
+
+if TYPE_CHECKING:
+    from kernbench.components.pe import Program
+
+UNLIMITED = 1 << 40  # slots of a ring without limit
+
+
+class Slot:
+    """Part `index` of a message, in slot `number` of a ring since its installation; `order` is that of its arrival."""
+
+    __slots__ = ("free", "index", "message", "nbytes", "number", "order")
+
+    message: Message
+
+    def fill(self, message: Message) -> None:
+        """Be the next part of a message, in the next slot of the peer's ring."""
+        queue: Queue = message.queue
+        self.message, self.index, self.number = message, message.left, queue.sent
+        self.nbytes = min(queue.slot_bytes, message.nbytes - message.left * queue.slot_bytes)
+        self.order, self.free = -1, False
+        message.left += 1
+        queue.sent += 1
+        queue.credits -= 1
+
+
+class Queue:
+    """One direction of a program: its ring, which its peer fills, and the peer's, which it fills while it has credits.
+
+    `credits` are the free slots of the peer's ring. Heads and tails count slots: `sent` and `acknowledged` of the
+    peer's ring, `arrived` and `released` of this program's; `taken` counts those of messages that receives have
+    claimed, arrived or not. `outbox` holds the messages that have not left, `inbox` those that no receive has claimed,
+    `held` the filled slots.
+    """
+
+    __slots__ = (
+        "arrived", "credits", "held", "inbox", "n_slots", "name", "outbox", "peer_name", "released", "sent",
+        "slot_bytes", "taken",
+    )  # fmt: skip
+
+    def __init__(self, name: str, peer_name: str, n_slots: int, slot_bytes: int) -> None:
+        self.name, self.peer_name, self.n_slots, self.slot_bytes = name, peer_name, n_slots, slot_bytes
+        self.credits = n_slots
+        self.sent = self.arrived = self.released = self.taken = 0
+        self.outbox: list[Message] = []
+        self.inbox: list[Message] = []
+        self.held: list[Slot] = []
+
+    @property
+    def acknowledged(self) -> int:
+        """How many slots of the peer's ring have come free."""
+        return self.sent - self.n_slots + self.credits
+
+    def release(self, slot: Slot) -> list[Any]:
+        """Free a slot; return those that come free with it: the ring frees its slots in their order."""
+        slot.free = True
+        held, freed = self.held, []
+        while held and held[0].free:
+            freed.append(held.pop(0))
+            self.released += 1
+        return freed
+
+    def describe(self) -> str:
+        """Return the state of both rings in words."""
+        if self.n_slots == UNLIMITED:
+            return f"{self.name}: {len(self.held)} messages"
+        waiting = sum(message.parts - message.left for message in self.outbox)
+        text = (
+            f"{self.name}: {len(self.held)} of {self.n_slots} slots hold data (head {self.released}, tail "
+            f"{self.arrived}); to {self.peer_name} {self.credits} of {self.n_slots} credits (head "
+            f"{self.acknowledged}, tail {self.sent}), {waiting} parts wait for one"
+        )
+        tiles = [slot for slot in self.held if slot.message.is_tile]
+        if len(tiles) == self.n_slots:
+            text += "; every slot holds a tile: drop it (del) before the next message"
+        return text
+
+
+class Message(Job):
+    """A send under way: `left` of its `parts` have a slot, `slots` are those that have arrived, in order.
+
+    `receive` has claimed it. Its bytes are `data`, or what the command makes of `array`.
+    """
+
+    __slots__ = (
+        "array", "arrived", "data", "dtype", "left", "nbytes", "parts", "queue", "receive", "slots", "start_ps",
+    )  # fmt: skip
+
+    def __init__(self, pe: Any, command: Send, program: Program | None, queue: Queue) -> None:
+        self.begins(pe, command, program)
+        self.queue: Any = queue
+        self.nbytes = command.nbytes
+        self.parts = (command.nbytes + queue.slot_bytes - 1) // queue.slot_bytes
+        self.left = self.arrived = 0
+        self.start_ps = -1
+        self.array: np.ndarray | None = None
+        self.data: np.ndarray | None = None
+        self.dtype: DType | None = None
+        self.slots: list[Slot] = []
+        self.receive: Receive | None = None
+
+    @property
+    def is_tile(self) -> bool:
+        """Whether its receive is complete; what is in a slot then is a tile that is used in place."""
+        return self.receive is not None and self.receive.message is None
+
+    def enter(self) -> None:
+        self.queue.outbox.append(self)
+        self.go()
+
+    def go(self) -> None:
+        self.pe.ipcq.progress(self.queue)
+
+    def take_value(self) -> None:
+        """Take the value that is sent; bytes from memory are read later."""
+        if self.command.inputs:
+            value = self.command.inputs[0]
+            self.array, self.dtype = value.array, value.dtype
+        else:
+            self.data = np.zeros(self.nbytes, np.uint8)
+
+    def bytes(self) -> np.ndarray | None:
+        """Return its bytes (uint8); None in a run without data."""
+        if self.data is None and self.array is not None:
+            assert self.command.compute is not None
+            self.data = self.command.compute(self.array)
+        return self.data
+
+
+class Receive(Job):
+    """A receive under way: `queues` are those it may take from, `message` is what it has claimed, from `queue`.
+
+    `asked` parts of its message have been asked for, `left` have not been taken.
+    """
+
+    __slots__ = ("asked", "left", "message", "queue", "queues")
+
+    def __init__(self, pe: Any, command: Recv, program: Program | None, queues: tuple[Any, ...]) -> None:
+        self.begins(pe, command, program)
+        self.queues = queues
+        self.queue: Any = None
+        self.message: Message | None = None
+        self.asked = self.left = 0
+        self.loaded = True
+
+    def enter(self) -> None:
+        self.pe.ipcq.inbox.waiting.append(self)
+        if not self.waiting:
+            self.go()
+
+    def go(self) -> None:
+        self.pe.ipcq.post(self)
+
+    def next_part(self) -> Any:
+        """Return the next part that is in its slot and has not been asked for, or None."""
+        message = self.message
+        assert message is not None
+        if self.asked == len(message.slots):
+            return None
+        self.asked += 1
+        return message.slots[self.asked - 1]
+
+    def result(self) -> np.ndarray | None:
+        """Return what the message carries, as the output has it."""
+        message, command = self.message, self.command
+        assert message is not None
+        assert command.output is not None
+        if message.array is not None and message.dtype is command.output.dtype:
+            return message.array.reshape(command.output.shape)
+        return None if command.compute is None else command.compute(message.bytes())
+
+    def complete(self) -> None:
+        """Forget the message: it, its slots and jobs would keep each other alive."""
+        assert self.message is not None
+        if self.command.consume:
+            self.message.slots.clear()
+        self.message = None
+
+    def describe(self) -> str:
+        """Return what it waits for, in words."""
+        names = " or ".join(queue.name for queue in self.queues)
+        peers = ", ".join(queue.peer_name for queue in self.queues)
+        return f"recv of {self.command.nbytes} B from {names} ({peers})"
+
+
+class Inbox:
+    """What one PE receives: `waiting` are the receives without a message, in program order.
+
+    `unclaimed` counts the messages without a receive. `undecided` tells that a receive from any direction could take
+    one when all arrivals of this instant are known.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Receive] = []
+        self.unclaimed = 0
+        self.undecided = False
+        self._served: Queue | None = None
+
+    def message(self, pe: Any, command: Send, program: Program | None, queues: Mapping[str, Any]) -> Message:
+        (queue,) = self._chosen(queues, command.direction)
+        return Message(pe, command, program, queue)
+
+    def receive(self, pe: Any, command: Recv, program: Program | None, queues: Mapping[str, Any]) -> Receive:
+        among = self._chosen(queues, command.direction)
+        n_slots, slot_bytes = among[0].n_slots, among[0].slot_bytes
+        if not command.consume and command.nbytes > n_slots * slot_bytes:
+            raise KernelError(
+                f"recv_no_consume of {command.nbytes} B, where a ring holds {n_slots} x {slot_bytes} B; a message that "
+                "never fits there as a whole cannot be looked at"
+            )
+        return Receive(pe, command, program, among)
+
+    def _chosen(self, queues: Mapping[str, Any], name: str | None) -> tuple[Any, ...]:
+        """Return the queues of a program that a direction means: all of them if it is None."""
+        if name is None and queues:
+            return tuple(queues.values())
+        if name is None or name not in queues:
+            known = hint(str(name), queues) if queues else "it has none: its launch has no queues, or no other program"
+            raise IpcqInvalidDirection(f"no queue {name!r}; {known}")
+        return (queues[name],)
+
+    def arrive(self, queue: Queue, slot: Slot, order: int) -> None:
+        """Take the next part of a queue, which is in its slot; `order` tells its arrival from others."""
+        slot.order = order
+        queue.arrived += 1
+        queue.held.append(slot)
+        message = slot.message
+        message.slots.append(slot)
+        message.arrived += 1
+        if not slot.index:
+            queue.inbox.append(message)
+            self.unclaimed += 1
+
+    def match(self, now: int, settled: bool) -> list[Receive]:
+        """Give messages to the receives that are ready, of one queue in their order; return those that have one.
+
+        Those from any direction take the earliest once the arrivals of this instant are `settled`.
+        """
+        found: list[Receive] = []
+        passed: set[Queue] = set()
+        self.undecided = False
+        for receive in tuple(self.waiting):
+            if not self.unclaimed:
+                break
+            queues, queue = receive.queues, None
+            if not receive.waiting and receive.ready <= now and (not passed or passed.isdisjoint(queues)):
+                first = queues[0] if len(queues) == 1 else self._earliest(queues)
+                if first is not None and first.inbox:
+                    if len(queues) == 1 or settled:
+                        queue = first
+                    else:
+                        self.undecided = True
+            if queue is not None and self._claim(receive, queue):
+                found.append(receive)
+            else:
+                passed.update(queues)
+        return found
+
+    def _earliest(self, queues: tuple[Queue, ...]) -> Queue | None:
+        """Return the queue whose message came first; of several the next after the one that was served last."""
+        after = queues.index(self._served) + 1 if self._served in queues else 0
+        in_turn = [queue for queue in queues[after:] + queues[:after] if queue.inbox]
+        return min(in_turn, key=lambda queue: queue.inbox[0].slots[0].order) if in_turn else None
+
+    def _claim(self, receive: Receive, queue: Queue) -> bool:
+        """Give a receive the first message of a queue; a look waits for all of it."""
+        command, message = receive.command, queue.inbox[0]
+        if message.nbytes != command.nbytes:
+            who = "" if receive.program is None else f"{receive.program.location()}: "
+            raise KernelError(
+                f"{who}recv of {command.nbytes} B from {queue.name!r}, where a message of "
+                f"{message.nbytes} B is next; receive with the shape and dtype (f16 unless stated) that were sent"
+            )
+        if not command.consume and message.arrived < message.parts:
+            return False
+        self.waiting.remove(receive)
+        self._served = queue
+        receive.queue, receive.message, receive.left = queue, message, message.parts
+        command.came_from = queue.name
+        if command.consume:
+            queue.inbox.pop(0)
+            self.unclaimed -= 1
+            queue.taken += message.parts
+            message.receive = receive
+        return True
+
+
+def check_read(ring: Any, queue: Any, parts: int, receiver: str, sender: str) -> None:
+    """Refuse `parts` that a program left in a ring when it ended, which its peer sent over `queue`.
+
+    Raises
+    ------
+    KernelError
+        The next collective would receive them.
+    """
+    if parts:
+        sizes = []
+        for message in ring.inbox:
+            if parts > 0:
+                sizes.append(f"{message.nbytes} B")
+            parts -= message.parts
+        raise KernelError(
+            f"{receiver} ended without reading what {sender} sent it over {queue.name!r} ({ring.name!r} where it "
+            f"arrives): {', '.join(sizes)}; receive every message that is sent, or the next collective gets it"
+        )
