@@ -214,7 +214,7 @@ result.why("all_reduce by blocks")
 # over UCIe and the SIP links.
 
 # %%
-print(f"10 hops of one element: {10 * channel.alpha_ns:,.0f} ns")
+print(f"10 hops of one element: {10 * channel.copied_ns[0]:,.0f} ns")
 
 # %% [markdown]
 # ## 5. Compared with the shipped algorithms

@@ -206,4 +206,6 @@ def test_a_slow_hbm_decides(name, vectors):
     machine = kb.load("preset:hbm3_conservative", two | {"cube.hbm.channel_bw_gbs": 4})
     hbm = machine.config.cube.hbm
     moved_ns = vectors * (1 << 20) / (hbm.channels * hbm.channel_bw_gbs * hbm.efficiency)
-    assert moved_ns < estimate(planned(machine, name), machine).ns(1 << 20) < 1.1 * moved_ns
+    assert (
+        moved_ns < estimate(planned(machine, name), machine).ns(1 << 20) < 1.3 * moved_ns
+    )  # links and slots wait for it, too
