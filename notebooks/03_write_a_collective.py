@@ -292,6 +292,7 @@ for row in CclStudy().read(written):
         print(f"{row['n_sips']} SIPs {row['algorithm']:20}{size:>10}{time:>12}, bound {row['bound_ns']:,.0f} ns")
 
 # %% [markdown]
-# To use your own algorithm by name, put its `kernel` and `kernel_args` into a module and add an entry to a ccl.yaml.
+# To use your own algorithm by name, put its `kernel` and `kernel_args(*, n_elem, world_size, **options)`, which returns
+# the kernel's arguments after its pointer, into a module and add an entry to a ccl.yaml.
 # Then `torch.distributed` can run it, and `kernbench milestone ccl --param ccl_file=...` compares the entries of that
 # file.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -132,6 +132,7 @@ class Reason:
     share: float
     fields: tuple[str, ...]
     together: tuple[str, ...] = ()
+    impl: str = ""
 
     def advice(self) -> str:
         """Return what to change, in words; empty if nothing would help."""
@@ -141,7 +142,8 @@ class Reason:
             return ""
         verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"
         text = f"{verb} {', '.join(self.fields)}"
-        return f"{text} together with {', '.join(self.together)}" if self.together else text
+        text = f"{text} together with {', '.join(self.together)}" if self.together else text
+        return f"{text}, or change {self.impl}" if self.impl else text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -251,7 +253,17 @@ def _reason(
     matters = bool(fields) and names[0] in _RATE and share >= _SHOWN
     together = tuple(_together(records, path, fields, set(parts))) if matters else ()
     resource = max(resources, key=lambda x: resources[x])
-    return Reason(what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together)
+    impl = _user_defined(records.spec, fields[0]) if fields else ""
+    return Reason(what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together, impl)
+
+
+def _user_defined(spec: Mapping[str, Any], field: str) -> str:
+    """Return the user's class that models the component with this field; empty if it is built in."""
+    *groups, _ = field.split(".")
+    for group in groups:
+        spec = spec.get(group, {})
+    impl = str(spec.get("impl", ""))
+    return impl if ":" in impl else ""
 
 
 def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], parts: set[tuple[str, str]]) -> list[str]:

@@ -309,7 +309,8 @@ def ccl(
 ) -> None:
     """Say which algorithm is fastest for a collective, why it takes as long, and what to change in the machine first.
 
-    Times are those of the device, without the launch by the host. With --csv, a table of the fastest algorithm of each
+    The algorithms are those of the nearest ccl.yaml, upward from the current folder, else the packaged ones. Times are
+    those of the device, without the launch by the host. With --csv, a table of the fastest algorithm of each
     case; the same command continues where it was interrupted.
     """
     from kernbench.studies.best import CollectivesStudy, choose, read_cases

@@ -357,8 +357,8 @@ def json_schema() -> dict[str, Any]:
     groups = schema.pop("$defs")
     groups["Machine"] = schema
     for group in groups.values():
-        for entry in group["properties"].values():
-            entry.pop("title", None)  # the key again
+        for named in (group, *group["properties"].values()):
+            named.pop("title", None)  # the name again
     partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items()}
     top = partial.pop("Machine" + _PARTIAL)
     top["properties"][BASE] = {

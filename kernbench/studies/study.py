@@ -208,7 +208,13 @@ class Study:
     # -- what the frame does with it
 
     def complete(self, parameters: Mapping[str, Any]) -> Row:
-        """Return all parameters, defaults for those not given."""
+        """Return all parameters, defaults for those not given.
+
+        Raises
+        ------
+        ConfigError
+            If one is unknown.
+        """
         unknown = [
             f"{self.name}: parameter {name} is unknown; {hint(name, self.parameters)}"
             for name in parameters
@@ -309,7 +315,13 @@ class Study:
         return report
 
     def read(self, folder: Path) -> list[Row]:
-        """Return the rows of a report, with their nested columns."""
+        """Return the rows of a report, with their nested columns.
+
+        Raises
+        ------
+        ConfigError
+            If a file is missing or damaged.
+        """
         import pandas as pd
 
         rows: list[Row] = read_results(folder / f"{self.name}.json")["rows"]
@@ -506,12 +518,19 @@ def cell(value: object) -> str:
 
 
 SCHEMA_VERSION = 2
+_TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
     """Write `rows`, and `more` before them, as JSON; an earlier file stays until the new one is whole."""
-    of = {name: rows[0][name] for name in ("machine", "code_version")}
-    content = {"schema_version": SCHEMA_VERSION, **of, **more, "rows": list(rows)}
+    first = rows[0]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "machine": first["machine"],
+        "code_version": first["code_version"],
+        **more,
+        "rows": list(rows),
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_text(path, json.dumps(content, indent=1) + "\n")
 
@@ -523,11 +542,19 @@ def read_results(path: Path) -> dict[str, Any]:
     what, remedy = "file of results", "run the study again"
     content = read_json(path, what, remedy)
     version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in (1, SCHEMA_VERSION):
         raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
     with damaged(path, what, remedy):
-        content["rows"] = [dict(row.items()) for row in content["rows"]]
+        rows = [dict(row.items()) for row in content["rows"]]
+    content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
     return content
+
+
+def _simulated(path: Path, row: Row) -> Row:
+    """Return a row of version 1 without the columns that said how far to trust it, if it was simulated exactly."""
+    if row.get("certified") is False or ", more than " in str(row.get("left_out")):
+        raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
+    return {name: value for name, value in row.items() if name not in _TRUST}
 
 
 SESSION_US = 80_000.0  # to open a session, run one launch and collect its records

@@ -352,7 +352,7 @@ def system_view(graph: Graph) -> View:
             labelled = True
     title = f"System: {sips.count} SIP{'s' * (sips.count > 1)}"
     if sips.count > 1:
-        title += f", {sips.topology}"
+        title += f", {sips.topology}" + (f" {sips.w} x {sips.h}" if sips.h > 1 else "")
     return View("system", title, width, height, "", (host, switch, *boxes), tuple(lines))
 
 

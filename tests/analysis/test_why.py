@@ -166,6 +166,16 @@ def test_a_limit_that_steps_waited_for_is_named():
     assert product(MACHINE, "ref_ref").latency_ns < result.latency_ns
 
 
+def test_the_class_of_a_user_defined_component_is_named():
+    impl = "tests.components.slow_parts:CountingRouter"
+    machine = MACHINE.with_({"cube.noc.router.impl": impl})
+    for why, advice in (
+        (product(MACHINE, "ref_ref").why(), "lower cube.noc.router.overhead_ns"),
+        (product(machine, "ref_ref").why(), f"lower cube.noc.router.overhead_ns, or change {impl}"),
+    ):
+        assert [reason.advice() for reason in why if reason.what == "routers"] == [advice]
+
+
 def test_every_field_that_is_blamed_is_one_of_the_machine_file():
     graph = resolve_topology("preset:small", {"system.sips.count": 2}).graph
     parts = [("nodes", node.id) for node in graph.nodes() if node.kind != "host"]

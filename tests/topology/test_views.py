@@ -30,6 +30,11 @@ def test_labels_name_bandwidths_latencies_and_sizes(name, words):
         assert word in shown
 
 
+def test_a_system_of_rows_shows_its_columns_and_rows():
+    grid = {"count": 6, "topology": "torus_2d", "w": 3, "h": 2}
+    assert text(default(system__sips=grid).views["system"]).startswith("System: 6 SIPs, torus_2d 3 x 2 |")
+
+
 def test_labels_follow_the_file():
     machine = default(system__sip_link__bw_gbs=100, cube__pe__pe_gemm__tile__k=128)
     assert "100 GB/s, 50 ns" in text(machine.views["system"])
