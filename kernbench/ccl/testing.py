@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -106,15 +105,11 @@ def _check_distinct(given: Mapping[Place, Arrays]) -> None:
 
 def _run(participants: list[_Participant]) -> None:
     """Let participants run in turn until all have ended."""
-    running = deque(participants)
-    idle = 0
+    running = participants
     while running:
-        participant = running.popleft()
-        idle = 0 if participant.resume() else idle + 1
-        if participant.dead:
-            continue
-        running.append(participant)
-        if idle > len(running):
+        resumed = [participant.resume() for participant in running]
+        running = [participant for participant in running if not participant.dead]
+        if not any(resumed):
             waiting = "\n".join(f"- {p.describe()}" for p in running)
             raise IpcqDeadlock(
                 f"{len(running)} of {len(participants)} participants wait for each other: a deadlock:\n{waiting}"

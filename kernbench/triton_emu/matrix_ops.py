@@ -47,13 +47,7 @@ _FORMS = '"relu", "silu", "gelu", "exp", ("bias", pointer), ("add", pointer), ("
 
 
 def parse(item: Any) -> tuple[str, Any]:
-    """Return (name, operand or None) of one epilogue item.
-
-    Raises
-    ------
-    KernelError
-        If there is no such item, or it lacks its operand or has one too many.
-    """
+    """Return (name, operand or None) of one epilogue item."""
     name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
         raise KernelError(f"unknown epilogue item {item!r}; {hint(name, sorted((*PLAIN, *WITH_OPERAND)))}")

@@ -81,22 +81,8 @@ def promote_scalar(tile: DType, scalar: Scalar, division: bool = False) -> DType
 
 
 def promote(a: DType, b: DType, division: bool = False) -> DType:
-    """Return the type in which tiles of types `a` and `b` are combined.
+    """Return the type in which tiles of types `a` and `b` are combined; `/` and `%` have no 16-bit form.
 
-    Parameters
-    ----------
-    a, b : DType
-        Types of the two tiles.
-    division : bool
-        True for `/` and `%`, which have no 16-bit form.
-
-    Raises
-    ------
-    KernelError
-        For an 8-bit float with an integer.
-
-    Examples
-    --------
     >>> promote(float16, float32), promote(float16, bfloat16), promote(float16, float16, division=True)
     (torch.float32, torch.float16, torch.float32)
     """
@@ -453,8 +439,7 @@ class Program:
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike) -> Tile:
         """Return a tile of zeros."""
-        dt = as_dtype(dtype)
-        return self._fold(np.zeros(shape_of(shape), dt.carrier), dt)
+        return self.full(shape, 0, dtype)
 
     # --- element by element
 

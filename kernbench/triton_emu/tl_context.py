@@ -136,10 +136,7 @@ class TLContext(Program):
         """Return x: a hint without effect."""
         return x
 
-    @staticmethod
-    def max_contiguous(x: Any, _values: Any) -> Any:
-        """Return x: a hint without effect."""
-        return x
+    max_contiguous = multiple_of
 
     @staticmethod
     def assume(_condition: Any) -> None:

@@ -303,29 +303,6 @@ class Stream:
         found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
         return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
 
-    def row(self, r: int, cols: int) -> list[list[Piece]]:
-        """Return the requests of tiles (r, 0) to (r, cols - 1)."""
-        if self.home is None:
-            return [self.pieces(r, c) for c in range(cols)]
-        port, base, grid = self.home, self.at, self.grid
-        rows, last = grid.shape(r, cols - 1)
-        full = rows * grid.tile_cols * grid.itemsize
-        start = base + r * grid.tile_rows * grid.cols * grid.itemsize
-        found: list[list[Piece]] = [[(port, start + c * full, full, None)] for c in range(cols - 1)]
-        return [*found, [(port, start + (cols - 1) * full, rows * last * grid.itemsize, None)]]
-
-    def column(self, c: int, rows: int) -> list[list[Piece]]:
-        """Return the requests of tiles (0, c) to (rows - 1, c)."""
-        if self.home is None:
-            return [self.pieces(r, c) for r in range(rows)]
-        port, base, grid = self.home, self.at, self.grid
-        _, cols = grid.shape(0, c)
-        nbytes = grid.tile_rows * cols * grid.itemsize
-        start = base + grid.tile_rows * c * grid.tile_cols * grid.itemsize
-        step = grid.tile_rows * grid.cols * grid.itemsize
-        found: list[list[Piece]] = [[(port, start + r * step, nbytes, None)] for r in range(rows - 1)]
-        return [*found, self.pieces(rows - 1, c)]
-
     def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Piece]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
         lines: dict[str, list[int]] = {}
@@ -372,9 +349,9 @@ class TileReads(Source):
         along, once = [], []
         for i, (stream, operand) in enumerate(self.operands):
             if operand.axes == "mk":
-                along.append(self._along[i] if m == self._m else stream.row(m, kt))
+                along.append(self._along[i] if m == self._m else [stream.pieces(m, k) for k in range(kt)])
             elif operand.axes == "kn":
-                along.append(stream.column(n, kt))
+                along.append([stream.pieces(k, n) for k in range(kt)])
             else:
                 once += stream.pieces(*operand.place(m, n, kt - 1))
         self._along, self._m = along, m
