@@ -29,8 +29,8 @@
 #
 # - the *lower bound*: the largest of the bounds set by latency, by a cut of the machine, by the total traffic, by the
 #   vector engines and by the memories. No algorithm between the same PEs can be faster;
-# - the *closed form* of the algorithm: computed from its steps and sizes and from the machine's latencies, bandwidths,
-#   windows of slots, vector engines and memories. No time in it is fitted.
+# - the *model estimate* of the algorithm: its messages and bytes, each at the time that a few simulated messages take
+#   on this machine (an alpha-beta model), with shared links. No time in it is fitted.
 #
 # **Slots.** Each row states its slots. Unless a slice of the study says otherwise, there are 4 of 4 KiB, as in the
 # machine file. The tuner would choose more for long vectors, so these times are not the best possible. All-reduces of 1

@@ -32,8 +32,8 @@ import kernbench as kb
 from kernbench import DPPolicy
 from kernbench.analysis.utilization import pe_window
 from kernbench.ccl.algorithm import algorithm
+from kernbench.ccl.alpha_beta import AlphaBeta
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.channels import RingBuffer, channel_model
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.tuner import Tuner
@@ -147,10 +147,10 @@ print(f"{bound.ns:,.0f} ns, by {bound.by}")
 # the link's rate:
 
 # %%
-channel = channel_model(machine).channel((0, 0, 0), (1, 0, 0), RingBuffer("tcm", 4, 4096, 16))
-print(f"slowest link   {channel.bw_gbs:.0f} GB/s")
-print(f"round trip     {channel.round_trip_ns:.0f} ns, from a slot leaving to its credit being back")
-print(f"window         {channel.window_gbs:.0f} GB/s: 4 slots of 4 KiB in a round trip")
+channel = AlphaBeta(machine, simulator(machine)).channel((0, 0, 0), (1, 0, 0), algorithm(passing))
+print(f"slowest link   {1 / channel.beta_ns:.0f} GB/s")
+print(f"round trip     {channel.round_trip_ns:.0f} ns, from one message to the next if there is a single slot")
+print(f"window         {4 * 4096 / channel.round_trip_ns:.0f} GB/s: 4 slots of 4 KiB in a round trip")
 
 # %% [markdown]
 # A queue has four slots, so a fifth part waits for a credit. `passing` therefore has two problems: it sends too many
@@ -214,7 +214,7 @@ result.why("all_reduce by blocks")
 # over UCIe and the SIP links.
 
 # %%
-print(f"10 hops of one element: {10 * channel.alpha_ns:,.0f} ns")
+print(f"10 hops of one element: {10 * channel.copied_ns[0]:,.0f} ns")
 
 # %% [markdown]
 # ## 5. Compared with the shipped algorithms
@@ -251,7 +251,7 @@ for name in dict.fromkeys(row["algorithm"] for row in rows):
 #
 # ## 6. Let the tuner choose
 #
-# `algorithm: auto` in ccl.yaml works as follows: it ranks the algorithms that the machine supports by closed form, each
+# `algorithm: auto` in ccl.yaml works as follows: it ranks the algorithms that the machine supports by a model, each
 # with as many slots as are worth their memory, and simulates the best four.
 
 # %%

@@ -15,7 +15,7 @@ from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.triton_emu.runner import check_plain
 
 if TYPE_CHECKING:
-    from kernbench.ccl.cost import Cost
+    from kernbench.ccl.stages import Cost
     from kernbench.config import MachineConfig
 
 # For each participant: direction -> (the participant it leads to, that one's direction back).
@@ -69,7 +69,7 @@ class Algorithm:
     options : mapping
         Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
     cost : Cost or None
-        What its closed form needs, from `cost` of the module; None if it has none.
+        Its stages, for the alpha-beta model; None if they are unknown.
     """
 
     name: str

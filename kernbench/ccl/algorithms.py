@@ -15,8 +15,6 @@ from heapq import merge
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl import cost
-from kernbench.ccl.cost import Cost
 from kernbench.ccl.schedule import (
     Chunking,
     Operator,
@@ -29,6 +27,9 @@ from kernbench.ccl.schedule import (
     run_schedule,
 )  # fmt: skip
 from kernbench.ccl.stages import (
+    COPY,
+    SUM,
+    Cost,
     Directions,
     Pairwise,
     Ring,
@@ -84,7 +85,7 @@ def all_reduce(
     schedule : callable
         Returns the steps of one participant: `schedule(streams, n_elem, chunking, n)`.
     **costs
-        Fields of `kernbench.ccl.cost.Cost`, for a schedule of your own.
+        Fields of `kernbench.ccl.stages.Cost`, for a schedule of your own.
 
     Examples
     --------
@@ -196,9 +197,7 @@ def _whole_vectors(streams: Streams, n_elem: int, chunking: Chunking, n: int) ->
                 yield Step(*chunk, ("W",), local=True, complete=last, to=to, store=True, unchanged=True)
 
 
-@all_reduce(
-    schedule=_whole_vectors, form=cost.ring_flat, splits=False, turns=lambda n: n - 1, moved=lambda n: 2 * n - 1
-)
+@all_reduce(schedule=_whole_vectors, ring=SUM, splits=False, moved=lambda n: 2 * n - 1)
 def ring_flat(rank: int, n: int) -> Streams:
     """N - 1 steps of the whole vector. Participants add in different orders: results may differ in the last bit."""
     return [[Ring(rank, n, "E", "W")]]
@@ -294,7 +293,7 @@ def _doublings(n: int) -> float:
     return 2 * bits + 1 + 2 * (n != 1 << bits)
 
 
-@all_reduce(schedule=_exchange_whole, form=cost.recursive_doubling, splits=False, turns=lambda n: 1, moved=_doublings)
+@all_reduce(schedule=_exchange_whole, ring=SUM, splits=False, moved=_doublings)
 def recursive_doubling(rank: int, n: int) -> Streams:
     """Exchanges of the whole vector with partners at distance 1, 2, 4, ...: for the smallest sizes."""
     return _pairs(rank, n)
@@ -398,7 +397,7 @@ def _send_down(tree: Tree, t_ptr: Pointer, n_elem: int, chunk_bytes: int | None,
     run_schedule(steps, t_ptr, t_ptr, Reduction(), tl)
 
 
-broadcast = Collective(_broadcast, _root_args, Cost(_heap, cost.broadcast, moved=_sent_down))
+broadcast = Collective(_broadcast, _root_args, Cost(_heap, tree=COPY, moved=_sent_down))
 
 
 def _away(rank: int, n: int) -> Tree:
@@ -417,7 +416,7 @@ def _broadcast_ring(t_ptr: Pointer, n_elem: int, n: int, root: int, chunk_bytes:
 
 broadcast_ring = Collective(
     _broadcast_ring, _root_args,
-    Cost(lambda call, rank, n, *vector: [[_away(rank, n)]], cost.broadcast, moved=_sent_down),
+    Cost(lambda call, rank, n, *vector: [[_away(rank, n)]], tree=COPY, moved=_sent_down),
 )  # fmt: skip
 
 
@@ -442,7 +441,7 @@ def _reduce(t_ptr: Pointer, n_elem: int, work: Reduction, root: int, chunk_bytes
     run_schedule(steps, t_ptr, t_ptr, work, tl)
 
 
-reduce = Collective(_reduce, _reduce_args, Cost(_heap, cost.reduce))
+reduce = Collective(_reduce, _reduce_args, Cost(_heap, tree=SUM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,7 +512,7 @@ def _reduce_scatter(
 
 reduce_scatter = Collective(
     _reduce_scatter, _reduce_scatter_args,
-    Cost(_ring_streams, cost.reduce_scatter, turns=lambda n: n - 1, moved=lambda n: 1 + 1 / n),
+    Cost(_ring_streams, ring=SUM, moved=lambda n: 1 + 1 / n),
 )  # fmt: skip
 
 
@@ -545,7 +544,7 @@ def _all_gather(
 
 all_gather = Collective(
     _all_gather, _all_gather_args,
-    Cost(_ring_streams, cost.all_gather, turns=lambda n: n - 1, moved=lambda n: 1 + 2 / n),
+    Cost(_ring_streams, ring=COPY, moved=lambda n: 1 + 2 / n),
 )  # fmt: skip
 
 
@@ -567,11 +566,7 @@ def _all_to_all(t_ptr: Pointer, out_ptr: Pointer, part: int, n: int, chunk_bytes
 
 all_to_all = Collective(
     _all_to_all, _all_to_all_args,
-    Cost(
-        lambda call, rank, n, *vector: [[Pairwise(n, tuple(f"to{peer}" for peer in range(n)))]],
-        cost.all_to_all,
-        turns=lambda n: 1,
-    ),
+    Cost(lambda call, rank, n, *vector: [[Pairwise(n, tuple(f"to{peer}" for peer in range(n)))]]),
 )  # fmt: skip
 
 
@@ -593,7 +588,7 @@ def _barrier(*_pointers: Pointer, tl: TLContext) -> None:
         tl.send(child, token)
 
 
-barrier = Collective(_barrier, _barrier_args, Cost(_heap, cost.barrier, moved=lambda n: 0))
+barrier = Collective(_barrier, _barrier_args, Cost(_heap, tree=COPY * 2, moved=lambda n: 0))
 
 
 # -- messages of no regular shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.algorithms import Collective
-from kernbench.ccl.cost import Cost
+from kernbench.ccl.stages import Cost
 from kernbench.config import AUTO, CclConfig, find, read_ccl
 from kernbench.errors import ConfigError, quote
 from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate

@@ -10,9 +10,10 @@ short messages does a ring end its sum in memory, and start again with the resul
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from kernbench.ccl.schedule import Chunking, Span, Step, blocks, interleave
 
@@ -76,8 +77,34 @@ class Pairwise:
 
 
 Stage = Ring | Tree
+# The passes of a stage: of each, whether what arrives is added; else it is forwarded.
+SUM, COPY, BOTH = (True,), (False,), (True, False)
+Passes = tuple[bool, ...]
 # Of one participant: for each stream, its stages, the innermost first. Streams share the vector in equal parts.
 Streams = Sequence[Sequence[Stage]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the alpha-beta model needs to know about a collective.
+
+    Attributes
+    ----------
+    streams : callable
+        streams(call, rank, n, n_elem, itemsize): the stages of a participant; `call` holds options and facts.
+    ring, tree : tuple of bool
+        The passes of rings and of trees.
+    splits : bool
+        Whether rings split the vector, each into as many parts as it has members.
+    moved : callable
+        Vectors that pass between a participant and its HBM, of the participants.
+    """
+
+    streams: Callable[[Mapping[str, Any], int, int, int, int], Sequence[Sequence[Stage | Pairwise]]]
+    ring: Passes = BOTH
+    tree: Passes = BOTH
+    splits: bool = True
+    moved: Callable[[int], float] = lambda n: 2.0
 
 
 def pipeline(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:

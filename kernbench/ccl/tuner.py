@@ -1,22 +1,21 @@
-"""Which algorithm for a collective of some size on a machine, with how many slots: by closed form, then by simulation.
+"""Which algorithm for a collective of some size on a machine, with how many slots: by a model, then by simulation.
 
-Closed forms rank all that the machine admits; the best few are simulated, if the caller knows how to. What has been
-found is kept in a table, a small file for each machine and version of the code.
+The alpha-beta model ranks all that the machine admits; the best few are simulated. What has been found is kept in a
+table, a small file for each machine and version of the code.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.algorithm import Algorithm, Plan, plan, plan_group
-from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.cost import Estimate
+from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
 from kernbench.ccl.group import Group, Target
 from kernbench.config.files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
@@ -26,13 +25,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 SLOTS = (2, 4, 8, 16, 32)
-# Over all rows of the collectives report, one of the four best by closed form is within 2 % of the best.
+# Over all rows of the collectives report, one of the four best by the model is within 2 % of the best.
 SHORT_LIST = 4
 # More slots have to gain so much: each takes room in TCM, on every PE and for every direction.
 WORTH = 0.1
-_COLUMNS = ("algorithm", "slots", "closed form [ns]", "simulated [ns]")
-
-Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns
+_COLUMNS = ("algorithm", "slots", "model [ns]", "simulated [ns]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Candidate:
     Attributes
     ----------
     estimate_ns, start_up_ns : float or None
-        By closed form: for the size at hand, and for one element. None where an algorithm has no closed form.
+        By the model: for the size at hand, and for one element. None where an algorithm's stages are unknown.
     simulated_ns : float or None
         On the simulated machine.
     """
@@ -107,13 +104,13 @@ class Decision:
     @property
     def reason(self) -> str:
         """Why, in a sentence."""
-        best, how = self.best, "by closed form" if self.best.simulated_ns is None else "simulated"
+        best, how = self.best, "by the model" if self.best.simulated_ns is None else "simulated"
         said = f"{best.ns:,.0f} ns {how}"
         if self.bound_ns:
             said += f", {best.ns / self.bound_ns:.1f} x the lower bound ({self.bound_by})"
         if best.start_up_ns is not None and best.estimate_ns:
             share = best.start_up_ns / best.estimate_ns
-            said += f"; start-up is {share:.0%} of its closed form"
+            said += f"; start-up is {share:.0%} of its estimate"
         if len(self.candidates) > 1 and best.ns:
             second = self.candidates[1]
             said += f"; next is {second.algorithm}, {second.ns / best.ns - 1:+.0%}"
@@ -160,10 +157,10 @@ class Tuner:
     machine : Machine
     algorithms : iterable of Algorithm
         What there is to choose from; of each, the contribution asked for counts.
-    simulate : callable, optional
-        (plan, bytes of a shard, bytes of an element) -> ns. Without it, closed forms decide.
+    simulate : callable
+        (plan, bytes of a shard, bytes of an element) -> ns. The model measures the machine with it, too.
     refine : int
-        How many algorithms are simulated.
+        How many algorithms are simulated; 0: the model decides.
     slots : sequence of int
         Numbers of slots to try, with algorithms that state none.
     folder : Path, optional
@@ -177,13 +174,14 @@ class Tuner:
         machine: Machine,
         algorithms: Iterable[Algorithm],
         *,
-        simulate: Simulate | None = None,
+        simulate: Simulate,
         refine: int = SHORT_LIST,
         slots: Sequence[int] = SLOTS,
         folder: Path | None = None,
         version: str = "",
     ) -> None:
         self.machine, self.simulate, self.refine, self.slots = machine, simulate, refine, tuple(slots)
+        self.model = alpha_beta(machine, simulate)
         self.algorithms = {algorithm.name: algorithm for algorithm in algorithms}
         self.path = folder / f"ccl_{machine.hash[:12]}_{version}.json" if folder is not None else None
         self.table: dict[str, Decision] = _read(self.path)
@@ -223,7 +221,7 @@ class Tuner:
         doing = [a for a in self.algorithms.values() if (a.collective, a.contribution) == (collective, contribution)]
         names = [a.name for a in doing]
         key = json.dumps(
-            [collective, contribution, nbytes, itemsize, group, sorted(places), _settings(doing), bool(self.simulate)]
+            [collective, contribution, nbytes, itemsize, group, sorted(places), _settings(doing), self.refine]
         )
         if key not in self.table:
             self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution)
@@ -258,29 +256,30 @@ class Tuner:
             except ConfigError as error:
                 refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
         found.sort(key=lambda c: (c.ns, c.algorithm))
-        if self.simulate is not None:
-            for i, candidate in enumerate(found[: self.refine]):
-                planned = self._planned(candidate, sips, places)
-                found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
+        for i, candidate in enumerate(found[: self.refine]):
+            planned = self._planned(candidate, sips, places)
+            found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
         for candidate in [c for c in found if c.ns == float("inf")]:
-            refused[candidate.algorithm] = "it has no closed form; give the tuner a function that simulates it"
+            refused[candidate.algorithm] = "its stages are unknown; increase refine, so that it is simulated"
             found.remove(candidate)
         if not found:
             why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
             raise ConfigError(f"no algorithm does {collective} by {contribution} here{': ' + why if why else ''}")
         found.sort(key=lambda c: (c.simulated_ns is None, c.ns, c.algorithm))
         members = [(sip, *place) for sip in sips for place in places]
-        bound = Bounds(self.machine, members, contribution).of(collective, nbytes, itemsize)
+        bound = self.model.bounds(members, contribution).of(collective, nbytes, itemsize)
         return Decision(collective, nbytes, len(sips), self.machine.hash, tuple(found), refused, bound.ns, bound.by)
 
     def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
         """Return the candidate with the slots that it states, else with the fewest that are worth it."""
         name, stated = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots
-        form = Estimate(planned, self.machine, itemsize)
-        if not form.known:
+        estimate = Estimate(planned, self.model, itemsize)
+        if not estimate.known:
             return Candidate(name, planned.algorithm.n_slots or self.slots[0])
-        forms = [(slots, form.with_slots(slots)) for slots in (self.slots if stated is None else (stated,))]
-        tried = [Candidate(name, slots, form.ns(nbytes), form.ns(itemsize)) for slots, form in forms]
+        tried = [
+            Candidate(name, slots, estimate.ns(nbytes, slots), estimate.ns(itemsize, slots))
+            for slots in (self.slots if stated is None else (stated,))
+        ]
         least = min(c.ns for c in tried)
         return next(c for c in tried if c.ns <= (1 + WORTH) * least)
 

@@ -17,8 +17,9 @@ import simpy
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
 from kernbench.ccl.algorithm import Plan, plan
+from kernbench.ccl.alpha_beta import Simulate
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.tuner import Simulate, Tuner
+from kernbench.ccl.tuner import Tuner
 from kernbench.components.builtin.queues import check_read
 from kernbench.config import AUTO
 from kernbench.dtypes import DType, as_dtype
@@ -285,8 +286,9 @@ def run(
     return CollectiveRun((end - start) / 1000, result, shares)
 
 
+@lru_cache(maxsize=32)
 def simulator(machine: Machine) -> Simulate:
-    """Return what a tuner simulates with."""
+    """Return what a tuner simulates with, the same for all who ask: a machine is measured once."""
 
     def simulate(planned: Plan, nbytes: int, itemsize: int) -> float:
         return run(machine, planned, nbytes, dtype=_TYPES[itemsize]).latency_ns

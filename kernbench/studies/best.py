@@ -60,7 +60,7 @@ _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into compo
 _NEAR = 1.3  # placements whose closed form is within this factor of the best are simulated
 _IDLE = 0.5  # a placement that leaves more of the PEs idle is warned about
 _DTYPES = ("f16", "bf16")
-_SIMULATED = 3  # algorithms: the best by closed form
+_SIMULATED = 3  # algorithms: the best by the alpha-beta model
 _ITEMSIZE = 2
 _GRIDS = ("torus_2d", "mesh_2d_no_wrap")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -187,7 +187,7 @@ class CollectiveChoice:
     """
 
     system: str
-    decision: Decision  # lower bound, and candidates, of which the best three by closed form are simulated
+    decision: Decision  # lower bound, and candidates, of which the best three by the model are simulated
     spreads: tuple[Spread, ...]  # the same bytes on other PEs, fastest first
     changes: pd.DataFrame | None  # each resource halved and doubled, as `sensitivity.ranked` has it, if asked for
     launched_ns: float  # with its launch by the host
@@ -588,8 +588,8 @@ class CollectivesStudy(Study):
 
     name, title = "collectives", "Collectives of a list"
     method = (
-        f"Each row is the fastest of the {_SIMULATED} best algorithms by closed form, simulated, with the tensor of "
-        "each SIP on its first PE. Times are those of the device, without the launch by the host."
+        f"Each row is the fastest of the {_SIMULATED} best algorithms by the alpha-beta model, simulated, with the "
+        "tensor of each SIP on its first PE. Times are those of the device, without the launch by the host."
     )
     parameters: ClassVar = {
         "cases": Parameter([], "name, bytes and optionally sips, topology, collective of each"),

@@ -23,9 +23,9 @@ import numpy as np
 
 import kernbench.studies.ccl_report as report
 from kernbench.ccl.algorithm import Algorithm, plan
+from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.cost import Estimate
-from kernbench.ccl.group import Place, Target
+from kernbench.ccl.group import Target
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import SHORT_LIST, Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
@@ -33,7 +33,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.registry import hint
-from kernbench.runtime_api.collective import check, run, tuner_of
+from kernbench.runtime_api.collective import check, run, simulator, tuner_of
 from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.studies.ccl_report import (
     KINDS,
@@ -107,7 +107,7 @@ _HALVED: dict[str, dict[str, float]] = {
 
 
 class Case:
-    """A collective before it runs: its plan, its closed form, its bounds, and how much there is to simulate."""
+    """A collective before it runs: its plan, its estimate, its bounds, and how much there is to simulate."""
 
     def __init__(
         self, machine: Machine, algorithm: Algorithm, targets: Sequence[Target] = (), itemsize: int = 2
@@ -119,23 +119,24 @@ class Case:
         self.plan = plan(algorithm, config, range(config.n_sips), list(targets or product(range(cubes), range(pes))))
 
     @cached_property
-    def form(self) -> Estimate:
-        """The closed form."""
-        return Estimate(self.plan, self.machine, self._itemsize)
+    def estimate(self) -> Estimate:
+        """The time by the alpha-beta model."""
+        return Estimate(self.plan, alpha_beta(self.machine, simulator(self.machine)), self._itemsize)
 
     @property
     def bounds(self) -> Bounds:
         """The lower bounds, which all algorithms on the same PEs have in common."""
-        return _bounds(self.machine, tuple(self.plan.programs), self.plan.algorithm.contribution)
+        model = alpha_beta(self.machine, simulator(self.machine))
+        return model.bounds(self.plan.programs, self.plan.algorithm.contribution)
 
     def work(self, nbytes: int) -> int:
         """Estimate how much there is to simulate, so that the longest case starts first."""
         slot = self.plan.algorithm.slot_size
         assert slot is not None
         programs = len(self.plan.programs)
-        if not self.form.known:
+        if not self.estimate.known:
             return programs * (_PROGRAM + 4 * -(-nbytes // slot))
-        sent = [(x.messages * sum(x.channels.values()), -(-x.nbytes // slot)) for x in self.form.sent(nbytes)]
+        sent = [(x.messages * x.channels, -(-x.nbytes // slot)) for x in self.estimate.sent(nbytes)]
         return _PROGRAM * programs + sum(messages * (1 + parts) for messages, parts in sent)
 
 
@@ -173,11 +174,6 @@ def _resolved(algorithm: str, entry: Mapping[str, Any] | None, own: Mapping[str,
     return known[algorithm]
 
 
-@lru_cache(maxsize=64)
-def _bounds(machine: Machine, members: tuple[Place, ...], contribution: str) -> Bounds:
-    return Bounds(machine, list(members), contribution)
-
-
 def algorithms(path: str | Path) -> list[Algorithm]:
     """Return the algorithms that a Python file defines, each in a variable or in a list."""
     file = Path(path)
@@ -203,7 +199,7 @@ def _choices(_: Machine) -> list[str]:
 
 
 class CclStudy(Study):
-    """Collectives on many systems: time by size, compared with a lower bound and with a closed form."""
+    """Collectives on many systems: time by size, compared with a lower bound and with the alpha-beta model."""
 
     name, title = "ccl", "Collectives"
     parameters: ClassVar = {
@@ -293,7 +289,7 @@ class CclStudy(Study):
         used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, planned.world_size
         bound = case.bounds.of(used.collective, nbytes, itemsize)
         row: Row = {
-            "bound_ns": bound.ns, "closed_form_ns": case.form.ns(nbytes) if case.form.known else None,
+            "bound_ns": bound.ns, "closed_form_ns": case.estimate.ns(nbytes) if case.estimate.known else None,
             "bound_by": bound.by, "collective": used.collective, "contribution": used.contribution,
             "algorithm": algorithm, "buffer_kind": used.buffer_kind, "n_slots": used.n_slots,
             "slot_size": used.slot_size, "root_cube": used.root_cube,

@@ -21,8 +21,8 @@ METHOD = (
     "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "
     "are installed before; shards are in HBM before and after. The lower bound is the largest of what latency, a "
     "cut of the machine, all traffic together, the vector engines and the memories allow: no algorithm between the "
-    "same PEs can be faster. The closed form of an algorithm is its steps and sizes over the machine's latencies, "
-    "bandwidths, windows of slots, vector engines and memories; nothing in it is fitted. Bus bandwidth is that of "
+    "same PEs can be faster. The model estimate of an algorithm is its messages and bytes at the times that a few "
+    "simulated messages take on the machine, with shared links; nothing in it is fitted. Bus bandwidth is that of "
     "nccl-tests. Unless a row says otherwise a queue has the slots of the machine file, so that times are not the "
     "best for long vectors; all-reduces of 1 MiB by cube and those of lists have slots of one chunk."
 )
@@ -47,9 +47,9 @@ COLUMNS = {
     "latency_ns": Column("time", "ns"),
     "busbw_gbs": Column("bus bandwidth", "GB/s"),
     "bound_ns": Column("lower bound", "ns"),
-    "closed_form_ns": Column("closed form", "ns"),
+    "closed_form_ns": Column("model estimate", "ns"),
     "over_bound": Column("time over lower bound"),
-    "over_form": Column("time over closed form"),
+    "over_form": Column("time over model estimate"),
     "over_tcm": Column("time over that with queues in TCM"),
     "slowdown": Column("slowdown"),
     "time_us": Column("time", "us"),
@@ -169,8 +169,8 @@ def _slowdowns(rows: Sequence[Row]) -> list[Row]:
 
 
 def _series(rows: list[Row]) -> list[Row]:
-    """Return simulated times, closed forms and bounds as series."""
-    named = {"simulated": "latency_ns", "closed form": "closed_form_ns", "lower bound": "bound_ns"}
+    """Return simulated times, estimates and bounds as series."""
+    named = {"simulated": "latency_ns", "model estimate": "closed_form_ns", "lower bound": "bound_ns"}
     return [
         row | {"series": name, "time_us": row[column] / 1000}
         for name, column in named.items()
@@ -301,7 +301,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def broken(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with a simulated time, or a closed form, below their bound: there must be none."""
+    """Return the rows with a simulated time, or an estimate, below their bound: there must be none."""
     times = ("latency_ns", "closed_form_ns")
     return [row for row in rows if any(row.get(time) and row[time] < row["bound_ns"] for time in times)]
 
@@ -314,7 +314,7 @@ def _bounds(ran: Sequence[Row]) -> list[Finding]:
     ratios = sorted(row["over_form"] for row in ran if row["over_form"])
     if ratios:
         near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
-        text += f"; the median ratio to the closed form is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25"
+        text += f"; the median ratio to the model estimate is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25"
     return [Finding(f"{text}.", weight=5.2)]
 
 
@@ -442,7 +442,7 @@ def tables(rows: Sequence[Row]) -> Tables:
         f"What would account for its time at {size_name(OTHER_KINDS)}": table(
             _accounts(ran), ["what", "time_us", "explained"]
         ),
-        "Furthest from the closed form": table(
+        "Furthest from the model estimate": table(
             furthest,
             ["slice", "what", "algorithm", "system", "bytes_per_pe", "latency_ns", "closed_form_ns", "over_form"],
         ),

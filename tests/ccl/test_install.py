@@ -13,11 +13,12 @@ from kernbench import config
 from kernbench.ccl import install
 from kernbench.ccl.algorithm import Algorithm, algorithm, plan
 from kernbench.ccl.algorithms import all_reduce
-from kernbench.ccl.cost import Estimate
+from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
 from kernbench.ccl.stages import Pairwise, Ring, Tree
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
+from kernbench.runtime_api.collective import simulator
 from kernbench.topology.builder import resolve_topology
 
 PACKAGED = config.read_ccl(config.default_ccl_path())
@@ -66,7 +67,7 @@ def test_a_stage_function_may_have_defaults():
     assert [tensor.tolist() for tensor in tensors] == [[3.0] * 6] * 3
     machine = resolve_topology("preset:six_sip_torus")
     found = plan(algorithm(ring_with_a_default), machine.config, range(6), [(0, 0)])
-    assert Estimate(found, machine).ns(1 << 10) > 0
+    assert Estimate(found, alpha_beta(machine, simulator(machine))).ns(1 << 10) > 0
 
 
 @pytest.mark.parametrize(
@@ -175,8 +176,9 @@ def test_an_all_reduce_of_a_few_lines(tmp_path, monkeypatch):
         plan(install.resolve_algorithm_config(name, ccl), machine.config, range(6), [(0, 0)])
         for name in ("mine", "theirs")
     )
+    model = alpha_beta(machine, simulator(machine))
     for nbytes in (64, 1 << 20):
-        assert Estimate(mine, machine).ns(nbytes) == Estimate(theirs, machine).ns(nbytes) > 0
+        assert Estimate(mine, model).ns(nbytes) == Estimate(theirs, model).ns(nbytes) > 0
     x = [np.full(7, rank, np.float16) for rank in range(6)]
     run_kernel_in_mock(mine, x)
     assert all((v == 15).all() for v in x)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from kernbench.ccl.algorithm import plan
-from kernbench.ccl.cost import Estimate
+from kernbench.ccl.alpha_beta import AlphaBeta, Estimate
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective import simulator
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import resolve_topology
 from tests.ccl.cases import DTYPES, OPS, OVER_GRIDS, OVER_LEVELS, OVER_RANKS, built, reduced, shards
@@ -111,7 +112,8 @@ def test_both_axes_at_a_time_gain_where_links_are_the_limit(link_gbs, gain):
                 for rank in range(16):
                     torch.ahbm.synchronize(rank)
             times.append(torch.engine.now_ns - before)
-    form = Estimate(plan(algorithm, there.config, range(16), [(0, 0)]), there).ns(nbytes)
+    model = AlphaBeta(there, simulator(there))
+    form = Estimate(plan(algorithm, there.config, range(16), [(0, 0)]), model).ns(nbytes)
     assert 0.85 * times[1] < form < 1.2 * times[1]
     assert times[1] > 2 * 15 / 16 * nbytes / (4 * link_gbs)
     assert gain[0] < times[0] / times[1] < gain[1]

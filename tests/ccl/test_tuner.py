@@ -1,4 +1,4 @@
-"""The choice of an algorithm: by closed form, by simulation, from the table."""
+"""The choice of an algorithm: by the model, by simulation, from the table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pytest
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.algorithms import all_reduce
+from kernbench.ccl.alpha_beta import MESSAGES
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.stages import Ring
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
+from kernbench.runtime_api.collective import simulator
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -29,14 +31,28 @@ def entries(*chosen):
     return [resolve_algorithm_config(name, config) for name in chosen or names(config, "all_reduce", "rank")]
 
 
+def by_model(machine, algorithms, **settings):
+    """Return a tuner that simulates no candidate."""
+    return Tuner(machine, algorithms, simulate=simulator(machine), refine=0, **settings)
+
+
+def measured_on(machine, simulate):
+    """Return a function that measures messages on a machine, and takes candidates to `simulate`."""
+
+    def either(plan, *of):
+        return (simulator(machine) if plan.algorithm.name == MESSAGES else simulate)(plan, *of)
+
+    return either
+
+
 def test_short_vectors_take_few_steps_and_long_ones_little_traffic(machine):
-    tuner = Tuner(machine, entries("ring_allreduce_tcm", "halving_doubling_allreduce"))
+    tuner = by_model(machine, entries("ring_allreduce_tcm", "halving_doubling_allreduce"))
     assert tuner.choose("all_reduce", 64).algorithm == "halving_doubling_allreduce"
     assert tuner.choose("all_reduce", 16 * MIB).algorithm == "ring_allreduce_tcm"
 
 
 def test_slots_are_taken_where_they_are_worth_it(machine):
-    tuner = Tuner(machine, entries("ring_allreduce_tcm"))
+    tuner = by_model(machine, entries("ring_allreduce_tcm"))
     assert tuner.choose("all_reduce", 64).n_slots == 2
     long = tuner.choose("all_reduce", 16 * MIB)
     assert long.n_slots == 16  # 8 would fill the round trip, if nothing waited for anything: simulated, 23 % slower
@@ -44,18 +60,18 @@ def test_slots_are_taken_where_they_are_worth_it(machine):
 
 def test_stated_slots_are_kept(machine):
     ring, tree = entries("ring_allreduce_tcm", "tree_allreduce")
-    chosen = Tuner(machine, [replace(ring, n_slots=3), tree]).choose("all_reduce", 16 * MIB)
+    chosen = by_model(machine, [replace(ring, n_slots=3), tree]).choose("all_reduce", 16 * MIB)
     assert (chosen.algorithm, chosen.n_slots) == ("ring_allreduce_tcm", 3)
     assert {c.algorithm: c.n_slots for c in chosen.candidates}["tree_allreduce"] != 3
     asked = []
-    Tuner(machine, [replace(ring, n_slots=3)], simulate=lambda plan, *_: asked.append(plan) or 9.0).choose(
-        "all_reduce", MIB
-    )
+    Tuner(
+        machine, [replace(ring, n_slots=3)], simulate=measured_on(machine, lambda plan, *_: asked.append(plan) or 9.0)
+    ).choose("all_reduce", MIB)
     assert [plan.algorithm.n_slots for plan in asked] == [3]
 
 
 def test_what_the_machine_does_not_admit_is_refused_with_its_reason(machine):
-    decision = Tuner(machine, entries()).choose("all_reduce", KIB)
+    decision = by_model(machine, entries()).choose("all_reduce", KIB)
     assert "world_size = 4, but 8 take part" in decision.refused["mesh_allreduce_4"]
     assert decision.algorithm not in decision.refused
     assert "mesh_allreduce_4: does not run here" in str(decision)
@@ -71,13 +87,13 @@ def test_an_algorithm_whose_stages_fail_is_refused_with_its_error(machine):
         return [[Ring(rank, n, "up", "down")]]
 
     own = [algorithm(four_only), algorithm(another_queue)]
-    decision = Tuner(machine, [*own, *entries("tree_allreduce")]).choose("all_reduce", KIB)
+    decision = by_model(machine, [*own, *entries("tree_allreduce")]).choose("all_reduce", KIB)
     assert decision.algorithm == "tree_allreduce"
     assert "stages of participant 0 of 8 fail: IndexError: list index out of range" in decision.refused["four_only"]
     assert "'up'" in decision.refused["another_queue"]
 
 
-def test_simulation_overrules_closed_forms_of_the_best_only(machine):
+def test_simulation_overrules_estimates_of_the_best_only(machine):
     asked = []
 
     def simulate(plan, nbytes, itemsize):
@@ -85,29 +101,29 @@ def test_simulation_overrules_closed_forms_of_the_best_only(machine):
         return 100.0 if plan.algorithm.name == "tree_allreduce" else 200.0
 
     known = entries("ring_allreduce_tcm", "halving_doubling_allreduce", "tree_allreduce", "ring_flat_allreduce")
-    by_form = Tuner(machine, known).choose("all_reduce", 64)
-    second = by_form.candidates[1].algorithm
-    decision = Tuner(machine, known, simulate=simulate, refine=2).choose("all_reduce", 64)
-    assert {name for name, *_ in asked} == {by_form.algorithm, second}
+    by_estimate = by_model(machine, known).choose("all_reduce", 64)
+    second = by_estimate.candidates[1].algorithm
+    decision = Tuner(machine, known, simulate=measured_on(machine, simulate), refine=2).choose("all_reduce", 64)
+    assert {name for name, *_ in asked} == {by_estimate.algorithm, second}
     assert all(rest == [64, 2] for _, _, *rest in asked)
     simulated = [c.simulated_ns for c in decision.candidates]
     assert simulated[2:] == [None, None]
     assert simulated[:2] == sorted(simulated[:2])
 
 
-def test_an_algorithm_without_closed_form_needs_simulation(machine):
+def test_an_algorithm_of_unknown_stages_needs_simulation(machine):
     def mine(t_ptr, n_elem, world_size, *, tl): ...
 
     own = algorithm(mine, name="mine")
-    with pytest.raises(ConfigError, match="mine: it has no closed form; give the tuner a function that simulates it"):
-        Tuner(machine, [own]).choose("all_reduce", 64)
+    with pytest.raises(ConfigError, match="mine: its stages are unknown; increase refine, so that it is simulated"):
+        by_model(machine, [own]).choose("all_reduce", 64)
     decision = Tuner(machine, [own], simulate=lambda *_: 5.0).choose("all_reduce", 64)
     assert (decision.algorithm, decision.best.ns) == ("mine", 5.0)
 
 
 def test_nothing_that_runs_is_an_error_with_all_reasons(machine):
     with pytest.raises(ConfigError, match=r"no algorithm does all_reduce by rank here: mesh_allreduce_4: world_size"):
-        Tuner(machine, entries("mesh_allreduce_4")).choose("all_reduce", 64)
+        by_model(machine, entries("mesh_allreduce_4")).choose("all_reduce", 64)
 
 
 def test_the_table_is_kept_by_machine_and_version(machine, tmp_path):
@@ -118,7 +134,9 @@ def test_the_table_is_kept_by_machine_and_version(machine, tmp_path):
         return 7.0
 
     def tuner(version="1", of=machine):
-        return Tuner(of, entries("tree_allreduce"), simulate=simulate, folder=tmp_path, version=version)
+        return Tuner(
+            of, entries("tree_allreduce"), simulate=measured_on(of, simulate), folder=tmp_path, version=version
+        )
 
     first = tuner().choose("all_reduce", 64)
     assert tuner().choose("all_reduce", 64) == first
@@ -133,7 +151,7 @@ def test_the_table_is_kept_by_machine_and_version(machine, tmp_path):
 def test_a_table_knows_what_algorithms_state(machine, tmp_path):
     [ring] = entries("ring_allreduce_tcm")
     found = [
-        Tuner(machine, [own], folder=tmp_path).choose("all_reduce", MIB)
+        by_model(machine, [own], folder=tmp_path).choose("all_reduce", MIB)
         for own in (ring, replace(ring, n_slots=3), replace(ring, n_slots=3, slot_size=512), ring)
     ]
     assert [d.n_slots for d in found] == [16, 3, 3, 16]
@@ -142,24 +160,24 @@ def test_a_table_knows_what_algorithms_state(machine, tmp_path):
 
 
 def test_a_table_of_another_schema_is_not_read(machine, tmp_path):
-    Tuner(machine, entries("tree_allreduce"), folder=tmp_path).choose("all_reduce", 64)
+    by_model(machine, entries("tree_allreduce"), folder=tmp_path).choose("all_reduce", 64)
     [path] = tmp_path.iterdir()
     path.write_text(json.dumps({"schema_version": 0}))
-    assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
+    assert by_model(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}', "[" * 100_000])
 def test_a_damaged_table_is_made_again_with_one_warning(machine, tmp_path, text):
-    before = Tuner(machine, entries("tree_allreduce"), folder=tmp_path)
+    before = by_model(machine, entries("tree_allreduce"), folder=tmp_path)
     before.choose("all_reduce", 64)
     before.path.write_text(text)
     with pytest.warns(RuntimeWarning, match=r"ccl_.*json: is damaged, or no table of algorithms"):
-        assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
-    assert Tuner(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
+        assert by_model(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
+    assert by_model(machine, entries("tree_allreduce"), folder=tmp_path).table == {}
 
 
 def test_the_choice_shows_itself(machine):
-    decision = Tuner(machine, entries("ring_allreduce_tcm", "tree_allreduce")).choose("all_reduce", 64)
+    decision = by_model(machine, entries("ring_allreduce_tcm", "tree_allreduce")).choose("all_reduce", 64)
     text = str(decision)
     assert text.startswith(
         f"all_reduce of 64 B a shard over 8 SIPs (machine {machine.hash[:12]}): tree_allreduce, 2 slots\n"
@@ -170,6 +188,6 @@ def test_the_choice_shows_itself(machine):
 
 
 def test_the_plan_of_a_choice_has_its_slots(machine):
-    tuner = Tuner(machine, entries("ring_allreduce_tcm"))
+    tuner = by_model(machine, entries("ring_allreduce_tcm"))
     plan = tuner.plan(tuner.choose("all_reduce", 16 * MIB), range(8))
     assert (plan.algorithm.n_slots, plan.world_size) == (16, 8)

@@ -21,7 +21,7 @@ from kernbench.errors import (
     OutOfMemoryError,
 )
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import run
+from kernbench.runtime_api.collective import run, simulator
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine.observer import Observer
 from kernbench.topology.builder import resolve_topology
@@ -396,12 +396,13 @@ def test_slots_of_one_call():
 def test_auto_simulates_its_short_list():
     machine = resolve_topology("preset:default", {"system.sips.count": 8})
     with session(machine) as torch:
-        _, tensors = of_each_device(torch, 1 << 15)
+        _, tensors = of_each_device(torch, 1 << 13)
         chosen = torch.collective(tensors, "auto", config=CCL)
-    tuner = Tuner(machine, [resolve_algorithm_config(name, CCL) for name in names(CCL, contribution="rank")])
-    by_form = tuner.plan(tuner.choose("all_reduce", 1 << 16), range(8))
-    assert by_form.algorithm.name != chosen.algorithm.name
-    assert run(machine, chosen, 1 << 16).latency_ns < run(machine, by_form, 1 << 16).latency_ns
+    known = [resolve_algorithm_config(name, CCL) for name in names(CCL, contribution="rank")]
+    tuner = Tuner(machine, known, simulate=simulator(machine), refine=0)
+    by_model = tuner.plan(tuner.choose("all_reduce", 1 << 14), range(8))
+    assert by_model.algorithm.name != chosen.algorithm.name
+    assert run(machine, chosen, 1 << 14).latency_ns < run(machine, by_model, 1 << 14).latency_ns
 
 
 @pytest.mark.parametrize("dtype", ["f8e4m3fn", "f32", "f64"])

@@ -1,4 +1,4 @@
-"""The collectives study: rows against bounds and closed forms, user-defined algorithms, findings, the report."""
+"""The collectives study: rows against bounds and estimates, user-defined algorithms, findings, the report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import yaml
 
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm, plan
+from kernbench.ccl.alpha_beta import MESSAGES
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import run, tuner_of
+from kernbench.runtime_api.collective import run, simulator, tuner_of
 from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
@@ -56,7 +57,7 @@ def test_bounds_hold_in_every_row(rows):
     assert all(row["latency_ns"] < 16 * row["bound_ns"] for row in rows)
 
 
-def test_closed_forms_are_near_where_nobody_gets_in_the_way(rows):
+def test_estimates_are_near_where_nobody_gets_in_the_way(rows):
     # A ring of neighbours shares no link: ring, halves and trees meet only themselves.
     for row in rows:
         if row["algorithm"] in ("ring_allreduce_tcm", "ring_flat_allreduce", "tree_broadcast", "ring_all_gather"):
@@ -74,7 +75,7 @@ def test_closed_forms_are_near_where_nobody_gets_in_the_way(rows):
         ((8, "ring_1d"), "ring_allreduce_tcm", 1 << 20, {"n_slots": 8}),  # window and link are equal
     ],
 )
-def test_closed_forms_are_within_two_fifths_where_levels_and_trees_meet(where, name, nbytes, settings):
+def test_estimates_are_within_two_fifths_where_levels_and_trees_meet(where, name, nbytes, settings):
     row = STUDY.simulate(system("preset:default", *where), algorithm=name, nbytes=nbytes, **settings)
     assert row["bound_ns"] <= row["latency_ns"]
     assert 1 / 1.4 < row["latency_ns"] / row["closed_form_ns"] < 1.4
@@ -176,9 +177,7 @@ def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
     case = Case(there, resolve_algorithm_config(name, CONFIG))
     records = run(there, case.plan, nbytes).result.records
-    counted = [
-        (sum(sent.channels.values()) * sent.messages, -(-sent.nbytes // 4096)) for sent in case.form.sent(nbytes)
-    ]
+    counted = [(sent.channels * sent.messages, -(-sent.nbytes // 4096)) for sent in case.estimate.sent(nbytes)]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
     messages = sum(messages * (1 + parts) for messages, parts in counted)
@@ -381,6 +380,16 @@ def test_a_sweep_takes_the_study_by_its_name(machine):
     assert ring["latency_ns"].is_monotonic_increasing
 
 
+def recorded(machine, times):
+    """Return a function that measures messages on a machine, and takes the times of candidates from a report."""
+
+    def simulate(planned, *of):
+        name = planned.algorithm.name
+        return simulator(machine)(planned, *of) if name == MESSAGES else times[name]
+
+    return simulate
+
+
 def test_a_short_list_that_is_simulated_holds_the_best_of_every_comparison():
     base = kb.load("preset:default")
     given = STUDY.complete(yaml.safe_load((ROOT / "milestones" / "ccl.yaml").read_text()))
@@ -398,7 +407,7 @@ def test_a_short_list_that_is_simulated_holds_the_best_of_every_comparison():
             machines[where],
             [replace(resolve_algorithm_config(name, CONFIG), slot_size=slot) for name in times],
             slots=(4,),
-            simulate=lambda planned, *_, times=times: times[planned.algorithm.name],
+            simulate=recorded(machines[where], times),
         )
         places, itemsize = list(product(range(cubes), range(each // cubes))), 4 if dtype == "f32" else 2
         chosen = tuner.choose(collective, nbytes, places=places, itemsize=itemsize, contribution=contribution)

@@ -1,0 +1,496 @@
+"""An alpha-beta model of collectives, with alpha and beta measured on the machine.
+
+For each kind of channel (PE to PE, cube to cube, SIP to SIP), a few messages between two PEs are simulated. The time of
+an algorithm is the sum over its stages of alpha x messages + beta x bytes, where channels in use at the same time share
+links. The tuner ranks algorithms by it, and simulates the best.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import ceil, hypot, prod
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kernbench.ccl.algorithm import Algorithm, Plan, Role
+from kernbench.ccl.bounds import Bounds
+from kernbench.ccl.group import Grid, Place, Subgroup
+from kernbench.ccl.schedule import AHEAD, Chunking, Reduction, Step, run_schedule
+from kernbench.ccl.stages import COPY, LAG, SUM, Pairwise, Ring, Stage, Tree, ends_in_memory
+from kernbench.components.builtin.pe_units import PeMath
+from kernbench.components.command import VectorOp
+from kernbench.errors import ConfigError
+from kernbench.policy.routing import router_of
+from kernbench.registry import hint
+from kernbench.topology import naming
+from kernbench.units import FLIT_BYTES
+
+if TYPE_CHECKING:
+    from kernbench.topology.builder import Machine
+    from kernbench.triton_emu.handles import Pointer
+    from kernbench.triton_emu.tl_context import TLContext
+
+Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns
+Kernel = Callable[..., None]
+Link = tuple[str, str]
+# Of one participant: for each stream, its stages, the innermost first.
+Places = tuple[tuple[Stage | Pairwise, ...], ...]
+# What routes of the same cost have in common: latency, bandwidth of the slowest link, number of links.
+Kind = tuple[int, float, int]
+
+MESSAGES = "messages"  # the algorithm that measures a channel
+_TURNS, _STREAM, _AMPLE = 5, 8, 64  # messages there and back; messages of a stream; slots that never limit it
+
+
+class Channel(NamedTuple):
+    """What messages over a channel take.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        The sizes that were measured.
+    copied_ns, added_ns : tuple of float
+        Time of a message of each size, forwarded or added to where it arrives.
+    ends_ns : tuple of float
+        Time of the first load and the last store.
+    gap_ns, round_trip_ns, beta_ns : float
+        Between the shortest messages; between messages if there is a single slot; of a byte of long messages.
+    """
+
+    sizes: tuple[int, ...]
+    copied_ns: tuple[float, ...]
+    added_ns: tuple[float, ...]
+    ends_ns: tuple[float, ...]
+    gap_ns: float
+    round_trip_ns: float
+    beta_ns: float
+
+    def at(self, times_ns: Sequence[float], nbytes: float) -> float:
+        """Return the time for `nbytes`, on a line between measured sizes, and beyond."""
+        beyond = max(0.0, nbytes - self.sizes[-1]) / (self.sizes[-1] - self.sizes[-2])
+        return float(np.interp(nbytes, self.sizes, times_ns)) + beyond * (times_ns[-1] - times_ns[-2])
+
+    def round_trip_of(self, nbytes: float, slot_bytes: int) -> float:
+        """Return the round trip of a slot that holds `nbytes`."""
+        return self.round_trip_ns - self.at(self.copied_ns, slot_bytes) + self.at(self.copied_ns, nbytes)
+
+
+class AlphaBeta:
+    """The channels of one machine, each kind measured when it is first asked for, and the links that they share."""
+
+    def __init__(self, machine: Machine, simulate: Simulate) -> None:
+        self.machine, self._simulate = machine, simulate
+        self._router, self._math = router_of(machine.graph), PeMath(machine.config.cube.pe.pe_math)
+        self._channels: dict[tuple[object, ...], Channel] = {}
+        self._kinds: dict[tuple[Place, Place], Kind] = {}
+        self.ends: dict[Kind, tuple[Place, Place]] = {}
+        self._bounds: dict[tuple[object, ...], Bounds] = {}
+
+    def bounds(self, places: Iterable[Place], contribution: str) -> Bounds:
+        """Return the lower bounds, which all algorithms on the same PEs have in common."""
+        key = (tuple(sorted(places)), contribution)
+        if key not in self._bounds:
+            self._bounds[key] = Bounds(self.machine, *key)
+        return self._bounds[key]
+
+    def kind(self, src: Place, dst: Place) -> Kind:
+        """Return what kind of route leads from one PE to another."""
+        if (src, dst) not in self._kinds:
+            edges = [self.machine.graph.edge(*link) for link in self._links(src, dst, "tcm")]
+            kind = sum(e.latency_ps for e in edges), min(e.bw_gbs for e in edges), len(edges)
+            self._kinds[src, dst] = kind
+            self.ends.setdefault(kind, (src, dst))
+        return self._kinds[src, dst]
+
+    def share_ns(self, channels: Iterable[tuple[Place, Place]], kind: str) -> float:
+        """Return the time of a byte if all channels are in use, on the link that is shared most."""
+        users = Counter(link for src, dst in channels for link in self._links(src, dst, kind))
+        return max((n / self.machine.graph.edge(*link).bw_gbs for link, n in users.items()), default=0.0)
+
+    def sum_ns(self, nbytes: float, adds: int, itemsize: int) -> float:
+        """Return the time to add vectors to one: more than one to a widened copy, which is rounded then."""
+        passes = adds if adds < 2 or itemsize > 2 else adds + 2
+        added = [VectorOp("simple", -(-int(nbytes) // itemsize), 4)]
+        return passes * (self.machine.config.cube.pe.pe_cpu.command_ns + self._math.ps(added) / 1000)
+
+    def channel(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Channel:
+        """Return the channel from one PE to another, with the slots of an algorithm."""
+        algorithm = algorithm.on(self.machine.config)
+        ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes)
+        key = (self.kind(src, dst), ring, itemsize)
+        if key not in self._channels:
+            self._channels[key] = self._measured(src, dst, algorithm, itemsize)
+        return self._channels[key]
+
+    def _measured(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int) -> Channel:
+        slot = algorithm.slot_size
+        assert slot is not None
+        roles = {src: Role(0, 0, {"to": (dst, "to")}), dst: Role(1, 0, {"to": (src, "to")})}
+        pair = (Subgroup((src, dst), Grid(2, 1)),)
+        ring = replace(
+            algorithm, name=MESSAGES, kernel_args=_elements, collective="broadcast", world_size=None, options={},
+            cost=None,
+        )  # fmt: skip
+
+        def took(kernel: Kernel, nbytes: int, n_slots: int = _AMPLE) -> float:
+            return self._simulate(Plan(replace(ring, kernel=kernel, n_slots=n_slots), 2, roles, pair), nbytes, itemsize)
+
+        def turn(nbytes: int, *, local: bool) -> tuple[float, float]:
+            """Return the time of a message there or back, and of what comes before and after."""
+            once = took(_there_and_back(1, local), nbytes)
+            each = (took(_there_and_back(_TURNS, local), nbytes) - once) / (_TURNS - 1)
+            return each, once - each
+
+        def apart(nbytes: int, n_slots: int = _AMPLE, *, local: bool = True) -> float:
+            """Return the time between messages of a stream."""
+            kernel = _stream(nbytes, local)
+            twice, once = (took(kernel, n * _STREAM * nbytes, n_slots) for n in (2, 1))
+            return (twice - once) / _STREAM
+
+        sizes = tuple(sorted({itemsize, FLIT_BYTES, slot, 4 * slot}))
+        copied, ends = zip(*(turn(nbytes, local=False) for nbytes in sizes), strict=True)
+        added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
+        return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
+
+    def _links(self, src: Place, dst: Place, kind: str) -> Iterable[Link]:
+        """Return the links from a PE to the memory of another's ring."""
+        end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": naming.hbm(*dst)}[kind]
+        return pairwise(self._router.path(naming.pe_dma(*src), end))
+
+
+@lru_cache(maxsize=32)
+def alpha_beta(machine: Machine, simulate: Simulate) -> AlphaBeta:
+    """Return the model of `machine`, kept while it is in use: its channels are measured once."""
+    return AlphaBeta(machine, simulate)
+
+
+def _elements(*, n_elem: int, world_size: int) -> tuple[int]:
+    return (n_elem,)
+
+
+def _there_and_back(turns: int, local: bool) -> Kernel:
+    """Return a kernel that sends a vector `turns` times, there and back, and adds the local one if `local`."""
+
+    def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
+        rank = tl.program_id(2)
+        steps = [] if rank else [Step(0, n_elem, local=True, to=("to",))]
+        for turn in range(1 - rank, turns, 2):
+            last = turn == turns - 1
+            steps.append(Step(0, n_elem, ("to",), local=local, to=() if last else ("to",), store=last))
+        run_schedule(steps, t_ptr, t_ptr, Reduction(), tl)
+
+    return kernel
+
+
+def _stream(nbytes: int, local: bool) -> Kernel:
+    """Return a kernel that sends a vector one way, in messages of `nbytes`, added to the local one if `local`."""
+
+    def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
+        chunks = Chunking(t_ptr.dtype.itemsize, chunk_bytes=nbytes).chunks((0, n_elem))
+        if tl.program_id(2):
+            steps = [Step(*chunk, ("to",), local=local, store=True) for chunk in chunks]
+        else:
+            steps = [Step(*chunk, local=True, to=("to",)) for chunk in chunks]
+        run_schedule(steps, t_ptr, t_ptr, Reduction(), tl)
+
+    return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class StageChannels:
+    """The channels of one stage of all participants.
+
+    Attributes
+    ----------
+    of : Ring, Tree or Pairwise
+        The stage of one participant.
+    hops : mapping
+        (kind of route, vectors that are added at its end) to how many there are: around a ring, from the farthest
+        member of a tree to its root, or to the farthest peer.
+    channels : int
+        How many there are in all.
+    share_ns : float
+        Time of a byte on the link shared most, if all are in use.
+    """
+
+    of: Stage | Pairwise
+    hops: Counter[tuple[Kind, int]]
+    channels: int
+    share_ns: float
+
+    @property
+    def n(self) -> int:
+        """Members of a ring or peers; 1 for a tree."""
+        return 1 if isinstance(self.of, Tree) else self.of.n
+
+    @property
+    def steps(self) -> int:
+        """Messages that follow each other in one pass."""
+        if isinstance(self.of, Ring):
+            return self.of.n - 1
+        return self.hops.total()
+
+
+class Sent(NamedTuple):
+    """What each of some channels carries: messages of `nbytes`."""
+
+    channels: int
+    messages: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """The times of a stage whose messages have `chunk` bytes, in queues of `n_slots`."""
+
+    stage: StageChannels
+    channels: Sequence[tuple[Channel, int, int]]
+    model: AlphaBeta
+    chunk: float
+    slot_bytes: int
+    n_slots: int
+    itemsize: int
+    streams: int
+
+    def message(self, adds: bool) -> float:
+        """Return the time of one chunk: alpha + beta x bytes, behind half of those that share its links."""
+        total = 0.0
+        for channel, fan, n in self.channels:
+            each = channel.at(channel.added_ns if adds else channel.copied_ns, self.chunk)
+            if adds and fan > 1:
+                each += self._sum_ns(fan) - self._sum_ns(1)
+            refills = (ceil(self.chunk / self.slot_bytes) - 1) // self.n_slots
+            each += refills * max(0.0, self._round_trip_ns - self._window * channel.beta_ns)
+            each += max(0.0, self.stage.share_ns - channel.beta_ns) * self.chunk / 2
+            total += n * (each + (self.streams - 1) * channel.gap_ns)
+        return total / self.stage.hops.total()
+
+    def behind(self, nbytes: float, *, adds: bool) -> float:
+        """Return how long the bytes behind the first chunk take: they fill the slots, and wait to fill them again."""
+        if nbytes <= 0:
+            return 0.0
+        return hypot(self.busy(nbytes, adds=adds), nbytes // self._window * self._round_trip_ns)
+
+    def turn(self, nbytes: float, *, adds: bool) -> float:
+        """Return how long messages that follow others take: what waits for a link returns its credit late."""
+        return hypot(self.busy(nbytes, adds=adds), nbytes * self._round_trip_ns / self._window)
+
+    def busy(self, nbytes: float, *, adds: bool) -> float:
+        """Return how long links, vector engine and commands take."""
+        beta_ns = max(self.stage.share_ns, *(channel.beta_ns for channel, _, _ in self.channels))
+        if adds:
+            beta_ns = max(beta_ns, self._sum_ns(max(fan for _, fan, _ in self.channels)) / self.chunk)
+        return max(nbytes * beta_ns, nbytes / self.chunk * max(channel.gap_ns for channel, _, _ in self.channels))
+
+    def _sum_ns(self, adds: int) -> float:
+        return self.model.sum_ns(self.chunk, adds, self.itemsize)
+
+    @property
+    def _held(self) -> float:
+        """Bytes in a slot: of a shorter message, it holds one."""
+        return min(self.chunk, self.slot_bytes)
+
+    @property
+    def _window(self) -> float:
+        return self.n_slots * self._held
+
+    @property
+    def _round_trip_ns(self) -> float:
+        return max(channel.round_trip_of(self._held, self.slot_bytes) for channel, _, _ in self.channels)
+
+
+class Estimate:
+    """The time of a plan by the model, for any size; `known` is False for an algorithm of unknown stages."""
+
+    def __init__(self, plan: Plan, model: AlphaBeta, itemsize: int = 2) -> None:
+        self.cost = plan.algorithm.cost
+        self.known = self.cost is not None
+        self._plan, self._model, self._itemsize = plan, model, itemsize
+        self._call = {**plan.algorithm.options, **plan.algorithm.facts(plan.subgroups[0])}
+        self._stages: dict[Places, list[StageChannels]] = {}
+
+    def ns(self, nbytes: int, n_slots: int | None = None) -> float:
+        """Return the time for shards of `nbytes`, with the plan's slots or others."""
+        assert self.cost is not None, "ask for what is known only"
+        stages, streams = self.stages(nbytes)
+        if not stages:
+            return 0.0
+        plan, model, algorithm = self._plan, self._model, self._plan.algorithm
+        chunks = self._chunks(stages, streams, nbytes)
+        times = [
+            self._time(stage, chunk, streams, n_slots or algorithm.n_slots)
+            for stage, chunk in zip(stages, chunks, strict=True)
+        ]
+        channel = times[0].channels[0][0]
+        # A ring that ends in memory stores its result, and the next stage loads it.
+        ends = (1 + sum(a != b for a, b in pairwise(chunks))) * channel.at(channel.ends_ns, chunks[-1])
+        moved = self.cost.moved(plan.world_size) * nbytes / model.machine.config.cube.hbm.slice_gbs
+        bound = model.bounds(plan.programs, algorithm.contribution).of(algorithm.collective, nbytes, self._itemsize)
+        return max(ends + self._stages_ns(times, nbytes / streams), channel.ends_ns[0] + moved, bound.ns)
+
+    def _stages_ns(self, times: Sequence[StageTime], vector: float) -> float:
+        """Return the time of stages, the innermost first, each on what the previous one leaves of a vector."""
+        if not times:
+            return 0.0
+        assert self.cost is not None
+        time, inner, stage = times[0], times[1:], times[0].stage
+        part = vector / stage.n if self.cost.splits else vector
+        if isinstance(stage.of, Tree):
+            return self._tree_ns(time, inner, vector)
+        if isinstance(stage.of, Pairwise):  # one channel of each participant after the other
+            return time.message(False) + max(0.0, time.busy((stage.n - 1) * part - time.chunk, adds=False))
+        total = self._stages_ns(inner, part)
+        for adds in self.cost.ring:
+            first = time.message(adds)
+            total += max(stage.steps * first, (stage.steps - 1) * time.turn(part, adds=adds) + first)
+            total += time.behind(part - time.chunk, adds=adds)
+        return total
+
+    def _tree_ns(self, time: StageTime, inner: Sequence[StageTime], vector: float) -> float:
+        """Return the time of a tree and of the stages that its root takes part in."""
+        assert self.cost is not None
+        stage, passes = time.stage, self.cost.tree
+        there_and_back = sum(stage.steps * time.message(adds) for adds in passes)
+        rest = vector - time.chunk
+        if len(passes) == 1:
+            return there_and_back + time.behind(rest, adds=passes[0])
+        # Results follow when all parts but one have gone around the rings above, and some chunks behind the sums.
+        parts = prod(outer.stage.n for outer in inner) if self.cost.splits else 1
+        late = max(0, LAG * (stage.steps - 1) - AHEAD) * time.chunk
+        first = max(min(vector, late), vector - vector / parts) - time.chunk
+        behind = time.behind(first, adds=True) + time.behind(rest, adds=False)
+        return there_and_back + max(behind, self._stages_ns(inner, vector))
+
+    def sent(self, nbytes: int) -> Iterator[Sent]:
+        """Yield what channels carry for shards of `nbytes`, stage by stage."""
+        assert self.cost is not None, "ask for what is known only"
+        stages, streams = self.stages(nbytes)
+        vector = nbytes / streams
+        for stage, chunk in zip(stages, self._chunks(stages, streams, nbytes), strict=True):
+            vector /= stage.n if self.cost.splits else 1
+            turns = stage.steps * len(self.cost.ring) if isinstance(stage.of, Ring) else 1
+            yield Sent(stage.channels, turns * max(1, ceil(vector / chunk)), min(chunk, max(1, ceil(vector))))
+
+    def stages(self, nbytes: int) -> tuple[list[StageChannels], int]:
+        """Return the stages for shards of `nbytes`, and how many streams share the vector."""
+        n = self._plan.world_size
+        if self.cost is None or n == 1:
+            return [], 1
+        first = self._streams(0, nbytes)
+        if first not in self._stages:
+            places = [self._streams(rank, nbytes) for rank in range(n)]
+            found = [self._channels(places, at) for at in range(len(first[0]))]
+            self._stages[first] = [stage for stage in found if stage.hops]
+        return self._stages[first], len(first)
+
+    def _streams(self, rank: int, nbytes: int) -> Places:
+        assert self.cost is not None
+        n_elem, n = -(-nbytes // self._itemsize), self._plan.world_size
+        try:
+            streams = self.cost.streams(self._call, rank, n, n_elem, self._itemsize)
+        except Exception as error:
+            name, what = self._plan.algorithm.name, f"{type(error).__name__}: {error}"
+            raise ConfigError(f"algorithm {name!r}: the stages of participant {rank} of {n} fail: {what}") from error
+        return tuple(map(tuple, streams))
+
+    def _time(self, stage: StageChannels, chunk: int, streams: int, n_slots: int | None) -> StageTime:
+        algorithm, model = self._plan.algorithm, self._model
+        assert n_slots is not None
+        assert algorithm.slot_size is not None
+        channels = [
+            (model.channel(*model.ends[kind], algorithm, self._itemsize), fan, n)
+            for (kind, fan), n in stage.hops.items()
+        ]
+        return StageTime(stage, channels, model, chunk, algorithm.slot_size, n_slots, self._itemsize, streams)
+
+    def _chunks(self, stages: Sequence[StageChannels], streams: int, nbytes: int) -> list[int]:
+        """Return the bytes of messages of each stage: what nested rings leave, as the algorithms split it."""
+        assert self.cost is not None
+        if not stages:
+            return []
+        chunking = Chunking(self._itemsize, chunk_bytes=self._plan.algorithm.options.get("chunk_bytes"))
+        rings = [stage.n if self.cost.splits else 1 for stage in stages]
+        parts = [max(1, -(-nbytes // (streams * n * self._itemsize))) for n in accumulate(rings, mul)]
+        alone = [chunking.chunks((0, part)) for part in parts]
+        chunks, pieces = [alone[-1][0][1]], len(alone[-1])
+        for n, part, pieces_alone in list(zip(rings, parts, alone, strict=True))[-2::-1]:
+            pieces *= rings[len(parts) - len(chunks)]
+            apart = n > 1 and ends_in_memory(n, pieces, part, chunking)
+            chunks.append(pieces_alone[0][1] if apart else chunks[-1])
+            pieces = len(pieces_alone) if apart else pieces
+        return [chunk * self._itemsize for chunk in reversed(chunks)]
+
+    def _channels(self, places: Sequence[Places], at: int) -> StageChannels:
+        """Return the channels of stage `at` of all streams; below a tree, only its root takes part."""
+        assert self.cost is not None
+        active = {
+            rank: [stream[at] for stream in streams]
+            for rank, streams in enumerate(places)
+            if not any(isinstance(before, Tree) and before.parent for before in streams[0][:at])
+        }
+        up, down = [], []
+        for rank, stages in active.items():
+            for stage in stages:
+                if not isinstance(stage, Pairwise):
+                    self._check_queues(rank, [queue for _, queue in stage.ends])
+                if isinstance(stage, Tree):
+                    up += self._edges(rank, [stage.parent] if stage.parent else []) if self.cost.tree != COPY else []
+                    down += self._edges(rank, stage.children) if self.cost.tree != SUM else []
+                else:
+                    down += self._edges(rank, [stage.to] if isinstance(stage, Ring) else stage.to)
+        of = next(iter(active.values()))[0]
+        path = [(a, b, 1) for a, b in down]
+        if isinstance(of, Tree):
+            path = list(self._to_root(active))
+        hops, share_ns = self._slowest(path), self._share_ns(up + down)
+        if isinstance(of, Pairwise):  # one channel after the other
+            hops, share_ns = Counter([max(hops)]), share_ns / max(1, of.n - 1)
+        return StageChannels(of, hops, len(up + down) * len(self._plan.subgroups), share_ns)
+
+    def _to_root(self, active: Mapping[int, Sequence[Stage | Pairwise]]) -> Iterator[tuple[int, int, int]]:
+        """Yield the edges from the farthest member of a tree to its root, and how many children are added there."""
+        trees = {
+            (rank, stream): stage
+            for rank, stages in active.items()
+            for stream, stage in enumerate(stages)
+            if isinstance(stage, Tree)
+        }
+        rank, stream = max(trees, key=lambda place: trees[place].depth)
+        while parent := trees[rank, stream].parent:
+            [(_, above)] = self._edges(rank, [parent])
+            yield rank, above, len(trees[above, stream].children)
+            rank = above
+
+    def _check_queues(self, rank: int, queues: Iterable[str]) -> None:
+        neighbours = self._plan.programs[self._plan.subgroups[0].places[rank]].neighbours
+        for queue in queues:
+            if queue not in neighbours:
+                raise ConfigError(
+                    f"algorithm {self._plan.algorithm.name!r}: participant {rank} has no queue {queue!r}; "
+                    f"{hint(queue, neighbours)}"
+                )
+
+    def _edges(self, rank: int, directions: Iterable[str]) -> list[tuple[int, int]]:
+        """Return the channels of a participant in some directions, those that it has."""
+        programs = self._plan.programs
+        neighbours = programs[self._plan.subgroups[0].places[rank]].neighbours
+        return [(rank, programs[neighbours[to][0]].rank) for to in directions if to in neighbours]
+
+    def _share_ns(self, edges: Iterable[tuple[int, int]]) -> float:
+        subgroups = [subgroup.places for subgroup in self._plan.subgroups]
+        channels = ((places[a], places[b]) for a, b in edges for places in subgroups)
+        return self._model.share_ns(channels, self._plan.algorithm.buffer_kind)
+
+    def _slowest(self, path: Sequence[tuple[int, int, int]]) -> Counter[tuple[Kind, int]]:
+        """Return the kinds of messages of a path, in the subgroup in which it is longest."""
+        each = [
+            Counter((self._model.kind(subgroup.places[a], subgroup.places[b]), fan) for a, b, fan in path)
+            for subgroup in self._plan.subgroups
+        ]
+        return max(each, key=lambda hops: sum(kind[0] * n for (kind, _), n in hops.items()))
