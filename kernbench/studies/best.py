@@ -566,7 +566,7 @@ class ProductsStudy(Study):
         return row | {
             "placement": best.placement, "simulated_ns": chosen.simulated_ns, "utilization": chosen.utilization,
             "pes": best.pes, "second": second.placement, "limited_by": f"{first.what} {first.share:.0%}",
-            "change": ", ".join(first.fields), "closed_form_ns": best.estimate_ns, "remote_bytes": best.remote_bytes,
+            "change": ", ".join(first.fields), "estimate_ns": best.estimate_ns, "remote_bytes": best.remote_bytes,
             "left_out": "",
         }  # fmt: skip
 

@@ -289,7 +289,7 @@ class CclStudy(Study):
         used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, planned.world_size
         bound = case.bounds.of(used.collective, nbytes, itemsize)
         row: Row = {
-            "bound_ns": bound.ns, "closed_form_ns": case.estimate.ns(nbytes) if case.estimate.known else None,
+            "bound_ns": bound.ns, "estimate_ns": case.estimate.ns(nbytes) if case.estimate.known else None,
             "bound_by": bound.by, "collective": used.collective, "contribution": used.contribution,
             "algorithm": algorithm, "buffer_kind": used.buffer_kind, "n_slots": used.n_slots,
             "slot_size": used.slot_size, "root_cube": used.root_cube,

@@ -47,7 +47,7 @@ COLUMNS = {
     "latency_ns": Column("time", "ns"),
     "busbw_gbs": Column("bus bandwidth", "GB/s"),
     "bound_ns": Column("lower bound", "ns"),
-    "closed_form_ns": Column("model estimate", "ns"),
+    "estimate_ns": Column("model estimate", "ns"),
     "over_bound": Column("time over lower bound"),
     "over_form": Column("time over model estimate"),
     "over_tcm": Column("time over that with queues in TCM"),
@@ -102,7 +102,7 @@ def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
             "short": short(row["algorithm"]),
             "system": f"{row['n_sips']} SIPs, {row['sip_topology']}",
             "over_bound": row["latency_ns"] / row["bound_ns"],
-            "over_form": row["latency_ns"] / row["closed_form_ns"] if row["closed_form_ns"] else None,
+            "over_form": row["latency_ns"] / row["estimate_ns"] if row["estimate_ns"] else None,
             "time_us": row["latency_ns"] / 1000,
         }
         for row in rows
@@ -170,7 +170,7 @@ def _slowdowns(rows: Sequence[Row]) -> list[Row]:
 
 def _series(rows: list[Row]) -> list[Row]:
     """Return simulated times, estimates and bounds as series."""
-    named = {"simulated": "latency_ns", "model estimate": "closed_form_ns", "lower bound": "bound_ns"}
+    named = {"simulated": "latency_ns", "model estimate": "estimate_ns", "lower bound": "bound_ns"}
     return [
         row | {"series": name, "time_us": row[column] / 1000}
         for name, column in named.items()
@@ -302,7 +302,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 def broken(rows: Iterable[Row]) -> list[Row]:
     """Return the rows with a simulated time, or an estimate, below their bound: there must be none."""
-    times = ("latency_ns", "closed_form_ns")
+    times = ("latency_ns", "estimate_ns")
     return [row for row in rows if any(row.get(time) and row[time] < row["bound_ns"] for time in times)]
 
 
@@ -444,7 +444,7 @@ def tables(rows: Sequence[Row]) -> Tables:
         ),
         "Furthest from the model estimate": table(
             furthest,
-            ["slice", "what", "algorithm", "system", "bytes_per_pe", "latency_ns", "closed_form_ns", "over_form"],
+            ["slice", "what", "algorithm", "system", "bytes_per_pe", "latency_ns", "estimate_ns", "over_form"],
         ),
         "Failed": table(
             (row for row in rows if row.get("failed")),

@@ -46,7 +46,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "validation/validation.json": ("name",),
 }
 _ALSO = ("share", "worst_expected", "worst_measured", "error_max")  # shares of a link's time, and ps in `validation`
-_NOT = ("cube.ucie.port_ns", "fast_ns", "closed_form_ns")  # a parameter of the machine, estimates
+_NOT = ("cube.ucie.port_ns", "fast_ns", "estimate_ns")  # a parameter of the machine, estimates
 
 
 def whole(text: str) -> str:

@@ -61,7 +61,7 @@ def test_estimates_are_near_where_nobody_gets_in_the_way(rows):
     # A ring of neighbours shares no link: ring, halves and trees meet only themselves.
     for row in rows:
         if row["algorithm"] in ("ring_allreduce_tcm", "ring_flat_allreduce", "tree_broadcast", "ring_all_gather"):
-            assert row["latency_ns"] == pytest.approx(row["closed_form_ns"], rel=0.15), row["algorithm"]
+            assert row["latency_ns"] == pytest.approx(row["estimate_ns"], rel=0.15), row["algorithm"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_estimates_are_near_where_nobody_gets_in_the_way(rows):
 def test_estimates_are_within_two_fifths_where_levels_and_trees_meet(where, name, nbytes, settings):
     row = STUDY.simulate(system("preset:default", *where), algorithm=name, nbytes=nbytes, **settings)
     assert row["bound_ns"] <= row["latency_ns"]
-    assert 1 / 1.4 < row["latency_ns"] / row["closed_form_ns"] < 1.4
+    assert 1 / 1.4 < row["latency_ns"] / row["estimate_ns"] < 1.4
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(rows):
@@ -132,7 +132,7 @@ def test_a_user_defined_algorithm_is_in_the_table_and_the_figure(machine, tmp_pa
     grid = [{"systems": [RING_OF_FOUR], "sizes": [64, 65536]}]
     report = STUDY.report(machine, folder=tmp_path / "report", own=own_file(tmp_path, passing), by_rank=grid)
     own = [row for row in report.rows if row["algorithm"] == "passing"]
-    assert [row["closed_form_ns"] for row in own] == [None, None]
+    assert [row["estimate_ns"] for row in own] == [None, None]
     assert all(row["latency_ns"] > row["bound_ns"] for row in own)
     times = {(row["algorithm"], row["bytes_per_pe"]): row["latency_ns"] for row in report.rows}
     assert times["passing", 64] < times["ring_allreduce_tcm", 64]
@@ -317,7 +317,7 @@ def test_nothing_is_said_about_a_comparison_of_which_a_part_did_not_run(rows):
 def listed(times):
     row = {
         "slice": "lists", "contribution": "rank", "bytes_per_pe": 64, "n_sips": 8, "sip_topology": "torus_2d",
-        "bound_ns": 1.0, "closed_form_ns": None,
+        "bound_ns": 1.0, "estimate_ns": None,
     }  # fmt: skip
     return [row | {"what": what, "algorithm": name, "latency_ns": ns} for (what, name), ns in times.items()]
 
