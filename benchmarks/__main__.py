@@ -7,7 +7,7 @@ import os
 import click
 
 from benchmarks import attention, collectives, machines, products, start, sweeps, table, transfers
-from kernbench.sweeps.cache import OFF, VARIABLE
+from kernbench.sweeps._cache import OFF, VARIABLE
 
 PARTS = {
     "transfers": transfers,

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.table import Row, against_definition, best
+from kernbench._units import KIB
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
-from kernbench.units import KIB
 from tests.components.queues_under_test import install, launch, specs
 
 ALGORITHM = "intercube_allreduce"

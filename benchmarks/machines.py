@@ -13,8 +13,8 @@ from benchmarks.table import Row, against_definition
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.observer import Observer
 from kernbench.studies.layers import layers, run
 from kernbench.topology.builder import resolve_topology
 

@@ -8,8 +8,8 @@ from benchmarks.table import Row, against_definition, best
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.studies import gemm
 from kernbench.studies.validation_reference import Reference
+from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import hbm, pe_dma
 from tests.components import one_pe
 from tests.reference.pe import Gemm, Pe, Place
 

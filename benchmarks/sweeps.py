@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.table import Row, peak_mib
-from kernbench.sweeps.cache import Cache
-from kernbench.sweeps.plan import make_plan
-from kernbench.sweeps.sweep import run_plan
+from kernbench.sweeps._cache import Cache
+from kernbench.sweeps._plan import make_plan
+from kernbench.sweeps._sweep import run_plan
 from kernbench.topology.builder import resolve_topology
 
 # SIPs, w, h: from 8 PEs to 2,048, and 32 PEs on each of 1 to 64 SIPs.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernbench import build
-from kernbench.sim_engine.network import ENGINE
+from kernbench.sim_engine._network import ENGINE
 
 T = TypeVar("T")
 README = Path(__file__).with_name("README.md")

@@ -8,8 +8,8 @@ from random import Random
 from benchmarks.table import Row, against_definition, best
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import Ask, Reference, play
+from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import hbm, pe_dma
 
 MESH = {
     "system.sips.count": 1,

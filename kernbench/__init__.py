@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from kernbench.benches.registry import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
-    from kernbench.sim_engine.limits import Limits
+    from kernbench.sim_engine._limits import Limits
     from kernbench.studies.best import gemm
-    from kernbench.sweeps.sweep import sweep
+    from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
     read = Result.load
@@ -43,7 +43,7 @@ __all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "read", "run"
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
-    "Limits": "kernbench.sim_engine.limits:Limits",
+    "Limits": "kernbench.sim_engine._limits:Limits",
     "ccl": "kernbench.ccl",
     "compare": "kernbench.analysis.compare:compare",
     "gemm": "kernbench.studies.best:gemm",
@@ -51,7 +51,7 @@ _WHERE = {
     "read": "kernbench.analysis.result:Result.load",
     "run": "kernbench.benches.registry:run",
     "session": "kernbench.runtime_api.context:session",
-    "sweep": "kernbench.sweeps.sweep:sweep",
+    "sweep": "kernbench.sweeps._sweep:sweep",
 }
 
 

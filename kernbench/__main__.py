@@ -10,7 +10,7 @@ from typing import Any
 def main() -> int:
     """Run the command line and return its exit status."""
     try:
-        from kernbench.interrupts import handle_interrupts
+        from kernbench._interrupts import handle_interrupts
 
         handle_interrupts()
         from kernbench.cli.main import main

@@ -13,7 +13,7 @@ from kernbench import errors
 from kernbench.errors import KernbenchError
 from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.study import Report, read_results
-from kernbench.sweeps.cache import Cache, Store
+from kernbench.sweeps._cache import Cache, Store
 from kernbench.tp import parallel_state
 from tests.repo import ROOT
 from tests.sweeps import studies

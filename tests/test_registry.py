@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from kernbench import registry
+from kernbench import _registry as registry
+from kernbench._registry import COMPONENTS, RUNNERS, Registry
 from kernbench.errors import ConfigError
-from kernbench.registry import COMPONENTS, RUNNERS, Registry
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_every_runner_can_be_called(name):
 def test_nothing_is_imported_before_its_use():
     code = """
 import sys
-from kernbench.registry import COMPONENTS
+from kernbench._registry import COMPONENTS
 assert COMPONENTS.fault("router") is None
 print([m for m in sys.modules if "builtin" in m and "kernbench" in m])
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.analysis.records import Records, covered_ps
+from kernbench.analysis._records import Records, covered_ps
 
 # An instant belongs to the first busy stage in this order; work on values comes before their transport.
 STAGES: dict[str, tuple[str, ...]] = {

@@ -91,7 +91,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from kernbench.viz.html import compare_html
+        from kernbench.viz._html import compare_html
 
         return compare_html(self)
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernbench._registry import hint
+from kernbench.analysis._records import Launch, Records
 from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
-from kernbench.analysis.records import Launch, Records
 from kernbench.errors import ArgumentError
-from kernbench.registry import hint
 
 if TYPE_CHECKING:
     from kernbench.analysis.why import Why
@@ -220,7 +220,7 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from kernbench.viz.html import result_html
+        from kernbench.viz._html import result_html
 
         return result_html(self)
 

@@ -10,11 +10,11 @@ from heapq import heapreplace
 from pathlib import Path
 from typing import Any
 
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
+from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES
-from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import CREDIT, FETCH, MESSAGE, PART, READ, Records
-from kernbench.analysis.transfer import RouteBreakdown
-from kernbench.config.files import write_text
+from kernbench.config._files import write_text
 
 Event = dict[str, Any]
 PATH = "critical path"

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernbench.analysis.critical_path import CriticalPath, critical_path
-from kernbench.analysis.records import Launch, Records, covered_ps
+from kernbench.analysis._critical_path import CriticalPath, critical_path
+from kernbench.analysis._records import Launch, Records, covered_ps
+from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.result import chosen, span
-from kernbench.analysis.transfer import RouteBreakdown
 from kernbench.analysis.utilization import LinkTraffic
 
 
@@ -211,7 +211,7 @@ class Why:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from kernbench.viz.html import why_html
+        from kernbench.viz._html import why_html
 
         return why_html(self)
 

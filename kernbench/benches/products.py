@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernbench._dtypes import as_dtype, int8, int32
 from kernbench.benches.registry import bench, env_choice, env_int
-from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.kernels.gemm import STAGINGS, column_gemm
 from kernbench.kernels.gemm import gemm as kernel
 from kernbench.policy.placement.dp import DPPolicy

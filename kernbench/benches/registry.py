@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernbench._registry import hint
 from kernbench.errors import ConfigError
-from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.limits import Limits
+from kernbench.sim_engine._limits import Limits
 from kernbench.topology.builder import Machine
-from kernbench.triton_emu.runner import check_plain
+from kernbench.triton_emu._runner import check_plain
 
 # All that the package's benches read from the environment.
 SETTINGS = (

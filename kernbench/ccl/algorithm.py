@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
+from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
+from kernbench.ccl._group import Grid, Group, Place, Subgroup, Target
 from kernbench.ccl.algorithms import Collective
-from kernbench.ccl.group import Grid, Group, Place, Subgroup, Target
-from kernbench.config.ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
+from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
 from kernbench.errors import ConfigError, quote
-from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
-from kernbench.triton_emu.runner import check_plain
+from kernbench.triton_emu._runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.ccl.stages import Cost

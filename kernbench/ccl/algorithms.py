@@ -3,7 +3,7 @@
 An all-reduce is a function that returns the stages of a participant: the rings and trees that it takes part in, each
 with its directions. `all_reduce` makes a kernel of it, with its arguments and its cost. The names of the function's
 parameters state what it needs: `rank` and `n` (participants), `n_elem` and `itemsize` (the vector), and any of `FACTS`
-of kernbench.config.ccl. To add an all-reduce, write such a function, here or in your own module, and name it in
+of kernbench.config._ccl. To add an all-reduce, write such a function, here or in your own module, and name it in
 ccl.yaml.
 """
 
@@ -15,7 +15,7 @@ from heapq import merge
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl.schedule import (
+from kernbench.ccl._schedule import (
     Chunking,
     Operator,
     Reduction,
@@ -45,7 +45,7 @@ from kernbench.ccl.stages import (
     sip_stages,
 )  # fmt: skip
 from kernbench.errors import ConfigError
-from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
 if TYPE_CHECKING:

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kernbench._registry import hint
+from kernbench._units import FLIT_BYTES
+from kernbench.ccl._group import Grid, Place, Subgroup
+from kernbench.ccl._schedule import AHEAD, Chunking, Reduction, Step, run_schedule
 from kernbench.ccl.algorithm import Algorithm, Plan, Role
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.group import Grid, Place, Subgroup
-from kernbench.ccl.schedule import AHEAD, Chunking, Reduction, Step, run_schedule
 from kernbench.ccl.stages import COPY, LAG, SUM, Pairwise, Ring, Stage, Tree, ends_in_memory
+from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_units import PeMath
-from kernbench.components.command import VectorOp
 from kernbench.errors import ConfigError
-from kernbench.policy.routing import router_of
-from kernbench.registry import hint
-from kernbench.topology import naming
-from kernbench.units import FLIT_BYTES
+from kernbench.policy._routing import router_of
+from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
-    from kernbench.triton_emu.handles import Pointer
+    from kernbench.triton_emu._handles import Pointer
     from kernbench.triton_emu.tl_context import TLContext
 
 Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.ccl.group import Place, Target
+from kernbench._registry import hint
+from kernbench.ccl._group import Place, Target
+from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_units import PeMath
-from kernbench.components.command import VectorOp
 from kernbench.errors import ArgumentError
-from kernbench.policy.routing import Router
-from kernbench.registry import hint
-from kernbench.topology import naming
+from kernbench.policy._routing import Router
+from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine

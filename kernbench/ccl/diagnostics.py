@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine

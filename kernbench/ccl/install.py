@@ -7,12 +7,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.algorithms import Collective
 from kernbench.ccl.stages import Cost
 from kernbench.config import AUTO, CclConfig, find, read_ccl
 from kernbench.errors import ConfigError, quote
-from kernbench.registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernbench.ccl import topologies
-from kernbench.ccl.group import Group, Place, Subgroup
+from kernbench.ccl import _topologies as topologies
+from kernbench.ccl._group import Group, Place, Subgroup
 
 if TYPE_CHECKING:
     from kernbench.ccl.algorithm import Topology

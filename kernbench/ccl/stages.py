@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from kernbench.ccl.schedule import Chunking, Span, Step, blocks, interleave
+from kernbench.ccl._schedule import Chunking, Span, Step, blocks, interleave
 
 Directions = tuple[str, ...]
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from kernbench.ccl._group import Group, Place
 from kernbench.ccl.algorithm import Plan, plan_group
-from kernbench.ccl.group import Group, Place
 from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
+from kernbench.components._command import Command, Recv, Send, Stopped, Value
 from kernbench.components.builtin.queues import UNLIMITED, Inbox, Queue, Receive, Slot, check_read
-from kernbench.components.command import Command, Recv, Send, Stopped, Value
 from kernbench.errors import IpcqDeadlock, KernelError
-from kernbench.triton_emu.runner import run_program
+from kernbench.triton_emu._runner import run_program
 from kernbench.triton_emu.testing import Memory, MockBackend
 
 Arrays = np.ndarray | tuple[np.ndarray, ...]

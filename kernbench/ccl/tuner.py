@@ -14,10 +14,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernbench.ccl._group import Group, Target
 from kernbench.ccl.algorithm import Algorithm, Plan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
-from kernbench.ccl.group import Group, Target
-from kernbench.config.files import damaged, read_json, write_text
+from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import click
 
 from kernbench import build
-from kernbench.cli.machine import compare, list_, new, show, validate
-from kernbench.cli.reports import cache, milestone, sweep
-from kernbench.cli.run import ccl, gemm, probe, run
+from kernbench._interrupts import wait_for_pending
+from kernbench.cli._machine import compare, list_, new, show, validate
+from kernbench.cli._reports import cache, milestone, sweep
+from kernbench.cli._run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
-from kernbench.interrupts import wait_for_pending
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine.")
 browser_option = click.option("--no-browser", is_flag=True, help="Only serve; open no browser.")
@@ -25,7 +25,7 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only serve; op
 @browser_option
 def lab(port: int | None, no_browser: bool) -> None:
     """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C."""
-    from kernbench.notebook.serve import copy_notebooks, lab_arguments, notebook
+    from kernbench.notebook._serve import copy_notebooks, lab_arguments, notebook
 
     arguments = lab_arguments(copy_notebooks(notebook().parents[1]), port, not no_browser)
     from jupyterlab.labapp import LabApp
@@ -40,7 +40,7 @@ def lab(port: int | None, no_browser: bool) -> None:
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
 def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
     """Serve the explorer alone, on loopback and behind a token; visitors cannot run code. Needs [web]."""
-    from kernbench.notebook.serve import serve_page, web_arguments
+    from kernbench.notebook._serve import serve_page, web_arguments
 
     token, port = token or secrets.token_urlsafe(24), port or 8866
     arguments = web_arguments(token, port, not no_browser, theme)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernbench.dtensor.api import DTensor, distribute_tensor, empty, full, ones, rand, randn, zeros
-from kernbench.dtensor.device_mesh import DeviceMesh, init_device_mesh
-from kernbench.dtensor.placements import Partial, Replicate, Shard
+from kernbench.dtensor._api import DTensor, distribute_tensor, empty, full, ones, rand, randn, zeros
+from kernbench.dtensor._device_mesh import DeviceMesh, init_device_mesh
+from kernbench.dtensor._placements import Partial, Replicate, Shard
 
 __all__ = [
     "DTensor",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from kernbench.kernels.partition import program, programs
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 NEG = -1e30

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kernbench.errors import KernelError
 from kernbench.kernels.partition import Parts, blocks, part_blocks, program, programs
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.components.command import Ref
+from kernbench.components._command import Ref
 from kernbench.errors import KernelError
 from kernbench.kernels.partition import At, program, programs, share
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 STAGINGS = ("ref_ref", "load_ref", "load_load")

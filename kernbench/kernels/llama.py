@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kernbench.kernels.elementwise import rotate
 from kernbench.kernels.partition import At, blocks, program, programs
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench.kernels.partition import blocks
-from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from kernbench.triton_emu.handles import Tile
+from kernbench.triton_emu._handles import Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 Pe = tuple[int, int]  # (cube, PE)

@@ -25,7 +25,7 @@ from kernbench.kernels.attention import (
     tiles,
     visible,
 )
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 EXTRA = 2  # m and l

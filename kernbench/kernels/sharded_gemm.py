@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from kernbench.components.command import Ref
+from kernbench.components._command import Ref
 from kernbench.kernels.partition import chunk, columns_at, program, share
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 NARROW = 128  # columns: narrower shards of B are read together up to so many (chosen: four tiles)

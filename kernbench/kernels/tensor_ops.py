@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernbench.dtypes import DType
+from kernbench._dtypes import DType
 from kernbench.kernels.elementwise import FUNCTIONS
 from kernbench.kernels.partition import Pe, mine
-from kernbench.triton_emu.handles import Pointer, Tile
+from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of a tile

@@ -1,6 +1,6 @@
 """The notebook's panels: the explorer, the live view of one run, the topology picker."""
 
-from kernbench.notebook.picker import TopologyPicker
-from kernbench.notebook.view import ExplorerView, LiveRun, explore
+from kernbench.notebook._picker import TopologyPicker
+from kernbench.notebook._view import ExplorerView, LiveRun, explore
 
 __all__ = ["ExplorerView", "LiveRun", "TopologyPicker", "explore"]

@@ -12,15 +12,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from kernbench._dtypes import DType
 from kernbench.analysis.result import Result
-from kernbench.dtypes import DType
 from kernbench.errors import KernbenchError, StateError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.sim_engine._limits import Limits, limited
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.limits import Limits, limited
 from kernbench.topology.builder import Machine, resolve_topology
 
 

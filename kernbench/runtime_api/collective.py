@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simpy
 
+from kernbench._dtypes import DType, as_dtype
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
 from kernbench.ccl.algorithm import Plan, plan
@@ -22,7 +23,6 @@ from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names
 from kernbench.ccl.tuner import Tuner
 from kernbench.components.builtin.queues import check_read
 from kernbench.config import AUTO
-from kernbench.dtypes import DType, as_dtype
 from kernbench.errors import (
     AllocationError,
     CollectiveMismatchError,
@@ -30,22 +30,22 @@ from kernbench.errors import (
     VerificationError,
     quote,
 )
-from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.devices import Later, Start
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.sim_engine._host_requests import QueueSpec
+from kernbench.sim_engine._op_log import link_table
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host_requests import QueueSpec
-from kernbench.sim_engine.op_log import link_table
-from kernbench.topology import naming
-from kernbench.triton_emu.handles import Pointer
+from kernbench.topology import _naming as naming
+from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.analysis.records import LinkTable
+    from kernbench.analysis._records import LinkTable
+    from kernbench.ccl._group import Place, Target
     from kernbench.ccl.algorithm import Algorithm
-    from kernbench.ccl.group import Place, Target
     from kernbench.config import CclConfig
-    from kernbench.runtime_api.devices import Host
-    from kernbench.sim_engine.host_requests import QueueState
+    from kernbench.runtime_api._devices import Host
+    from kernbench.sim_engine._host_requests import QueueState
     from kernbench.topology.builder import Machine
 
 

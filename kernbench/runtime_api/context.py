@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from kernbench import dtypes
+from kernbench import _dtypes as dtypes
+from kernbench._dtypes import DType, as_dtype, bool_, float32, int64
+from kernbench._registry import hint
 from kernbench.analysis.result import Result
-from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench.errors import StateError, quote
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.registry import hint
-from kernbench.runtime_api import devices, operators, tensor, types
-from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.devices import Host, launch, warn
-from kernbench.runtime_api.multiprocessing import Multiprocessing
+from kernbench.runtime_api import _devices as devices
+from kernbench.runtime_api import _operators as operators
+from kernbench.runtime_api import tensor, types
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Host, launch, warn
+from kernbench.runtime_api._multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
+from kernbench.sim_engine._limits import Expired, Guard, Limits
+from kernbench.sim_engine._user_code import Line
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.limits import Expired, Guard, Limits
-from kernbench.sim_engine.user_code import Line
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import CollectiveMismatchError, StateError, quote
-from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.devices import Host, warn
-from kernbench.runtime_api.process_group import (
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Host, warn
+from kernbench.runtime_api._process_group import (
     NON_GROUP_MEMBER,
     Algorithms,
     GroupMember,

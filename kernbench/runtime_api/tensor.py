@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kernbench.dtypes import DType, as_dtype, float16, float32
+from kernbench._dtypes import DType, as_dtype, float16, float32
 from kernbench.errors import quote
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.layout import TensorShard, row_major, strided
-from kernbench.runtime_api.memory import TensorHandle
+from kernbench.runtime_api._layout import TensorShard, row_major, strided
+from kernbench.runtime_api._memory import TensorHandle
 from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.devices import Host
+    from kernbench.runtime_api._devices import Host
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
 
@@ -41,7 +41,7 @@ def _operator(name: str, *, reflected: bool = False, in_place: bool = False) -> 
     def apply(self: Tensor, other: Any) -> Any:
         if not isinstance(other, (Tensor, Real, np.generic)):
             return NotImplemented
-        from kernbench.runtime_api import operators  # it is built on this module
+        from kernbench.runtime_api import _operators as operators  # it is built on this module
 
         other = other.item() if isinstance(other, np.generic) else other
         if in_place:
@@ -187,13 +187,13 @@ class Tensor(ABC):
 
     def matmul(self, other: Tensor) -> Tensor:
         """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
-        from kernbench.runtime_api.operators import matmul
+        from kernbench.runtime_api._operators import matmul
 
         return matmul(self, other)
 
     def softmax(self, dim: int, dtype: DType | str | None = None) -> Tensor:
         """Return softmax along `dim`, computed in f32."""
-        from kernbench.runtime_api.operators import softmax
+        from kernbench.runtime_api._operators import softmax
 
         return softmax(self, dim, dtype)
 
@@ -201,7 +201,7 @@ class Tensor(ABC):
         self, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
     ) -> Tensor:
         """Return the sum over some dims (all); of integers in int64."""
-        from kernbench.runtime_api.operators import total
+        from kernbench.runtime_api._operators import total
 
         return total(self, dim, keepdim, dtype)
 
@@ -209,13 +209,13 @@ class Tensor(ABC):
         self, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
     ) -> Tensor:
         """Return the mean over some dims (all), of floats."""
-        from kernbench.runtime_api.operators import mean
+        from kernbench.runtime_api._operators import mean
 
         return mean(self, dim, keepdim, dtype)
 
     def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return the largest value; along `dim`, `values` and the `indices` of the first ones."""
-        from kernbench.runtime_api.operators import largest
+        from kernbench.runtime_api._operators import largest
 
         return largest(self, dim, keepdim)
 

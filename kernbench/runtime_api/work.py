@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
+from kernbench._registry import hint
 from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
-from kernbench.registry import hint
-from kernbench.runtime_api.device_tensor import DeviceTensor
-from kernbench.runtime_api.devices import Later, Start
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Later, Start
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine.user_code import user_line
+from kernbench.sim_engine._user_code import user_line
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.devices import Host
-    from kernbench.runtime_api.process_group import ProcessGroup, Route, Transport
+    from kernbench.runtime_api._devices import Host
+    from kernbench.runtime_api._process_group import ProcessGroup, Route, Transport
 
 
 class ReduceOp(Enum):

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 import numpy as np
 import simpy
 
-from kernbench.analysis.records import Records
+from kernbench._interrupts import hold, release
+from kernbench._registry import COMPONENTS
+from kernbench.analysis._records import Records
 from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
-from kernbench.interrupts import hold, release
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
-from kernbench.registry import COMPONENTS
-from kernbench.sim_engine.host_requests import (
+from kernbench.sim_engine._host_requests import (
     Cpu,
     HostCopy,
     Launch,
@@ -30,13 +30,13 @@ from kernbench.sim_engine.host_requests import (
     Spread,
     Target,
 )
-from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.network import Clock, Network
-from kernbench.sim_engine.observer import Counters, Observer, Tick, environment_observers, read_counters
-from kernbench.sim_engine.op_log import OpLog, busy_by_component, collect
-from kernbench.sim_engine.races import DeviceRaces
-from kernbench.sim_engine.transaction import Memory
-from kernbench.topology import naming
+from kernbench.sim_engine._memory_store import MemoryStore
+from kernbench.sim_engine._network import Clock, Network
+from kernbench.sim_engine._observer import Counters, Observer, Tick, environment_observers, read_counters
+from kernbench.sim_engine._op_log import OpLog, busy_by_component, collect
+from kernbench.sim_engine._races import DeviceRaces
+from kernbench.sim_engine._transaction import Memory
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
 _SLICE = 65536

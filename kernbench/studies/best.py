@@ -20,13 +20,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernbench.analysis.roofline import macs_per_ns
+from kernbench._registry import hint
+from kernbench.analysis._roofline import macs_per_ns
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.config import COLLECTIVES
-from kernbench.config.files import read_text
+from kernbench.config._files import read_text
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.registry import hint
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies.ccl import CclStudy
 from kernbench.studies.layers import PLACEMENTS, Product, closed_form, obstacle, run, simulated_ns, work
@@ -43,7 +43,7 @@ from kernbench.studies.study import (
     scaled,
     table,
 )
-from kernbench.sweeps.keys import Row
+from kernbench.sweeps._keys import Row
 from kernbench.sweeps.sensitivity import ranked, sensitivity
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz.charts import Column
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
-    from kernbench.ccl.group import Target
+    from kernbench.ccl._group import Target
 
 _MOST_LIST = 16 << 20  # bytes of a list
 _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites

@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 import kernbench.studies.ccl_report as report
+from kernbench._dtypes import as_dtype
+from kernbench._registry import hint
+from kernbench.ccl._group import Target
 from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.group import Target
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import SHORT_LIST, Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
-from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.registry import hint
+from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check, run, simulator, tuner_of
-from kernbench.runtime_api.device_tensor import DeviceTensor
 from kernbench.studies.ccl_report import (
     KINDS,
     LIMITS,
@@ -50,7 +50,7 @@ from kernbench.studies.ccl_report import (
     UNCHANGED,
 )
 from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice, scaled
-from kernbench.sweeps.keys import Row, machine_of
+from kernbench.sweeps._keys import Row, machine_of
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

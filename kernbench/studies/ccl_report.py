@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding, Tables, fastest, groups, size_name, table
-from kernbench.sweeps.keys import Row
+from kernbench.sweeps._keys import Row
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
 

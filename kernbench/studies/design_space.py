@@ -13,21 +13,21 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import kernbench.studies.design_space_report as report
-from kernbench.analysis.records import LinkTable
+from kernbench._registry import hint
+from kernbench.analysis._records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.registry import hint
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
 from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
-from kernbench.sweeps.cache import default_cache
-from kernbench.sweeps.keys import Row, key_of, study_version
-from kernbench.sweeps.measure import counters, energy_columns, machine_columns
-from kernbench.sweeps.plan import Plan, make_plan
+from kernbench.sweeps._cache import default_cache
+from kernbench.sweeps._keys import Row, key_of, study_version
+from kernbench.sweeps._measure import counters, energy_columns, machine_columns
+from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
 from kernbench.topology.builder import Machine
 

@@ -11,24 +11,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import kernbench.studies.gemm_report as report
+from kernbench._dtypes import as_dtype, int8, int32
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import Records
+from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.breakdown import breakdown
-from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import Records
 from kernbench.analysis.result import Result
-from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
 from kernbench.analysis.why import attribution
 from kernbench.components.builtin.pe_scheduler import cuts
-from kernbench.dtypes import as_dtype, int8, int32
 from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
 from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
-from kernbench.sweeps.keys import Row
-from kernbench.sweeps.measure import row_of
-from kernbench.topology import naming
+from kernbench.sweeps._keys import Row
+from kernbench.sweeps._measure import row_of
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernbench.studies.study import Finding, Tables, fastest, groups, table
-from kernbench.sweeps.keys import Row
+from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
+from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
 
 METHOD = (

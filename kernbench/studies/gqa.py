@@ -21,19 +21,19 @@ import ml_dtypes
 import numpy as np
 
 import kernbench.studies.gqa_report as report
+from kernbench._dtypes import DType, as_dtype
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import CommandInfo
+from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import breakdown, overlap
-from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import CommandInfo
 from kernbench.analysis.result import Result
-from kernbench.analysis.roofline import macs_per_ns
+from kernbench.ccl._group import Group, Place, by_shard
 from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm, plan
 from kernbench.ccl.algorithms import recursive_doubling
-from kernbench.ccl.group import Group, Place, by_shard
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
-from kernbench.config.files import write_text
-from kernbench.dtypes import DType, as_dtype
+from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.kernels.attention import tiles
@@ -54,7 +54,7 @@ from kernbench.studies.study import (
     fits_slice,
     scaled,
 )
-from kernbench.sweeps.keys import Row
+from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kernbench.analysis.roofline import macs_per_ns
+from kernbench.analysis._roofline import macs_per_ns
 from kernbench.studies.study import Finding, Tables, groups, table
 from kernbench.topology.builder import Machine
+from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column, Row
 
 METHOD = (

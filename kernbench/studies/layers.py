@@ -28,14 +28,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 import kernbench.studies.layers_report as report
-from kernbench.analysis.records import LinkTable
+from kernbench._dtypes import as_dtype
+from kernbench._units import FLIT_BYTES
+from kernbench.analysis._records import LinkTable
+from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.result import Result, span
-from kernbench.analysis.roofline import macs_per_ns
 from kernbench.analysis.utilization import hottest, pe_window, shares
 from kernbench.analysis.why import attribution
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
-from kernbench.dtypes import as_dtype
 from kernbench.errors import ArgumentError, ConfigError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.kernels.sharded_gemm import (
@@ -48,17 +49,16 @@ from kernbench.kernels.sharded_gemm import (
     sum_in_cubes,
     sum_over_cubes,
 )
+from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
-from kernbench.policy.routing import reverse, router_of
 from kernbench.runtime_api.bench_runner import operand, run_program
-from kernbench.sim_engine.op_log import link_table
+from kernbench.sim_engine._op_log import link_table
 from kernbench.studies.study import SESSION_US, Finding, Parameter, Study, Tables, table
-from kernbench.sweeps.keys import Row
-from kernbench.sweeps.measure import counters
-from kernbench.topology import naming
+from kernbench.sweeps._keys import Row
+from kernbench.sweeps._measure import counters
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
-from kernbench.units import FLIT_BYTES
 from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:

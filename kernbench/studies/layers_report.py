@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from kernbench.analysis.roofline import Roofs, macs_per_ns
+from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import attribution
 from kernbench.studies.study import Finding, Tables, fastest, groups, table
-from kernbench.sweeps.keys import Row
-from kernbench.topology import naming
+from kernbench.sweeps._keys import Row
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
+from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column
 
 METHOD = (

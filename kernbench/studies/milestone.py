@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from kernbench import build
+from kernbench._registry import hint
 from kernbench.config import load_yaml
-from kernbench.config.files import damaged, read_json, write_text
+from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun
-from kernbench.registry import hint
-from kernbench.sweeps.cache import FINISHED, LOCK, OFF, VARIABLE, entries
-from kernbench.sweeps.keys import code_version, only_ours
-from kernbench.sweeps.runner import TO_DO
+from kernbench.sweeps._cache import FINISHED, LOCK, OFF, VARIABLE, entries
+from kernbench.sweeps._keys import code_version, only_ours
+from kernbench.sweeps._runner import TO_DO
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"

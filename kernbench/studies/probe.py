@@ -10,29 +10,29 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import kernbench.studies.probe_report as report
-from kernbench.analysis import transfer
+from kernbench._dtypes import int8
+from kernbench._registry import hint
+from kernbench._units import FLIT_BYTES, KIB, MIB
+from kernbench.analysis import _transfer as transfer
+from kernbench.analysis._transfer import PARTS, Channels, Leg, Parts
 from kernbench.analysis.result import Result
-from kernbench.analysis.transfer import PARTS, Channels, Leg, Parts
 from kernbench.analysis.utilization import drain, hottest, shares
-from kernbench.config.rules import pe_places
-from kernbench.dtypes import int8
+from kernbench.config._rules import pe_places
 from kernbench.errors import ArgumentError
+from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.policy.routing import reverse, router_of
-from kernbench.registry import hint
+from kernbench.sim_engine._host_requests import QueueSpec
+from kernbench.sim_engine._python_core import Hop
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host_requests import QueueSpec
-from kernbench.sim_engine.python_core import Hop
-from kernbench.sim_engine.transaction import Transaction
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
 from kernbench.studies.study import Choices, Finding, Parameter, Study
-from kernbench.sweeps.keys import Row
-from kernbench.topology import naming
+from kernbench.sweeps._keys import Row
+from kernbench.topology import _naming as naming
+from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine
-from kernbench.topology.graph import Graph
-from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
-from kernbench.units import FLIT_BYTES, KIB, MIB
 
 if TYPE_CHECKING:
     import pandas as pd

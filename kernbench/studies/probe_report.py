@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernbench.analysis.transfer import PARTS
+from kernbench.analysis._transfer import PARTS
 from kernbench.studies.study import Finding, Tables, groups, size_name, table
 from kernbench.topology.builder import Machine
+from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz import palette
 from kernbench.viz.charts import Chart, Column, Row
 from kernbench.viz.heatmap import link_heatmap
 

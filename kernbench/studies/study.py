@@ -20,16 +20,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from kernbench.config.files import damaged, read_json, write_text
+from kernbench._registry import STUDIES, hint
+from kernbench._units import KIB, MIB
+from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
-from kernbench.registry import STUDIES, hint
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.sweeps.cache import default_cache
-from kernbench.sweeps.keys import Row, code_version, machine_of, study_name, study_version, sweep_key
-from kernbench.sweeps.runner import Job, Watch, run
-from kernbench.sweeps.worker import OK
+from kernbench.sweeps._cache import default_cache
+from kernbench.sweeps._keys import Row, code_version, machine_of, study_name, study_version, sweep_key
+from kernbench.sweeps._runner import Job, Watch, run
+from kernbench.sweeps._worker import OK
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import KIB, MIB
 from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 import kernbench.studies.validation_network as network
 import kernbench.studies.validation_pe as pe
 import kernbench.studies.validation_report as report
-from kernbench.registry import hint
+from kernbench._registry import hint
 from kernbench.studies.study import Finding, Parameter, Study
-from kernbench.sweeps.keys import Row
-from kernbench.topology import naming
+from kernbench.sweeps._keys import Row
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

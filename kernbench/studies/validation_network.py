@@ -13,21 +13,21 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from kernbench.analysis.transfer import Channels
+from kernbench._units import ns_to_ps
+from kernbench.analysis._transfer import Channels
 from kernbench.analysis.utilization import max_min_rates
 from kernbench.kernels.gemm import column_gemm
+from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.policy.routing import reverse, router_of
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.transaction import Transaction
 from kernbench.studies.probe import closed_form, data_way
 from kernbench.studies.validation_reference import ACK_BYTES, Ask, Done, Reference, play, random_machine, random_traffic
-from kernbench.sweeps.keys import Row
-from kernbench.topology import naming
+from kernbench.sweeps._keys import Row
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.units import ns_to_ps
 
 
 class Sample(NamedTuple):

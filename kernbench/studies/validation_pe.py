@@ -8,23 +8,23 @@ from itertools import pairwise, product
 from math import log2
 from typing import Any
 
-from kernbench.analysis import transfer
-from kernbench.analysis.records import Op, Records
-from kernbench.analysis.roofline import ideal_gemm
+from kernbench._units import KIB, MIB, ns_to_ps, serialization_ps
+from kernbench.analysis import _transfer as transfer
+from kernbench.analysis._records import Op, Records
+from kernbench.analysis._roofline import ideal_gemm
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import STAGINGS, gemm
+from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.policy.routing import reverse, router_of
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, legs
 from kernbench.studies.validation_network import Check, Sample
 from kernbench.studies.validation_reference import ACK_BYTES, Reference
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
-from kernbench.units import KIB, MIB, ns_to_ps, serialization_ps
 
 _HERE = DPPolicy(num_cubes=1, num_pes=1)
 SHAPES = ((16, 16, 16), (32, 64, 32), (40, 200, 50), (64, 64, 64), (128, 256, 128), (32, 3072, 32), (256, 256, 256))

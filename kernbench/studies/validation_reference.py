@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import simpy
 
-from kernbench.policy.routing import reverse, router_of
-from kernbench.topology import naming
+from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench.policy._routing import reverse, router_of
+from kernbench.topology import _naming as naming
+from kernbench.topology._graph import Edge
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.topology.graph import Edge
-from kernbench.units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
 
 Done = Callable[[], None]
 Key = tuple[int, int]  # the number of the source, and how many messages it sent before

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernbench._registry import hint
 from kernbench.errors import ArgumentError, ConfigError, StateError
-from kernbench.registry import hint
-from kernbench.sweeps.keys import Study
-from kernbench.sweeps.plan import Plan, make_plan
-from kernbench.sweeps.sweep import Sweep, run_plan
+from kernbench.sweeps._keys import Study
+from kernbench.sweeps._plan import Plan, make_plan
+from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench import config as configs
 from kernbench.config import MachineConfig
-from kernbench.topology.graph import Graph
+from kernbench.topology._graph import Graph
 
 if TYPE_CHECKING:
-    from kernbench.topology.views import Views
+    from kernbench.topology._views import Views
 
 
 Overrides = Mapping[str, object] | Sequence[str]
@@ -60,7 +60,7 @@ class Machine:
     @cached_property
     def views(self) -> Views:
         """Geometry of the four views, for drawing."""
-        from kernbench.topology.views import Views
+        from kernbench.topology._views import Views
 
         return Views(self.graph)
 
@@ -81,7 +81,7 @@ class Machine:
         )
 
     def _repr_html_(self) -> str:
-        from kernbench.viz.machine import machine_html
+        from kernbench.viz._machine import machine_html
 
         return machine_html(self)
 

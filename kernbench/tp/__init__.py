@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernbench.tp import parallel_state
-from kernbench.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
-from kernbench.tp.mappings import (
+from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
+from kernbench.tp._mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
     gather_from_tensor_model_parallel_region,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtensor.redistribute import COLUMNS, places_of, relaid
+from kernbench.dtensor._redistribute import COLUMNS, places_of, relaid
 from kernbench.kernels import elementwise
 from kernbench.kernels.attention import attention
 from kernbench.kernels.elementwise import swiglu
 from kernbench.kernels.llama import heads_at, rmsnorm_columns, split_heads
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear, product
+from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear, product
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor

@@ -12,8 +12,8 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from kernbench.errors import ArgumentError, StateError
+from kernbench.runtime_api._process_group import ProcessGroup
 from kernbench.runtime_api.context import RuntimeContext, current_session
-from kernbench.runtime_api.process_group import ProcessGroup
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 ORDER = "tp-cp-ep-dp-pp"

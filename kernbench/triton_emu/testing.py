@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.components.command import Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
-from kernbench.dtypes import as_dtype
+from kernbench._dtypes import as_dtype
+from kernbench.components._command import Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
 from kernbench.errors import IpcqInvalidDirection, OutOfBoundsError
-from kernbench.triton_emu.handles import Pointer
-from kernbench.triton_emu.runner import run_program
+from kernbench.triton_emu._handles import Pointer
+from kernbench.triton_emu._runner import run_program
 
 _PAGE = 1 << 20
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from kernbench import dtypes
-from kernbench.components.command import Backend, Value
+from kernbench import _dtypes as dtypes
+from kernbench._registry import hint
+from kernbench.components._command import Backend, Value
 from kernbench.errors import KernelError
-from kernbench.registry import hint
-from kernbench.triton_emu import matrix_ops, memory_ops, queue_ops
-from kernbench.triton_emu.handles import Tile
-from kernbench.triton_emu.program import Program, when_complete
+from kernbench.triton_emu import _matrix_ops as matrix_ops
+from kernbench.triton_emu import _memory_ops as memory_ops
+from kernbench.triton_emu import _queue_ops as queue_ops
+from kernbench.triton_emu._handles import Tile
+from kernbench.triton_emu._program import Program, when_complete
 
 
 class ProgramIndex(int):

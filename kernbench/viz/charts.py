@@ -15,9 +15,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from kernbench.config.files import replacing, write_text
+from kernbench.config._files import replacing, write_text
 from kernbench.errors import ArgumentError
-from kernbench.viz import palette
+from kernbench.viz import _palette as palette
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,13 +16,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from kernbench.analysis.result import LABELS
 from kernbench.analysis.trace import LANES
-from kernbench.config.files import replacing
-from kernbench.viz import palette
+from kernbench.config._files import replacing
+from kernbench.viz import _palette as palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kernbench.analysis.roofline import Roofs
+    from kernbench.analysis._roofline import Roofs
 
 Table = Iterable[Mapping[str, Any]]
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}

@@ -14,16 +14,16 @@ from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
 from kernbench.analysis.utilization import hottest, shares
-from kernbench.topology import naming
-from kernbench.viz import palette
+from kernbench.topology import _naming as naming
+from kernbench.viz import _palette as palette
 from kernbench.viz.figures import Figure, caption, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kernbench.analysis.records import Records
+    from kernbench.analysis._records import Records
+    from kernbench.topology._views import Point
     from kernbench.topology.builder import Machine
-    from kernbench.topology.views import Point
 
 MOST_SIPS = 4
 _IO_W, _IO_GAP, _SIP_GAP = 9.0, 5.0, 12.0  # [mm]

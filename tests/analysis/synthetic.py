@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.analysis.records import CommandInfo, Records
+from kernbench.analysis._records import CommandInfo, Records
 
 ENGINE = {
     "load": "pe_dma", "dma_in": "pe_dma", "store": "pe_dma", "dma_out": "pe_dma", "fetch": "pe_fetch_store",

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.analysis._records import Launch, Records
 from kernbench.analysis.breakdown import ORDER, STAGES, breakdown
-from kernbench.analysis.records import Launch, Records
 from tests.analysis.synthetic import records_of
 
 ROW = st.tuples(

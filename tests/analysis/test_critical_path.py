@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis.critical_path import critical_path
-from kernbench.analysis.records import Dependencies, Records
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import Dependencies, Records
 from kernbench.benches.registry import run as run_bench
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS

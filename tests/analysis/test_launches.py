@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.analysis.records import Launch
+from kernbench.analysis._records import Launch
 from kernbench.analysis.result import calls, chosen, labels
 from kernbench.errors import KernbenchError
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.analysis._records import CommandInfo, Records
 from kernbench.analysis.breakdown import overlap
-from kernbench.analysis.records import CommandInfo, Records
 
 
 def records(rows, makespan):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis.records import COLUMNS, CommandInfo, Launch, LinkTable, Records
+from kernbench.analysis._records import COLUMNS, CommandInfo, Launch, LinkTable, Records
 from tests.analysis.synthetic import records_of
 
 

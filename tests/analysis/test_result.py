@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernbench.analysis.records import Launch, LinkTable
+from kernbench.analysis._records import Launch, LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError
 from tests.analysis.synthetic import records_of

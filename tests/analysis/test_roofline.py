@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernbench.analysis.roofline import ideal_gemm, macs_per_ns
+from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
 from kernbench.topology.builder import resolve_topology
 
 DEFAULT = resolve_topology("preset:default").config

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernbench.analysis.records import CREDIT, PART
+from kernbench.analysis._records import CREDIT, PART
 from kernbench.analysis.trace import PATH, trace_events
 from kernbench.benches.registry import run
 from kernbench.topology.builder import resolve_topology

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.analysis.transfer import PARTS, Channels, Leg, Parts, message, read, write
+from kernbench.analysis._transfer import PARTS, Channels, Leg, Parts, message, read, write
 
 FAST = Channels(8, 256, 8000)
 LEGS = [Leg(256, 0, 1000), Leg(128, 50_000, 0), Leg(256, 30, 8000)]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.analysis.roofline import Roofs, point
+from kernbench.analysis._roofline import Roofs, point
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
 from tests.analysis.synthetic import records_of

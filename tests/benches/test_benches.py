@@ -39,7 +39,7 @@ def test_runs_and_checks_itself(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_notices_one_wrong_bit(name, monkeypatch):
     # Whoever reads the result finds one element changed.
-    from kernbench.runtime_api.device_tensor import DeviceTensor
+    from kernbench.runtime_api._device_tensor import DeviceTensor
 
     honest = DeviceTensor.numpy
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.ccl import algorithms
+from kernbench.ccl._group import Grid, Group
 from kernbench.ccl.algorithm import algorithm
-from kernbench.ccl.group import Grid, Group
 from kernbench.ccl.testing import run_kernel_in_mock
 
 OPS = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max, "product": np.prod}

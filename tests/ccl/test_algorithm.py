@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from kernbench.ccl._group import Group
 from kernbench.ccl.algorithm import algorithm, devices, plan, plan_group
-from kernbench.ccl.group import Group
 from kernbench.errors import ConfigError
 
 CUBES = [(cube, 0) for cube in range(16)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernbench.ccl import algorithms
-from kernbench.ccl.schedule import Chunking
+from kernbench.ccl._schedule import Chunking
 from kernbench.ccl.stages import Ring, all_reduce, cycle
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench._units import KIB
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.network import ENGINE
 from kernbench.topology.builder import resolve_topology
-from kernbench.units import KIB
 
 
 def all_reduce(algorithm: str, nbytes: int) -> tuple[float, float]:

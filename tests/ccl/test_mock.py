@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from kernbench.ccl._group import Group
 from kernbench.ccl.algorithm import algorithm, plan_group
-from kernbench.ccl.group import Group
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError, IpcqDeadlock, IpcqInvalidDirection, KernelError
 

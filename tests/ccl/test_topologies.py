@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl import topologies
-from kernbench.ccl.group import Grid, Group, Subgroup
+from kernbench._registry import TOPOLOGIES
+from kernbench.ccl import _topologies as topologies
+from kernbench.ccl._group import Grid, Group, Subgroup
 from kernbench.errors import ConfigError
-from kernbench.registry import TOPOLOGIES
 
 FLAT = ("none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "double_torus", "tree_binary",
         "double_tree", "hypercube", "all_to_all")  # fmt: skip

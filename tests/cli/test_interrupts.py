@@ -47,7 +47,7 @@ class Hook:
 sys.meta_path.insert(0, Hook())
 """
 # A command ends before an interrupt is raised again.
-SLOWLY = "sys.argv =", "import kernbench.interrupts as i; i._RAISE_AGAIN_S = 2.0; sys.argv ="
+SLOWLY = "sys.argv =", "import kernbench._interrupts as i; i._RAISE_AGAIN_S = 2.0; sys.argv ="
 SCRIPT = "import sys\nfrom kernbench.__main__ import main\nsys.exit(main())\n"
 RUN = ["run", "--topology", "preset:small", "--bench", "gemm-single-pe", "--verify-data"]
 
@@ -67,7 +67,7 @@ def interrupted(script, name, args, folder):
 @pytest.mark.parametrize(
     "name",
     ["kernbench.cli.main", "click", "numpy", "numpy._core.multiarray", "numpy.lib", "kernbench.sim_engine.engine",
-     "kernbench.triton_emu.runner"],
+     "kernbench.triton_emu._runner"],
 )  # fmt: skip
 def test_an_interrupt_while_modules_are_imported(tmp_path, name):
     done = interrupted(AT_IMPORT, name, RUN, tmp_path)
@@ -77,7 +77,7 @@ def test_an_interrupt_while_modules_are_imported(tmp_path, name):
 
 
 def test_an_interrupt_while_modules_are_imported_is_not_lost_where_the_command_ends_before_it_is_raised(tmp_path):
-    done = interrupted(AT_IMPORT.replace(*SLOWLY), "kernbench.triton_emu.runner", RUN, tmp_path)
+    done = interrupted(AT_IMPORT.replace(*SLOWLY), "kernbench.triton_emu._runner", RUN, tmp_path)
     assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
 
 
@@ -90,7 +90,7 @@ def test_an_interrupt_in_a_finalizer_is_not_lost_where_the_command_ends_before_i
 
 @pytest.mark.parametrize("command", [["-m", "kernbench"], ["kernbench"]], ids=["module", "script"])
 @pytest.mark.parametrize(
-    "name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench.interrupts"]
+    "name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench._interrupts"]
 )
 def test_an_interrupt_before_the_command_has_a_handler_ends_it_silently(tmp_path, command, name):
     (tmp_path / "sitecustomize.py").write_text(SITE.format(name=name))

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kernbench.cli.main import cli, main
-from kernbench.sim_engine.network import ENGINE
+from kernbench.sim_engine._network import ENGINE
 from kernbench.studies import milestone
 
 COMMANDS = sorted(cli.commands)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernbench.dtypes import float16
+from kernbench._dtypes import float16
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu._handles import Pointer
 
 VA = 1 << 40
 SPACE = 1 << 26

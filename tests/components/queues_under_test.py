@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.analysis.records import CREDIT, PART
-from kernbench.analysis.transfer import Leg, message
+from kernbench.analysis._records import CREDIT, PART
+from kernbench.analysis._transfer import Leg, message
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host_requests import QueueSpec
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.components.one_pe import SPACE, VA
 

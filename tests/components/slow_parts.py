@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench.components.builtin.transit import Router
-from kernbench.topology.graph import Node
+from kernbench.topology._graph import Node
 
 
 class SlowRouter(Router):

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from kernbench.studies.validation_reference import Reference
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.reference.pe import Gemm, Load, Pe, Place
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench._units import serialization_ps
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.transaction import Transaction
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import Reference
+from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import hbm, pe_dma
-from kernbench.units import serialization_ps
 from tests.components.one_pe import slice_pa
 
 PE, SLICE = pe_dma(0, 0, 0), hbm(0, 0, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.command import Command, Load, Run, Store
-from kernbench.components.pe import AccessOrder
+from kernbench.components._command import Command, Load, Run, Store
+from kernbench.components._pe import AccessOrder
 
 
 class Access(Command):

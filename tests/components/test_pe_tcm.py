@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from kernbench.dtypes import int8
+from kernbench._dtypes import int8
 from kernbench.errors import OutOfMemoryError
 from tests.components.one_pe import engine_of, launch, pointer, rows, run
 

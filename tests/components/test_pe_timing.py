@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from kernbench.dtypes import int8
+from kernbench._dtypes import int8
 from tests.components.one_pe import engine_of, gemm, launch, pointer, rows, run
 
 KIB = 1024

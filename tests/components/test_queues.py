@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
+from kernbench.sim_engine._observer import Observer
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.observer import Observer
-from kernbench.sim_engine.transaction import Transaction
 from kernbench.studies.validation_reference import Reference
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (
     FAR,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernbench.errors import ConfigError
-from kernbench.policy.routing import Router
+from kernbench.policy._routing import Router
 from kernbench.studies.validation_network import Engine
+from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import hbm, pe_dma
 from tests.components.slow_parts import CountingRouter, StallingRouter
 
 PE, FAR = pe_dma(0, 0, 0), hbm(0, 0, 7)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.config import read_machine, rules
+from kernbench._units import GIB, MIB
+from kernbench.config import _rules as rules
+from kernbench.config import read_machine
 from kernbench.policy.address import phyaddr
-from kernbench.units import GIB, MIB
 from tests.config.contents import DEFAULT, ONE_PE, changed, faults
 
 SIPS = "system.sips"

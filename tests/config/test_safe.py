@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernbench.config import read_ccl, read_machine
-from kernbench.config.files import MOST_VALUES, MOST_YAML, parse_yaml, read_arrays, read_json, read_text
+from kernbench.config._files import MOST_VALUES, MOST_YAML, parse_yaml, read_arrays, read_json, read_text
 from kernbench.errors import ConfigError, KernbenchError, quote
 from tests.repo import ROOT
 
@@ -169,7 +169,7 @@ def test_files_have_one_loader():
     sources = {
         path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "kernbench").rglob("*.py")
     }
-    assert [name for name, text in sources.items() if DIRECT.search(text)] == ["kernbench/config/files.py"]
+    assert [name for name, text in sources.items() if DIRECT.search(text)] == ["kernbench/config/_files.py"]
 
 
 def test_text_is_read_up_to_its_bound(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 
 import kernbench as kb
 from kernbench import dtensor as dt
+from kernbench._dtypes import float32
 from kernbench.dtensor import Partial, Replicate, Shard
-from kernbench.dtensor.placements import local_part
-from kernbench.dtensor.redistribute import policy_of
-from kernbench.dtypes import float32
+from kernbench.dtensor._placements import local_part
+from kernbench.dtensor._redistribute import policy_of
 from kernbench.errors import KernbenchError, PlacementError
 from tests.tp.test_layers import machine
 

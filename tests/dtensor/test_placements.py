@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.dtensor import ops
-from kernbench.dtensor.placements import Partial, Replicate, Shard, local_part, normalized, plan
+from kernbench.dtensor import _ops as ops
+from kernbench.dtensor._placements import Partial, Replicate, Shard, local_part, normalized, plan
 from kernbench.errors import PlacementError
 
 PLACEMENT = st.sampled_from([Replicate(), Shard(0), Shard(1), Partial()])

@@ -12,8 +12,8 @@ import numpy as np
 
 from kernbench.config import default_ccl_path, read_ccl
 from kernbench.errors import ConfigError, KernbenchError
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.runtime_api.context import session
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.fuzz.report import Report
 

@@ -9,9 +9,9 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.notebook.export import EXPORTS, code, export, roofs_of
-from kernbench.notebook.model import Explorer
-from kernbench.notebook.panels import sentence, utilization_line
+from kernbench.notebook._export import EXPORTS, code, export, roofs_of
+from kernbench.notebook._model import Explorer
+from kernbench.notebook._panels import sentence, utilization_line
 from tests.notebook import programs
 
 LONG_S = 60

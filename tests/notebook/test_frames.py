@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.notebook.job import SHOWN_LINKS, Replay, live_snapshot, snapshot_of
+from kernbench.notebook._job import SHOWN_LINKS, Replay, live_snapshot, snapshot_of
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._observer import ENGINES
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.observer import ENGINES
 from kernbench.studies import gemm
 
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from kernbench.notebook.job import Job, Options
-from kernbench.sim_engine.limits import Limits
+from kernbench.notebook._job import Job, Options
+from kernbench.sim_engine._limits import Limits
 from kernbench.topology.builder import resolve_topology
 
 LONG_S = 60

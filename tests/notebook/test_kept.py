@@ -9,13 +9,14 @@ from contextlib import closing
 import pytest
 
 import kernbench as kb
-from kernbench.analysis.records import Records
+from kernbench.analysis._records import Records
 from kernbench.config import default_ccl_path
 from kernbench.errors import HostError
-from kernbench.notebook import explore, job
-from kernbench.notebook.model import CANCELLED, DONE, RUNNING, Explorer
+from kernbench.notebook import _job as job
+from kernbench.notebook import explore
+from kernbench.notebook._model import CANCELLED, DONE, RUNNING, Explorer
 from kernbench.studies.gemm import GemmStudy
-from kernbench.sweeps.cache import default_cache
+from kernbench.sweeps._cache import default_cache
 from tests.notebook import programs
 
 LONG_S = 60

@@ -8,7 +8,7 @@ import yaml
 import kernbench as kb
 from kernbench import config
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook.machine import MachineForm, fields, groups
+from kernbench.notebook._machine import MachineForm, fields, groups
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.notebook import model
-from kernbench.notebook.job import Job
-from kernbench.notebook.model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
+from kernbench.notebook import _model as model
+from kernbench.notebook._job import Job
+from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
+from kernbench.sim_engine._limits import Watchdog
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.limits import Watchdog
 from kernbench.studies import gemm
 from tests.notebook import programs
 

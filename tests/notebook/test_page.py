@@ -12,8 +12,8 @@ import psutil
 import pytest
 from traitlets.config import Config
 
-from kernbench.notebook.page import PageKernels
-from kernbench.notebook.serve import PAGE_MEMORY_BYTES, web_arguments
+from kernbench.notebook._page import PageKernels
+from kernbench.notebook._serve import PAGE_MEMORY_BYTES, web_arguments
 from tests.notebook.served import LONG_S, Socket, Visitor, served
 from tests.repo import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.notebook.workloads import parameters_of, workloads
+from kernbench.notebook._workloads import parameters_of, workloads
 from kernbench.studies.study import Choices, explorations
 
 MACHINE = kb.load("preset:small")

@@ -13,7 +13,7 @@ from tests.repo import ROOT
 jupyter_client = pytest.importorskip("jupyter_client")
 
 BEGIN = """
-from kernbench.notebook.model import Explorer
+from kernbench.notebook._model import Explorer
 from tests.notebook import programs
 explorer = Explorer("preset:small", [programs.endless])
 explorer.choose("study gemm")

@@ -13,7 +13,7 @@ import pytest
 
 from kernbench.cli.main import main
 from kernbench.errors import ConfigError
-from kernbench.notebook import serve
+from kernbench.notebook import _serve as serve
 from tests.notebook.served import LONG_S, TOKEN, Socket, answers, served, until
 from tests.repo import ROOT
 

@@ -9,10 +9,12 @@ import ipywidgets as widgets
 import pytest
 
 import kernbench as kb
-from kernbench.notebook import LiveRun, TopologyPicker, explore, model, panels
-from kernbench.notebook.export import EXPORTS
-from kernbench.notebook.panels import STEPS, WHOLE, why_html
-from kernbench.notebook.serve import PAGE
+from kernbench.notebook import LiveRun, TopologyPicker, explore
+from kernbench.notebook import _model as model
+from kernbench.notebook import _panels as panels
+from kernbench.notebook._export import EXPORTS
+from kernbench.notebook._panels import STEPS, WHOLE, why_html
+from kernbench.notebook._serve import PAGE
 from tests.notebook import programs
 
 LONG_S = 60

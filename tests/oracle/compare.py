@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import yaml
 
-from kernbench.sim_engine.network import Arbiter
+from kernbench.sim_engine._network import Arbiter
 from kernbench.studies import validation_network, validation_reference
 from kernbench.topology.builder import Machine
 from tests.oracle.cases import Case, Transaction, random_case

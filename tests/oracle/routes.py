@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
 At = tuple[int, int]  # (row, column)

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 from click.testing import CliRunner
 
-from kernbench.policy.routing import router_of
-from kernbench.sim_engine.network import ENGINE
-from kernbench.topology import naming
+from kernbench.policy._routing import router_of
+from kernbench.sim_engine._network import ENGINE
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import resolve_topology
 from tests.oracle import compare
 from tests.oracle.__main__ import main, read_case

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.config import rules
+from kernbench._units import GIB, MIB
+from kernbench.config import _rules as rules
 from kernbench.errors import AllocationError, ConfigError
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.address.phyaddr import (
@@ -19,7 +20,6 @@ from kernbench.policy.address.phyaddr import (
     Location,
     PhysAddr,
 )
-from kernbench.units import GIB, MIB
 from tests.topology.machines import default, machines
 
 SIP, CUBE, PE = st.integers(0, MAX_SIPS - 1), st.integers(0, 15), st.integers(0, 63)

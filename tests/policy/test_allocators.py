@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kernbench._units import GIB, MIB
 from kernbench.errors import AllocationError
 from kernbench.policy.address.allocator import AddressConfig, Allocators, FirstFit, PEMemAllocator
 from kernbench.policy.address.phyaddr import ADDRESS_BITS
 from kernbench.policy.address.va_allocator import PAGE, VirtualAllocator
-from kernbench.units import GIB, MIB
 from tests.topology.machines import default
 
 CONFIG = AddressConfig(

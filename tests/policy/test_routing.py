@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench._units import FLIT_BYTES, serialization_ps
 from kernbench.errors import KernbenchError
-from kernbench.policy.routing import Router, reverse
-from kernbench.topology import naming
-from kernbench.units import FLIT_BYTES, serialization_ps
+from kernbench.policy._routing import Router, reverse
+from kernbench.topology import _naming as naming
 from tests.topology.machines import default, ends, machines
 
 

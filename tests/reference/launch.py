@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kernbench.studies.validation_reference import ACK_BYTES, Reference
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
 Target = tuple[int, int]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import simpy
 
+from kernbench._units import flits, serialization_ps
 from kernbench.studies.validation_reference import Network
-from kernbench.topology.graph import Edge
-from kernbench.units import flits, serialization_ps
+from kernbench.topology._graph import Edge
 
 
 class Line:

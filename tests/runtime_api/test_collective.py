@@ -23,7 +23,7 @@ from kernbench.errors import (
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import run, simulator
 from kernbench.runtime_api.context import session
-from kernbench.sim_engine.observer import Observer
+from kernbench.sim_engine._observer import Observer
 from kernbench.topology.builder import resolve_topology
 from tests.runtime_api.machines import CUBES, PES, small
 

@@ -7,8 +7,8 @@ import pytest
 
 from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.runtime_api.context import session
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
 from tests.runtime_api.machines import small
 from tests.runtime_api.ranks import on_ranks
 

@@ -11,7 +11,7 @@ import pytest
 from kernbench.ccl.algorithm import algorithm
 from kernbench.errors import CollectiveMismatchError, ConfigError, DeadlockError, IpcqDeadlock, PlacementError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from tests.runtime_api.ranks import on_ranks
 
 MIXED = DPPolicy(cube="row_wise", pe="column_wise", num_cubes=2)

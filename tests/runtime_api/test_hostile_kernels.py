@@ -15,7 +15,7 @@ import pytest
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm
 from kernbench.errors import KernelError
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.triton_emu.testing import run_kernel
 
 HERE = re.escape(__file__)

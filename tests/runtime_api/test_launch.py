@@ -7,7 +7,7 @@ import pytest
 
 from kernbench.errors import KernelError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.triton_emu.handles import Pointer
+from kernbench.triton_emu._handles import Pointer
 
 
 def spy(seen):

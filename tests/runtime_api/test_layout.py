@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.dtypes import int16
+from kernbench._dtypes import int16
 from kernbench.policy.placement.dp import resolve_dp_policy
-from kernbench.runtime_api.layout import Layout, TensorShard
-from kernbench.runtime_api.memory import map_ranges
+from kernbench.runtime_api._layout import Layout, TensorShard
+from kernbench.runtime_api._memory import map_ranges
 from tests.runtime_api.machines import CUBES, PES, placed_shapes
 
 

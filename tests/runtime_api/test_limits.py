@@ -17,7 +17,7 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError, KernelError, LimitError
 from kernbench.runtime_api.context import session
-from kernbench.sim_engine.limits import limited
+from kernbench.sim_engine._limits import limited
 from tests.runtime_api.machines import small
 
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()

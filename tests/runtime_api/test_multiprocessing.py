@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from kernbench.errors import DeadlockError, KernelError
+from kernbench.runtime_api._multiprocessing import ProcessExitedException, ProcessRaisedException
 from kernbench.runtime_api.context import session
-from kernbench.runtime_api.multiprocessing import ProcessExitedException, ProcessRaisedException
 from tests.runtime_api.machines import small
 
 
@@ -203,7 +203,7 @@ def test_a_rank_that_exits(torch):
 
 
 def test_when_none_can_go_on_the_error_names_every_rank_and_its_wait(torch):
-    from kernbench.runtime_api.devices import Stream
+    from kernbench.runtime_api._devices import Stream
 
     def program(rank):
         torch.ahbm.synchronize()

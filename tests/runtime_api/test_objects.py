@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.errors import CollectiveMismatchError, DeadlockError
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from tests.runtime_api.ranks import on_ranks
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import CollectiveMismatchError
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.runtime_api.context import session
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
 from tests.runtime_api.machines import placed_shapes, small
 from tests.runtime_api.ranks import on_ranks
 

@@ -10,8 +10,8 @@ import pytest
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm
 from kernbench.errors import RaceError
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.runtime_api.context import session
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
 from tests.runtime_api.machines import small
 
 TWO = kb.DPPolicy(pe="row_wise", num_cubes=1, num_pes=2)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.dtypes import float32
+from kernbench._dtypes import float32
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
-from kernbench.runtime_api.layout import Layout, TensorShard, along, chunks, elements, runs, stacked, whole
+from kernbench.runtime_api._layout import Layout, TensorShard, along, chunks, elements, runs, stacked, whole
 from tests.runtime_api.machines import CUBES, PES, placed_shapes
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.sim_engine.transaction import COUNT_BITS
+from kernbench._units import KIB
+from kernbench.sim_engine._transaction import COUNT_BITS
 from kernbench.studies import validation_reference
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import Reference, play, random_machine, random_traffic
+from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import pe_dma
-from kernbench.units import KIB
 
 MIXES = {
     "links": ("send",),

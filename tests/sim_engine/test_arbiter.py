@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.sim_engine._network import Arbiter
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.network import Arbiter
 from kernbench.topology.builder import resolve_topology
 
 SRC, DST, ELSEWHERE = "sip0.cube0.pe0.pe_dma", "sip0.cube0.pe1.pe_dma", "sip0.cube0.hbm_ctrl.pe0"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.sim_engine.network import ENGINE, Clock
+from kernbench._units import KIB, flits
+from kernbench.sim_engine._network import ENGINE, Clock
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import play, random_machine, random_traffic
+from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import pe_dma
-from kernbench.units import KIB, flits
 from tests.components.one_pe import gemm, run
 
 SIZE, TILES, OUTPUTS = 512, 2048, 256

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.policy.routing import Router, reverse
+from kernbench._units import serialization_ps
+from kernbench.policy._routing import Router, reverse
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import random_machine
 from kernbench.topology.builder import resolve_topology
-from kernbench.units import serialization_ps
 
 DEFAULT = resolve_topology("preset:default")
 PE0 = "sip0.cube0.pe0.pe_dma"

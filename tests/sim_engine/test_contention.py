@@ -11,10 +11,10 @@ from itertools import permutations
 
 import pytest
 
-from kernbench.policy.routing import Router
+from kernbench.policy._routing import Router
 from kernbench.studies.validation_network import Engine
+from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import hbm, pe_dma, sram
 
 MACHINE = resolve_topology("preset:default")
 PE0, PE1, SLICE1 = pe_dma(0, 0, 0), pe_dma(0, 0, 1), hbm(0, 0, 1)

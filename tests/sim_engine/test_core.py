@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kernbench.sim_engine._network import ENGINE, Core
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.network import ENGINE, Core
 from kernbench.studies.validation_network import Engine
+from kernbench.topology._naming import HOST, hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import HOST, hbm, pe_dma
 
 pytestmark = pytest.mark.skipif(ENGINE != "core", reason="needs the compiled core: run `make core`")
 MACHINE = resolve_topology("preset:small")

@@ -12,8 +12,8 @@ import kernbench as kb
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._observer import ENGINES, Observer
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.observer import ENGINES, Observer
 from kernbench.studies import gemm
 from kernbench.studies.ccl import CclStudy
 

@@ -10,7 +10,7 @@ from random import Random
 
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import play, random_machine, random_traffic
-from kernbench.topology.naming import parse
+from kernbench.topology._naming import parse
 from tests.components.one_pe import gemm, run
 
 

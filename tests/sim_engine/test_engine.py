@@ -8,11 +8,11 @@ import weakref
 import pytest
 import simpy
 
-from kernbench.components.command import Value
-from kernbench.dtypes import float16
+from kernbench._dtypes import float16
+from kernbench.components._command import Value
 from kernbench.errors import DeadlockError, KernbenchError, KernelError
+from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.observer import Observer
 from tests.components.one_pe import engine_of, gemm, launch, pointer, run
 
 PRODUCT = gemm(64, 128, 64, "ref_ref")

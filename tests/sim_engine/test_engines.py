@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from kernbench.sim_engine.network import ENGINE
+from kernbench.sim_engine._network import ENGINE
 from tests.sim_engine.workloads import WORKLOADS
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.validation_reference import Reference, random_machine
+from kernbench.topology._naming import hbm, m_cpu
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.naming import hbm, m_cpu
 from tests.components.one_pe import slice_pa
 from tests.reference.launch import Launch
 

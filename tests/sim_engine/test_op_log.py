@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from kernbench.sim_engine.op_log import KINDS, OpLog
+from kernbench.sim_engine._op_log import KINDS, OpLog
 from tests.components.one_pe import gemm, run
 
 PRODUCT = gemm(64, 128, 64, "ref_ref")

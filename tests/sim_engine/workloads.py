@@ -16,8 +16,8 @@ import numpy as np
 import kernbench as kb
 from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.network import ENGINE
 from kernbench.studies.validation_network import Engine
 from kernbench.studies.validation_reference import play, random_machine, random_traffic
 from tests.components.one_pe import gemm, run

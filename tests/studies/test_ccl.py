@@ -21,8 +21,8 @@ from kernbench.runtime_api.collective import run, simulator, tuner_of
 from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
-from kernbench.sweeps.cache import FINISHED
-from kernbench.sweeps.keys import machine_of
+from kernbench.sweeps._cache import FINISHED
+from kernbench.sweeps._keys import machine_of
 from tests.repo import ROOT
 
 CONFIG = load_ccl_config(default_ccl_path())

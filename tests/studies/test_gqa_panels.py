@@ -9,7 +9,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.benches import milestone_gqa_llama70b as bench
-from kernbench.ccl.group import Group
+from kernbench.ccl._group import Group
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.runtime_api.bench_runner import run_bench

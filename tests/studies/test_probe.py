@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis.transfer import PARTS
+from kernbench.analysis._transfer import PARTS
 from kernbench.errors import KernbenchError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import ProbeStudy, cases, hops, pair_ns, run, select

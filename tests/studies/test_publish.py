@@ -17,7 +17,7 @@ import pytest
 from kernbench.studies import milestone
 from kernbench.studies.milestone import foreign, stamp
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps.keys import study_version
+from kernbench.sweeps._keys import study_version
 from tests.repo import ROOT
 
 REPORT = [sys.executable, "-m", "kernbench", "milestone", "probe", "--param", 'cases=["own-slice-read", "h2d-write"]',

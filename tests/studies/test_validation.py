@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernbench.analysis import transfer
+from kernbench.analysis import _transfer as transfer
 from kernbench.errors import ConfigError
 from kernbench.studies import (
     validation,

@@ -6,7 +6,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.sweeps.plan import Axis, Span, read_plan
+from kernbench.sweeps._plan import Axis, Span, read_plan
 from tests.sweeps import studies
 
 

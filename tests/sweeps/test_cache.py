@@ -11,7 +11,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.cli.main import main
-from kernbench.sweeps.cache import FILE, VARIABLE, Cache, default_cache
+from kernbench.sweeps._cache import FILE, VARIABLE, Cache, default_cache
 from tests.sweeps import studies
 
 ROW = {"y": 1.5, "name": "a", "nested": {"z": [1, 2]}}

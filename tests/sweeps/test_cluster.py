@@ -13,7 +13,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.sweeps.keys import code_version
+from kernbench.sweeps._keys import code_version
 from tests.repo import ROOT
 from tests.sweeps import studies
 
@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed_costs_nothing(client, tmp_path):
 
 
 def test_workers_with_other_code_are_refused(client, monkeypatch):
-    monkeypatch.setattr("kernbench.sweeps.runner.code_version", lambda: "another")
+    monkeypatch.setattr("kernbench.sweeps._runner.code_version", lambda: "another")
     with pytest.raises(KernbenchError, match="install the same kernbench on all workers"):
         table(studies.square, {"x": [1]}, scheduler=client)
 

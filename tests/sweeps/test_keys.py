@@ -7,9 +7,9 @@ from functools import partial
 from kernbench import build
 from kernbench.config import default_ccl_path
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps import keys
-from kernbench.sweeps.keys import code_version, key_of, study_name, study_version
-from kernbench.sweeps.plan import run_study
+from kernbench.sweeps import _keys as keys
+from kernbench.sweeps._keys import code_version, key_of, study_name, study_version
+from kernbench.sweeps._plan import run_study
 from tests.sweeps import studies
 
 
@@ -51,18 +51,18 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     monkeypatch.setattr(keys, "__file__", str(package / "sweeps" / "keys.py"))
     imports = "from kernbench.studies import work\nfrom kernbench.studies.own_report import draw\n"
     decide = {
-        "units.py": "", "sim_engine/core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
+        "units.py": "", "sim_engine/_core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
         "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
-        "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps.measure import area\n"
-        "from kernbench.sweeps.plan import make_plan\n",
-        "studies/cases.py": "", "sweeps/measure.py": "",
+        "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps._measure import area\n"
+        "from kernbench.sweeps._plan import make_plan\n",
+        "studies/cases.py": "", "sweeps/_measure.py": "",
     }  # fmt: skip
     others = (
         "__init__.py",
         "ccl/__init__.py",
         "viz/charts.py",
         "cli/main.py",
-        "sweeps/plan.py",
+        "sweeps/_plan.py",
         "studies/own_report.py",
         "studies/study.py",
         "studies/another.py",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.analysis.records import LinkTable
+from kernbench.analysis._records import LinkTable
 from kernbench.kernels.gemm import gemm
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps.measure import area_mm2, counters, energy_columns, machine_columns
-from kernbench.sweeps.plan import measured
+from kernbench.sweeps._measure import area_mm2, counters, energy_columns, machine_columns
+from kernbench.sweeps._plan import measured
 from kernbench.topology.builder import resolve_topology
 
 SMALL = resolve_topology("preset:small")

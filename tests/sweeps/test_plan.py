@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError
 from kernbench.studies.gemm import GemmStudy
-from kernbench.sweeps.plan import Axis, Span, latin_hypercube, make_plan, read_plan
+from kernbench.sweeps._plan import Axis, Span, latin_hypercube, make_plan, read_plan
 from tests.sweeps import studies
 
 SMALL = "preset:small"

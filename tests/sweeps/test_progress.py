@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import kernbench as kb
-from kernbench.sweeps.runner import FIRST, Progress, Watch
+from kernbench.sweeps._runner import FIRST, Progress, Watch
 from tests.sweeps import studies
 
 

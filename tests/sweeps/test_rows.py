@@ -6,7 +6,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.studies import gemm
-from kernbench.sweeps.cache import Cache
+from kernbench.sweeps._cache import Cache
 from tests.sweeps import studies
 
 QUIET = {"workers": 1, "progress": False}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.topology.machines import default, machines
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from kernbench.errors import ConfigError
-from kernbench.topology.mesh import SIDES, STEP
+from kernbench.topology._mesh import SIDES, STEP
 from tests.topology.machines import default, machines
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError
-from kernbench.topology import naming
+from kernbench.topology import _naming as naming
 
 n = st.integers(0, 300)
 

@@ -7,9 +7,9 @@ import pytest
 
 import kernbench as kb
 from kernbench import tp
-from kernbench.dtypes import float32
+from kernbench._dtypes import float32
 from kernbench.errors import KernbenchError, PlacementError
-from kernbench.runtime_api.multiprocessing import ProcessRaisedException
+from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.tp import parallel_state as ps
 
 F32 = tp.ModelParallelConfig(params_dtype=float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernbench.dtypes import float32
+from kernbench._dtypes import float32
 from kernbench.errors import KernbenchError
 from kernbench.tp import ModelParallelConfig
 from kernbench.tp.llama import LlamaBlock, LlamaConfig, dense_attention, llama_block

@@ -1,7 +1,7 @@
 """A backend that keeps what it is given, and a short way to a `tl` on it."""
 
-from kernbench.dtypes import as_dtype
-from kernbench.triton_emu.handles import Pointer
+from kernbench._dtypes import as_dtype
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.testing import Memory, MockBackend
 from kernbench.triton_emu.tl_context import TLContext
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.components.command import Ref, Value
+from kernbench.components._command import Ref, Value
 from kernbench.errors import KernelError
-from kernbench.triton_emu.handles import Pending
+from kernbench.triton_emu._handles import Pending
 from tests.triton_emu.recorder import program
 
 rng = np.random.default_rng(1)

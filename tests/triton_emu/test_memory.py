@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.components.command import Run
+from kernbench.components._command import Run
 from kernbench.errors import KernelError, OutOfBoundsError
-from kernbench.triton_emu.memory_ops import Access
+from kernbench.triton_emu._memory_ops import Access
 from tests.triton_emu.recorder import pointer, program
 
 DTYPES = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernbench.errors import DeadlockError, KernelError, OutOfBoundsError, OutOfMemoryError
-from kernbench.triton_emu.runner import run_program
+from kernbench.triton_emu._runner import run_program
 from kernbench.triton_emu.testing import run_kernel
 from tests.triton_emu.recorder import Recorder, pointer, program
 

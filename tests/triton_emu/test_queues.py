@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernbench.ccl.testing import run_kernel_in_mock
-from kernbench.components.command import Send
+from kernbench.components._command import Send
 from kernbench.errors import IpcqInvalidDirection, KernelError
 from kernbench.triton_emu.testing import run_kernel
 from kernbench.triton_emu.tl_context import TLContext

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.dtypes import as_dtype
+from kernbench._dtypes import as_dtype
 from kernbench.errors import KernelError
 from tests.triton_emu.recorder import program
 

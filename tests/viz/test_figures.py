@@ -3,10 +3,11 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from kernbench.analysis._roofline import Roofs
 from kernbench.analysis.breakdown import ORDER
-from kernbench.analysis.roofline import Roofs
 from kernbench.sweeps.sensitivity import pareto
-from kernbench.viz import figures, palette
+from kernbench.viz import _palette as palette
+from kernbench.viz import figures
 from kernbench.viz.figures import roofline, save, tile_timeline
 
 MACHINE = "0123456789abcdef"

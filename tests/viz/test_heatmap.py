@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernbench.analysis.records import LinkTable
+from kernbench.analysis._records import LinkTable
 from kernbench.analysis.utilization import hottest, shares
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz.figures import save

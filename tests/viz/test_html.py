@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kernbench.analysis.records import Launch
+from kernbench.analysis._records import Launch
 from kernbench.analysis.result import Result
-from kernbench.viz.html import stage_bar_svg, timeline_svg
+from kernbench.viz._html import stage_bar_svg, timeline_svg
 from tests.analysis.synthetic import records_of
 
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from matplotlib.image import imread
 
-from kernbench.topology.views import Box, Line, View, between
-from kernbench.viz.machine import view_png, view_svg
+from kernbench.topology._views import Box, Line, View, between
+from kernbench.viz._machine import view_png, view_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

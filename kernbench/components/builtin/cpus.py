@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kernbench.components.pe import Pe, Program
-from kernbench.registry import COMPONENTS
+from kernbench._registry import COMPONENTS
+from kernbench._units import ns_to_ps
+from kernbench.components._pe import Pe, Program
+from kernbench.sim_engine._host_requests import Broadcast, Launch
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host_requests import Broadcast, Launch
-from kernbench.topology import naming
-from kernbench.units import ns_to_ps
+from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_scheduler import Stage

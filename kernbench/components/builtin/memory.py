@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernbench.sim_engine._network import HbmSlice
+from kernbench.sim_engine._transaction import ACK_BYTES, Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.network import HbmSlice
-from kernbench.sim_engine.transaction import ACK_BYTES, Transaction
 
 
 class HbmCtrl(HbmSlice):

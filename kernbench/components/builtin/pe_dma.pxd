@@ -11,11 +11,11 @@ cdef class TileReads
 cdef class TileWrites
 
 from kernbench.components.builtin.pe_scheduler cimport Pipeline, TileJob
-from kernbench.components.command cimport Command
-from kernbench.components.pe cimport Job, Pe, Program, Request
-from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
-from kernbench.sim_engine.op_log cimport OpLog
-from kernbench.sim_engine.transaction cimport Callee, Route, Transaction
+from kernbench.components._command cimport Command
+from kernbench.components._pe cimport Job, Pe, Program, Request
+from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine._op_log cimport OpLog
+from kernbench.sim_engine._transaction cimport Callee, Route, Transaction
 
 cdef int _LOAD, _STORE, _DMA_IN, _DMA_OUT, _READ, _WRITE
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis.records import READ, WRITE
-from kernbench.components.command import Load, Ref, Run, Store
-from kernbench.components.pe import Job
-from kernbench.sim_engine.network import BULK, Arbiter
-from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transaction import COMMAND_BYTES, Callee, Transaction
+from kernbench.analysis._records import READ, WRITE
+from kernbench.components._command import Load, Ref, Run, Store
+from kernbench.components._pe import Job
+from kernbench.sim_engine._network import BULK, Arbiter
+from kernbench.sim_engine._op_log import KIND
+from kernbench.sim_engine._transaction import COMMAND_BYTES, Callee, Transaction
 
 if TYPE_CHECKING:
+    from kernbench.components._pe import Pe, Program, Request
     from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
-    from kernbench.components.pe import Pe, Program, Request
+    from kernbench.sim_engine._transaction import Route
     from kernbench.sim_engine.engine import GraphEngine
-    from kernbench.sim_engine.transaction import Route
 
 
 class Source:

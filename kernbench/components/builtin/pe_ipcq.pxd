@@ -6,12 +6,12 @@ cdef class PeIpcq
 cdef class PeQueue
 
 from kernbench.components.builtin.pe_units cimport PeFetchStore
-from kernbench.components.command cimport Recv
-from kernbench.components.pe cimport Pe, Program
+from kernbench.components._command cimport Recv
+from kernbench.components._pe cimport Pe, Program
 from kernbench.components.builtin.queues cimport Inbox, Message, Queue, Receive, Slot
-from kernbench.sim_engine.core cimport Arbiter as CArbiter, Core
-from kernbench.sim_engine.op_log cimport OpLog
-from kernbench.sim_engine.transaction cimport Callee, Route
+from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine._op_log cimport OpLog
+from kernbench.sim_engine._transaction cimport Callee, Route
 
 cdef int _PROGRESS, _IN_SLOT, _RELEASE, _MATCH
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from kernbench.analysis.records import CREDIT, FETCH, PART
+from kernbench._units import ns_to_ps
+from kernbench.analysis._records import CREDIT, FETCH, PART
+from kernbench.components._command import Recv, Run
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Receive, Slot
-from kernbench.components.command import Recv, Run
 from kernbench.errors import AllocationError, KernbenchError
-from kernbench.sim_engine.host_requests import QueueSpec
-from kernbench.sim_engine.network import QUEUE, Arbiter
-from kernbench.sim_engine.observer import QueueEvent
-from kernbench.sim_engine.op_log import KIND
-from kernbench.sim_engine.transaction import Callee, Transaction
-from kernbench.topology import naming
-from kernbench.units import ns_to_ps
+from kernbench.sim_engine._host_requests import QueueSpec
+from kernbench.sim_engine._network import QUEUE, Arbiter
+from kernbench.sim_engine._observer import QueueEvent
+from kernbench.sim_engine._op_log import KIND
+from kernbench.sim_engine._transaction import Callee, Transaction
+from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
-    from kernbench.components.pe import Pe, Program
+    from kernbench.components._pe import Pe, Program
 
 
 class Part(Slot):

@@ -6,8 +6,8 @@ cdef class TileJob
 cdef class VectorJob
 
 from kernbench.components.builtin.pe_dma cimport TileReads, TileWrites
-from kernbench.components.pe cimport Job
-from kernbench.sim_engine.op_log cimport OpLog
+from kernbench.components._pe cimport Job
+from kernbench.sim_engine._op_log cimport OpLog
 
 cdef int _FETCH, _GEMM, _MATH, _STORE, _COMPOSITE
 

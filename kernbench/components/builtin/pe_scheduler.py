@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernbench._units import MIB, ns_to_ps
+from kernbench.components._command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
+from kernbench.components._pe import Job
 from kernbench.components.builtin.pe_dma import Stream, TileReads, TileWrites
-from kernbench.components.command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
-from kernbench.components.pe import Job
 from kernbench.errors import OutOfMemoryError
-from kernbench.sim_engine.op_log import KIND, OpLog
-from kernbench.units import MIB, ns_to_ps
+from kernbench.sim_engine._op_log import KIND, OpLog
 
 if TYPE_CHECKING:
-    from kernbench.components.pe import Pe, Program
+    from kernbench.components._pe import Pe, Program
 
 
 def cuts(size: int, tile: int) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kernbench.components.command import Value, VectorOp
+from kernbench._dtypes import DType
+from kernbench._units import KIB, MIB, ns_to_ps, service_times
+from kernbench.components._command import Value, VectorOp
 from kernbench.config import PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
-from kernbench.dtypes import DType
 from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.policy.address.allocator import FirstFit
 from kernbench.policy.address.pe_mmu import PeMMU
-from kernbench.units import KIB, MIB, ns_to_ps, service_times
 
 
 class PeTcm:

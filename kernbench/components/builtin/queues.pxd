@@ -23,8 +23,8 @@ cdef class Queue:
 
 
 # `pe` leads back here, to classes that derive from those above.
-from kernbench.components.command cimport Recv, Send
-from kernbench.components.pe cimport Job
+from kernbench.components._command cimport Recv, Send
+from kernbench.components._pe cimport Job
 
 
 @cython.final

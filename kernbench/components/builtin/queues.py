@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.components.command import Recv, Send
-from kernbench.components.pe import Job
-from kernbench.dtypes import DType
+from kernbench._dtypes import DType
+from kernbench._registry import hint
+from kernbench.components._command import Recv, Send
+from kernbench.components._pe import Job
 from kernbench.errors import IpcqInvalidDirection, KernelError
-from kernbench.registry import hint
 
 if TYPE_CHECKING:
-    from kernbench.components.pe import Program
+    from kernbench.components._pe import Program
 
 UNLIMITED = 1 << 40  # slots of a ring without limit
 

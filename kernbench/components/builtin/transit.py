@@ -6,7 +6,7 @@ A user-defined part is a class with the same constructor and `latency_ps`; one t
 
 from __future__ import annotations
 
-from kernbench.topology.graph import Node
+from kernbench.topology._graph import Node
 
 
 class Transit:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernbench._units import KIB, MIB
 from kernbench.errors import AllocationError
 from kernbench.policy.address.phyaddr import (
     FIRST_IO_DIE,
@@ -14,7 +15,6 @@ from kernbench.policy.address.phyaddr import (
     Location,
     PhysAddr,
 )
-from kernbench.units import KIB, MIB
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig

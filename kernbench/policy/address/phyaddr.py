@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kernbench._units import GIB, MIB
 from kernbench.errors import AllocationError
-from kernbench.units import GIB, MIB
 
 ADDRESS_BITS = 53
 OFFSET_BITS = 38

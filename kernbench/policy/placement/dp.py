@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from kernbench._registry import hint
 from kernbench.errors import PlacementError
-from kernbench.registry import hint
 
 Box = tuple[tuple[int, int], ...]  # start and stop along each dim
 Cut = list[list[Box]]  # the boxes of each part

@@ -1,0 +1,391 @@
+"""Records: the columns that a run leaves behind and what caused each row. Every number of a report comes from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernbench.config._files import damaged, read_arrays, replacing
+from kernbench.errors import ConfigError
+
+READ, WRITE, MESSAGE, PART, CREDIT, FETCH = range(6)
+
+# A transaction with a memory, or a message. `served_ps` is when the memory was done, at work without a gap from
+# `since_ps` on, when transaction `opener` had come; -1 where a memory does not say, and for messages. A part of a
+# message between PEs (its number: `tile`) is in its slot at the end; `opener` is the credit that it waited for, or -1.
+# A credit is the receive's whose slot it gives back; a fetch reads a part that is sent from memory.
+TRANSFERS = {
+    "start_ps": np.int64, "end_ps": np.int64, "route": np.int32, "nbytes": np.int64, "command": np.int32,
+    "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,
+    "opener": np.int64, "served_ps": np.int64,
+}  # fmt: skip
+
+
+class Transfer(NamedTuple):
+    """A row of `Dependencies.transfers`."""
+
+    start_ps: int
+    end_ps: int
+    route: int
+    nbytes: int
+    command: int
+    tile: int
+    kind: int
+    key: int
+    arrived_ps: int
+    since_ps: int
+    opener: int
+    served_ps: int
+
+
+_LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64}
+_ORDER = ("issued", "after", "begin")
+
+
+def _none(columns: Mapping[str, type]) -> dict[str, np.ndarray]:
+    return {name: np.zeros(0, dtype) for name, dtype in columns.items()}
+
+
+def _no_rows(n: int) -> np.ndarray:
+    return np.zeros((0, n), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Dependencies:
+    """Transfers over the network and the order of commands, for one run."""
+
+    transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
+    nodes: tuple[str, ...] = ()
+    routes: tuple[tuple[int, ...], ...] = ()
+    links: dict[tuple[int, int], tuple[int, int, float]] = field(default_factory=dict)
+    issued: np.ndarray = field(default_factory=partial(_no_rows, 3))
+    after: np.ndarray = field(default_factory=partial(_no_rows, 2))
+    begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
+
+    def at(self, rows: np.ndarray | slice) -> list[Transfer]:
+        """Return some transfers."""
+        columns = (self.transfers[name][rows].tolist() for name in TRANSFERS)
+        return [Transfer(*values) for values in zip(*columns, strict=True)]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
+        links = list(self.links.values())
+        return {
+            **{f"move_{name}": column for name, column in self.transfers.items()},
+            "route_nodes": np.array([n for route in self.routes for n in route], np.int32),
+            "route_lengths": np.array([len(route) for route in self.routes], np.int32),
+            "hop_ends": np.array(list(self.links), np.int32).reshape(-1, 2),
+            **{f"hop_{name}": np.array([x[i] for x in links], dt) for i, (name, dt) in enumerate(_LINKS.items())},
+            **{f"command_{name}": getattr(self, name) for name in _ORDER},
+        }
+
+    @classmethod
+    def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...]) -> Dependencies:
+        """Return what `arrays` gave, and remove it from them."""
+        transfers = {name: arrays.pop(f"move_{name}") for name in TRANSFERS}
+        flat = iter(arrays.pop("route_nodes").tolist())
+        routes = tuple(tuple(next(flat) for _ in range(n)) for n in arrays.pop("route_lengths").tolist())
+        ends = arrays.pop("hop_ends").tolist()
+        values = zip(*(arrays.pop(f"hop_{name}").tolist() for name in _LINKS), strict=True)
+        links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
+        return cls(transfers, nodes, routes, links, **{name: arrays.pop(f"command_{name}") for name in _ORDER})
+
+
+SCHEMA_VERSION = 4
+COLUMNS = {
+    "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
+    "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
+}  # fmt: skip
+_FILE, _REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
+_LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInfo:
+    """One command of a program, or one host operation (then cube and pe are -1)."""
+
+    name: str
+    sip: int = -1
+    cube: int = -1
+    pe: int = -1
+    shape: tuple[int, ...] = ()
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch on one SIP: from the host's message to the last completion.
+
+    `queues` names the installation of queues that its programs talk over, empty without.
+    """
+
+    name: str
+    start_ps: int
+    end_ps: int
+    sip: int = -1
+    queues: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTable:
+    """Traffic of every directed link that carried any: true bytes, busy ps, capacity in GB/s."""
+
+    names: tuple[str, ...] = ()
+    nbytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    busy_ps: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    bw_gbs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row, with names for ids."""
+
+    kind: str
+    component: str
+    command: CommandInfo
+    start_ps: int
+    end_ps: int
+    nbytes: int
+    flops: int
+    tile: int
+
+
+_NO_COMMAND = CommandInfo("")
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The log of one run: columns of equal length, and the tables that they refer to."""
+
+    start_ps: np.ndarray  # when the work of a row occupied its component
+    end_ps: np.ndarray
+    component: np.ndarray  # indices into `components`, `kinds` and `commands`; -1 for a row without a command
+    kind: np.ndarray
+    command: np.ndarray
+    nbytes: np.ndarray  # true bytes moved, and useful operations: padding is not counted
+    flops: np.ndarray
+    tile: np.ndarray  # index of the tile in its command, -1 for a row that is not a tile
+    components: tuple[str, ...]
+    kinds: tuple[str, ...]
+    commands: tuple[CommandInfo, ...]
+    links: LinkTable = field(default_factory=LinkTable)
+    component_busy_ps: np.ndarray | None = None  # as the engine counted it, at any log level; None: count the rows
+    makespan_ps: int = 0  # time of the last completion; the clock of a run starts at 0
+    launches: tuple[Launch, ...] = ()
+    machine: str = ""  # hash of the machine
+    spec: Mapping[str, Any] = field(default_factory=dict)  # the machine as its file; empty where it is not known
+    dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
+    complete: bool = True  # False for the part of an interrupted run
+    engine: str = ""  # "core" or "definition"; both give the same records, so no digest contains it
+
+    def __post_init__(self) -> None:
+        for name, dtype in COLUMNS.items():
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype))
+        lengths = {name: len(getattr(self, name)) for name in COLUMNS}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of records differ in length: {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+    def __iter__(self) -> Iterator[Op]:
+        return (self.op(i) for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Records({len(self)} rows, {self.makespan_ps / 1000:,.2f} ns, machine {self.machine[:12] or '?'})"
+
+    def _repr_html_(self) -> str:
+        from kernbench.viz._html import records_html
+
+        return records_html(self)
+
+    @classmethod
+    def empty(cls, **meta: Any) -> Records:
+        """Return records without rows; `meta` are fields such as `machine`."""
+        columns: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
+        return cls(**columns, **{"components": (), "kinds": (), "commands": (), **meta})
+
+    def op(self, i: int) -> Op:
+        """Return row `i` as an object with names."""
+        command = int(self.command[i])
+        return Op(
+            kind=self.kinds[self.kind[i]],
+            component=self.components[self.component[i]],
+            command=self.commands[command] if command >= 0 else _NO_COMMAND,
+            start_ps=int(self.start_ps[i]),
+            end_ps=int(self.end_ps[i]),
+            nbytes=int(self.nbytes[i]),
+            flops=int(self.flops[i]),
+            tile=int(self.tile[i]),
+        )
+
+    @cached_property
+    def location(self) -> np.ndarray:
+        """Return (sip, cube, pe) of every row's command, int32 of shape (rows, 3); -1 where there is none."""
+        return self.per_row([(c.sip, c.cube, c.pe) for c in self.commands], (-1, -1, -1)).astype(np.int32)
+
+    def per_row(self, of_commands: Iterable[Any], none: Any) -> np.ndarray:
+        """Return for every row the value of its command, `none` where there is none."""
+        rows: np.ndarray = np.array([*of_commands, none])[self.command]  # command -1 is the last entry
+        return rows
+
+    def pes(self) -> list[tuple[int, int, int]]:
+        """Return the PEs that did work, as sorted (sip, cube, pe)."""
+        used = np.flatnonzero(np.bincount(self.command + 1)) - 1
+        found = {(c.sip, c.cube, c.pe) for i in used if i >= 0 and (c := self.commands[i]).pe >= 0}
+        return sorted(found)
+
+    def where(self, mask: np.ndarray) -> Records:
+        """Return the rows that `mask` (bool, or indices) selects; tables and totals stay those of the run."""
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
+
+    def of_kind(self, *kinds: str) -> Records:
+        """Return the rows of the named kinds; a kind that no row has selects nothing."""
+        return self.where(self.is_kind(*kinds))
+
+    def is_kind(self, *kinds: str) -> np.ndarray:
+        """Return whether each row is of one of the named kinds."""
+        return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind in kinds])
+
+    def of_pe(self, sip: int, cube: int, pe: int) -> Records:
+        """Return the rows of commands that this PE issued."""
+        return self.where((self.location == (sip, cube, pe)).all(axis=1))
+
+    def within(self, start_ps: int, end_ps: int) -> Records:
+        """Return the rows that overlap [start_ps, end_ps), uncut."""
+        return self.where((self.start_ps < end_ps) & (self.end_ps > start_ps))
+
+    def busy_by_component(self) -> dict[str, int]:
+        """Return busy ps of every component, the counted one where the engine kept it."""
+        busy = self.component_busy_ps
+        if busy is None:
+            busy = np.zeros(len(self.components), np.int64)
+            # One axis with the components one behind the other, so that one pass serves all.
+            shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
+            order, added = _added(self.start_ps + shift, self.end_ps + shift)
+            np.add.at(busy, self.component[order], added)
+        return dict(zip(self.components, busy.tolist(), strict=True))
+
+    def digest(self) -> str:
+        """Return a sha256 of all times: equal for equal runs, whatever the order of rows and of ids."""
+        names, component = _by_name(self.components, self.component)
+        kinds, kind = _by_name(self.kinds, self.kind)
+        texts = (*(json.dumps(_fields(c)) for c in self.commands), "")
+        commands, command = _by_name(texts, np.where(self.command < 0, len(texts) - 1, self.command))
+        rows = np.stack([self.start_ps, self.end_ps, component, kind, command, self.nbytes, self.flops, self.tile])
+        rows = rows[:, np.lexsort(rows[::-1])]
+        used = [i for i in range(len(self.links.names)) if self.links.busy_ps[i] or self.links.nbytes[i]]
+        links = sorted((self.links.names[i], int(self.links.nbytes[i]), int(self.links.busy_ps[i])) for i in used)
+        launches = [[x.name, x.start_ps, x.end_ps] for x in self.launches]
+        tables = [names, kinds, commands, links, launches, int(self.makespan_ps)]
+        digest = hashlib.sha256(json.dumps(tables).encode())
+        digest.update(np.ascontiguousarray(rows, "<i8").tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to one file; an existing file is replaced only when the new one is whole."""
+        path = Path(path)
+        meta = {
+            "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
+            "commands": [_fields(c) for c in self.commands], "links": self.links.names,
+            "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
+            "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
+            "nodes": self.dependencies.nodes,
+        }  # fmt: skip
+        arrays = {name: getattr(self, name) for name in COLUMNS}
+        arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
+        if self.component_busy_ps is not None:
+            arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
+        arrays |= self.dependencies.arrays()
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        with replacing(path) as part, part.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Records:
+        """Read a file that `save` wrote.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read or is damaged, was written with another schema version than this one or 3, or
+            holds the estimate of a mode that no longer exists.
+        """
+        path = Path(path)
+        arrays = read_arrays(path, _FILE, _REMEDY)
+        with damaged(path, _FILE, _REMEDY):
+            found = cls._of(path, arrays)
+            found._check()
+        return found
+
+    @classmethod
+    def _of(cls, path: Path, arrays: dict[str, Any]) -> Records:
+        meta = json.loads(arrays.pop("meta").tobytes())
+        version = meta.pop("schema_version")
+        if version == 3:  # the only difference: an engine with modes, whose mode "fast" could be an estimate
+            mode, certified = meta.pop("mode"), meta.pop("certified")
+            if mode == "fast" and not certified:
+                raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
+        elif version != SCHEMA_VERSION:
+            raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
+        link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
+        meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
+        meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
+        meta["commands"] = tuple(CommandInfo(c[0], c[1], c[2], c[3], tuple(c[4]), c[5]) for c in meta["commands"])
+        meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
+        meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
+        return cls(**arrays, **meta)
+
+    def _check(self) -> None:
+        """Raise a ValueError if columns do not fit each other, or ids have no name."""
+        n, most = len(self), np.iinfo(np.int64).max
+        own = [(name, getattr(self, name), n, dtype) for name, dtype in COLUMNS.items()]
+        links = [(f"link_{x}", getattr(self.links, x), len(self.links.names), dt) for x, dt in _LINK_COLUMNS.items()]
+        for name, column, length, dtype in own + links:
+            if column.shape != (length,) or column.dtype != dtype:
+                raise ValueError(f"column {name} has shape {column.shape} and type {column.dtype}")
+        ids = (
+            ("component", 0, len(self.components)), ("kind", 0, len(self.kinds)), ("command", -1, len(self.commands)),
+            ("start_ps", 0, most), ("end_ps", 0, most),
+        )  # fmt: skip
+        for name, least, end in ids:
+            column = getattr(self, name)
+            if n and not (least <= column.min() and column.max() < end):
+                raise ValueError(f"column {name} has values from {column.min()} to {column.max()}")
+        if not isinstance(self.makespan_ps, int):
+            raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
+        if not isinstance(self.spec, Mapping):
+            raise TypeError("the machine is not a mapping")
+
+
+def covered_ps(start: np.ndarray, end: np.ndarray) -> int:
+    """Return the time that any of the intervals [start, end) covers; times are not negative."""
+    return int(_added(start, end)[1].sum())
+
+
+def _added(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order of intervals by start, and the time that each adds to what those before it cover."""
+    order = np.argsort(start, kind="stable")
+    low, high = start[order], np.maximum.accumulate(end[order])
+    before = np.concatenate([[0], high[:-1]])
+    return order, np.maximum(0, high - np.maximum(low, before))
+
+
+def _fields(command: CommandInfo) -> list[Any]:
+    return [command.name, command.sip, command.cube, command.pe, command.shape, command.tag]
+
+
+def _by_name(names: tuple[str, ...], ids: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the sorted distinct names in use, and `ids` as ranks in that list."""
+    used = sorted({names[i] for i in np.unique(ids)})
+    rank = {name: i for i, name in enumerate(used)}
+    table = np.array([rank.get(name, -1) for name in names] or [-1], np.int64)
+    return used, table[np.asarray(ids, np.int64)]

@@ -1,0 +1,200 @@
+"""The ideal model of a tiled GEMM on one PE, and the roofline: what arithmetic intensity allows and runs achieve."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench._dtypes import as_dtype, int8, int32
+from kernbench._units import FLIT_BYTES
+from kernbench.analysis._records import Records
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+
+_RATE_KEY = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class IdealGemm:
+    """What the machine file promises for one GEMM: mean time per tile of each stage, the total, and what limits it.
+
+    `limiter` is a stage, or "hbm" if reads and writes of the slice take longer together than the slowest stage.
+    """
+
+    tiles: int
+    stages_ns: dict[str, float]
+    limiter: str
+    tile_ns: float
+    first_ns: float
+    last_ns: float
+    time_ns: float
+    utilization: float
+    issued_utilization: float
+
+
+def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
+    """Return the rate of one matrix engine for `dtype`."""
+    gemm = machine.cube.pe.pe_gemm
+    return float(getattr(gemm.macs_per_cycle, rate_key(dtype)) * gemm.clock_ghz)
+
+
+def rate_key(dtype: object) -> str:
+    """Return the key of the machine file of the matrix engine's numbers for `dtype`, such as f16."""
+    key = _RATE_KEY.get(as_dtype(dtype).name)
+    if key is None:
+        raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
+    return key
+
+
+def ideal_gemm(
+    machine: MachineConfig,
+    mkn: tuple[int, int, int],
+    *,
+    dtype: object = "f16",
+    streamed: Collection[str] = ("a", "b"),
+    epilogue_cycles: float = 0.0,
+) -> IdealGemm:
+    """Return the ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands are in its HBM slice.
+
+    Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer. Operands
+    that are not `streamed` are pinned in TCM and skip the DMA; `epilogue_cycles` are those of PE_MATH for each output
+    tile; the output of int8 is int32.
+
+    Notes
+    -----
+    T = max over stages of the mean time per tile; pipeline = (first tile's stages) + (tiles - 1) x T + last epilogue
+    + last store + last DMA out; time = max(pipeline, slice). The HBM slice serves reads and writes in turn: slice =
+    first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
+
+    Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; a ragged tile
+    costs the matrix engine a full one. The first DMA in and the last DMA out are of an idle machine.
+    """
+    pe, kind = machine.cube.pe, as_dtype(dtype)
+    out_itemsize = (int32 if kind is int8 else kind).itemsize
+    tile = pe.pe_gemm.tile
+    m, k, n = mkn
+    mt, kt, nt = (max(1, -(-size // by)) for size, by in zip(mkn, (tile.m, tile.k, tile.n), strict=True))
+    tiles, outputs = mt * kt * nt, mt * nt
+    rate = macs_per_ns(machine, kind)
+    dma_gbs = min(pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs, machine.cube.hbm.slice_gbs)
+
+    # Every tile of a passes nt times, every tile of b mt times; the output leaves once.
+    a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
+    in_bytes = ("a" in streamed) * a_bytes + ("b" in streamed) * b_bytes
+    gemm_ns = tile.m * tile.k * tile.n / rate
+    epilogue_ns = epilogue_cycles / pe.pe_math.clock_ghz
+    stages = {
+        "dma_in": in_bytes / dma_gbs / tiles,
+        "fetch": (a_bytes + b_bytes) / pe.pe_tcm.read_bw_gbs / tiles,
+        "gemm": gemm_ns,
+        "math": epilogue_ns * outputs / tiles,
+        "store_tcm": out_bytes / pe.pe_tcm.write_bw_gbs / tiles,
+        "dma_out": out_bytes / dma_gbs / tiles,
+        "schedule": pe.pe_scheduler.tile_ns,
+    }
+    tile_ns = max(stages.values())
+
+    first_a, first_b = (x * kind.itemsize for x in (min(m, tile.m) * min(k, tile.k), min(k, tile.k) * min(n, tile.n)))
+    first_in = ("a" in streamed) * first_a + ("b" in streamed) * first_b
+    first_ns = _read_ns(machine, first_in, dma_gbs) + (first_a + first_b) / pe.pe_tcm.read_bw_gbs + gemm_ns
+    last_bytes = _last(m, tile.m) * _last(n, tile.n) * out_itemsize
+    last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, last_bytes, dma_gbs)
+
+    pipeline_ns = first_ns + (tiles - 1) * tile_ns + last_ns
+    between = in_bytes - first_in + out_bytes - last_bytes
+    slice_ns = _read_ns(machine, first_in, dma_gbs) + between / machine.cube.hbm.slice_gbs
+    slice_ns += _write_ns(machine, last_bytes, dma_gbs)
+    time_ns = max(pipeline_ns, slice_ns)
+    return IdealGemm(
+        tiles=tiles,
+        stages_ns=stages,
+        limiter="hbm" if slice_ns > pipeline_ns else max(stages, key=lambda stage: stages[stage]),
+        tile_ns=tile_ns,
+        first_ns=first_ns,
+        last_ns=last_ns,
+        time_ns=time_ns,
+        utilization=m * k * n / (rate * time_ns),
+        issued_utilization=tiles * gemm_ns / time_ns,
+    )
+
+
+def _last(size: int, by: int) -> int:
+    return size - (max(1, -(-size // by)) - 1) * by
+
+
+def _links_ns(machine: MachineConfig, nbytes: float) -> float:
+    """Return the two links between PE_DMA and its slice: a router's overhead and a flit's time on each."""
+    flit = min(FLIT_BYTES, nbytes)
+    links = (machine.cube.pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs)
+    return float(machine.cube.noc.router.overhead_ns + sum(flit / bw for bw in links))
+
+
+def _burst_ns(machine: MachineConfig) -> float:
+    hbm = machine.cube.hbm
+    return float(hbm.access_ns + hbm.burst_bytes / (hbm.channel_bw_gbs * hbm.efficiency))
+
+
+def _read_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
+    if not nbytes:
+        return 0.0
+    stream = max(0.0, nbytes - FLIT_BYTES) / dma_gbs
+    return _links_ns(machine, 0) + _burst_ns(machine) + _links_ns(machine, nbytes) + stream
+
+
+def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
+    if not nbytes:
+        return 0.0
+    # No command, and no access latency: only a read pays that. An acknowledgement at the end.
+    read_ns = _read_ns(machine, nbytes, dma_gbs) - machine.cube.hbm.access_ns
+    return read_ns - _links_ns(machine, 0) + _links_ns(machine, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """Peak rate [Gflop/s] and the bandwidth [GB/s] of each memory level, in any order."""
+
+    peak_gflops: float
+    levels_gbs: Mapping[str, float]
+
+    def attainable_gflops(self, intensity: float, level: str) -> float:
+        """Return the bound at `intensity` [flop/B] for data that come from `level`."""
+        return min(self.peak_gflops, intensity * self.levels_gbs[level])
+
+    def ridge(self, level: str) -> float:
+        """Return the intensity [flop/B] from which on `level` no longer limits."""
+        return self.peak_gflops / self.levels_gbs[level]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run: useful flops, bytes through the memory level, and time [ns]."""
+
+    name: str
+    flops: int
+    nbytes: int
+    time_ns: float
+
+    @property
+    def intensity(self) -> float:
+        """Useful flops per byte moved."""
+        return self.flops / self.nbytes if self.nbytes else float("inf")
+
+    @property
+    def gflops(self) -> float:
+        """Achieved rate; 1 flop/ns is 1 Gflop/s."""
+        return self.flops / self.time_ns if self.time_ns else 0.0
+
+
+def point(records: Records, name: str, window: tuple[int, int] | None = None) -> Point:
+    """Return the measured point of a run: flops of the compute rows, bytes of the DMA rows, over `window`."""
+    start, end = window or (0, records.makespan_ps)
+    rows = records.within(start, end)
+    flops = int(rows.of_kind("gemm", "math").flops.sum())
+    nbytes = int(rows.of_kind("dma_in", "load", "dma_out", "store").nbytes.sum())
+    return Point(name, flops, nbytes, (end - start) / 1000)

@@ -1,0 +1,197 @@
+"""The zero-load time of a transfer and its parts, in closed form, and the breakdown of a simulated one.
+
+The closed form takes numbers only: the links of the route, and how memory serves bursts. What a simulated transfer
+takes in addition is queueing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench.analysis._records import Dependencies, LinkTable
+
+if TYPE_CHECKING:
+    from kernbench.config._schema import Hbm
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of a step's time: what it was spent on, and the component or link it was spent at."""
+
+    kind: str
+    resource: str
+    ps: int
+
+
+class RouteBreakdown:
+    """The routes of one run, and what crossing them costs."""
+
+    def __init__(self, dependencies: Dependencies, links: LinkTable) -> None:
+        self._dependencies = dependencies
+        self._busy = dict(zip(links.names, links.busy_ps.tolist(), strict=True))
+
+    def ends(self, route: int) -> tuple[str, str]:
+        """Return the nodes at the beginning and the end of a route."""
+        nodes, path = self._dependencies.nodes, self._dependencies.routes[route]
+        return nodes[path[0]], nodes[path[-1]]
+
+    def links(self, route: int) -> list[str]:
+        """Return the names of a route's links, in both directions."""
+        path = self._dependencies.routes[route]
+        return [hop[0] for way in (path, path[::-1]) for hop in self._hops(way)]
+
+    def rate_gbs(self, route: int) -> float:
+        """Return the bandwidth of the slowest link of a route."""
+        return min(bw for *_, bw in self._hops(self._dependencies.routes[route]))
+
+    def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
+        """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.
+
+        Latencies and a flit's time on each link come first, then the rest of the bytes on the slowest link; what
+        is left is queueing, of which the log does not say where: it goes to the link that was busiest.
+        """
+        path = self._dependencies.routes[route]
+        if reverse:
+            path = path[::-1]
+        hops = self._hops(path)
+        times = [(link, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for link, *_, bw in hops]
+        slowest = max(times, key=lambda x: x[1])
+        wanted = []
+        for link, node, wire_ps, node_ps, _ in hops:
+            wanted += [("wire", link, wire_ps), ("nodes", node, node_ps)]
+        wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
+        wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes)))
+        found = []
+        for kind, resource, want in wanted:
+            share = min(want, ps)
+            ps -= share
+            if share:
+                found.append(Part(kind, resource, share))
+        if ps:
+            busiest = max((link for link, *_ in hops), key=lambda link: self._busy.get(link, 0))
+            found.append(Part("queueing", busiest, ps))
+        return found
+
+    def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float]]:
+        """Return for each hop its link, the node at its end, and their wire_ps, node_ps and bw_gbs."""
+        nodes, links = self._dependencies.nodes, self._dependencies.links
+        return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0))) for a, b in pairwise(path)]
+
+
+COMMAND_BYTES, ACK_BYTES = 0, 16
+PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One link of a route."""
+
+    bw_gbs: float
+    wire_ps: int
+    node_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """How a memory serves bursts; consecutive ones are on neighbouring channels."""
+
+    count: int
+    burst_bytes: int
+    burst_ps: int
+    access_ps: int = 0
+
+    @classmethod
+    def of(cls, hbm: Hbm) -> Channels:
+        """Return those of one HBM slice of a machine."""
+        burst_ps = hbm.burst_ps
+        return cls(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Where the time of a transfer went, in ps; the parts sum to it exactly."""
+
+    wire: int = 0
+    nodes: int = 0
+    fill: int = 0
+    serialization: int = 0
+    memory: int = 0
+    queueing: int = 0
+
+    @property
+    def total(self) -> int:
+        """The time of the whole transfer [ps]."""
+        return self.wire + self.nodes + self.fill + self.serialization + self.memory + self.queueing
+
+    def __add__(self, other: Parts) -> Parts:
+        return Parts(*(getattr(self, name) + getattr(other, name) for name in PARTS))
+
+    def measured(self, total_ps: int) -> Parts:
+        """Return the parts of a transfer that took `total_ps` under load: what is too long is queueing."""
+        return replace(self, queueing=self.queueing + total_ps - self.total)
+
+    def columns(self) -> dict[str, float]:
+        """Return the parts in ns, as columns `<part>_ns`."""
+        return {f"{name}_ns": getattr(self, name) / 1000 for name in PARTS}
+
+
+def message(legs: Sequence[Leg], nbytes: int) -> Parts:
+    """Return the parts of one message over `legs`.
+
+    Notes
+    -----
+    sum(p_i) + sum(min(f, n) / b_i) + max(0, n - f) / min(b_i) with n in whole flits of f = 256 B beyond one: wire
+    and nodes, then fill and serialization. A flit's time is rounded up to a picosecond. docs/model.md, M4.1.
+
+    Examples
+    --------
+    >>> message([Leg(256, 30, 1000), Leg(128, 0, 8000)], 1024).total / 1000
+    18.03
+    """
+    times = [serialization_ps(min(nbytes, FLIT_BYTES), leg.bw_gbs) for leg in legs]
+    slowest = max(times)
+    return Parts(
+        wire=sum(leg.wire_ps for leg in legs),
+        nodes=sum(leg.node_ps for leg in legs),
+        fill=sum(times) - slowest,
+        serialization=flits(nbytes) * slowest,
+    )
+
+
+def read(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
+    """Return the parts of a read alone: a command of 0 B, memory, and the data on the way back."""
+    data = message(back, nbytes)
+    q, m = flits(nbytes), _bursts(nbytes, offset, memory)
+    d = data.serialization // q
+    late = 0
+    for j in range(q):
+        bursts = _ceil((j + 1) * m, q)
+        late = max(late, _ceil(bursts, memory.count) * memory.burst_ps - j * d)
+    return message(there, COMMAND_BYTES) + data + Parts(memory=late + memory.access_ps)
+
+
+def write(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
+    """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B."""
+    data = message(there, nbytes)
+    q, m = flits(nbytes), _bursts(nbytes, offset, memory)
+    d = data.serialization // q
+    free: dict[int, int] = {}
+    for i in range(m):
+        arrival = (_ceil((i + 1) * q, m) - 1) * d
+        channel = i % memory.count
+        free[channel] = max(free.get(channel, 0), arrival) + memory.burst_ps
+    return data + Parts(memory=max(free.values()) - (q - 1) * d) + message(back, ACK_BYTES)
+
+
+def _ceil(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
+def _bursts(nbytes: int, offset: int, memory: Channels) -> int:
+    """Return how many bursts hold `nbytes` from `offset` on."""
+    return (offset + nbytes - 1) // memory.burst_bytes - offset // memory.burst_bytes + 1

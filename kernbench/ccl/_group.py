@@ -1,0 +1,295 @@
+"""Who takes part in a collective: the devices of a group, their shards, and subgroups of participants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from kernbench.errors import ConfigError
+from kernbench.topology._mesh import SipNetwork
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+Place = tuple[int, int, int]
+Target = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`w` columns and `h` rows, numbered row by row; `wraps` where the last joins the first."""
+
+    w: int
+    h: int
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The devices of a process group, and the PEs of each that hold a shard.
+
+    Attributes
+    ----------
+    shards : tuple of tuple of Place
+        For each device, in rank order: (sip, cube, pe) of every shard, ascending.
+    sip_grid : Grid
+        The grid of the devices: rank r at row r // w, column r % w.
+    cube_columns : int
+        Cubes in a row of the machine's mesh.
+    """
+
+    shards: tuple[tuple[Place, ...], ...]
+    sip_grid: Grid
+    cube_columns: int = 1
+
+    @classmethod
+    def of(
+        cls, machine: MachineConfig, sips: Sequence[int], places: Sequence[Target] | Mapping[int, Sequence[Target]]
+    ) -> Group:
+        """Return the group of devices in rank order, with shards on `places`: of all devices, or by device."""
+        missing = [sip for sip in sips if not 0 <= sip < machine.n_sips]
+        if missing or not sips or len(set(sips)) != len(sips):
+            raise ConfigError(
+                f"devices {list(sips)} are not a group: the machine has {machine.n_sips} SIPs, 0 to "
+                f"{machine.n_sips - 1}; name some of them, each once"
+            )
+        own = {sip: places[sip] if isinstance(places, Mapping) else places for sip in sips}
+        for sip, targets in own.items():
+            for cube, pe in targets:
+                if not (0 <= cube < machine.cubes_per_sip and 0 <= pe < machine.pes_per_cube):
+                    raise ConfigError(
+                        f"SIP {sip} has no PE {pe} of cube {cube}: the machine has {machine.cubes_per_sip} cubes of "
+                        f"{machine.pes_per_cube} PEs"
+                    )
+        shards = tuple(tuple(sorted({(sip, cube, pe) for cube, pe in own[sip]})) for sip in sips)
+        return cls(shards, _sip_grid(machine, sips), machine.sip.cube_mesh.w)
+
+    @property
+    def sips(self) -> tuple[int, ...]:
+        """Devices, in rank order."""
+        return tuple(shards[0][0] for shards in self.shards)
+
+    @classmethod
+    def line(cls, n_sips: int, places: Sequence[Target] = ((0, 0),), cube_columns: int = 1) -> Group:
+        """Return a group of `n_sips` devices joined in a ring, on no particular machine."""
+        shards = tuple(tuple((sip, cube, pe) for cube, pe in sorted(places)) for sip in range(n_sips))
+        return cls(shards, Grid(n_sips, 1, wraps=True), cube_columns)
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """Participants that talk to each other, in the order of their numbers.
+
+    A collective has one subgroup, or several at the same time that share nothing but links. The integer attributes are
+    what `kernel_args` may ask for by name.
+
+    Attributes
+    ----------
+    places : tuple of Place
+        Participant number to PE.
+    sip_grid : Grid
+        The devices, in rank order.
+    cube_columns : int
+        Cubes in a row of the machine's mesh.
+    root : int, "corner" or "centre"
+        The root cube of each SIP, as in ccl.yaml.
+    grid : Grid or None
+        The grid of all participants, where ccl.yaml gives it.
+    """
+
+    places: tuple[Place, ...]
+    sip_grid: Grid
+    cube_columns: int = 1
+    root: int | str = "corner"
+    grid: Grid | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Participants."""
+        return len(self.places)
+
+    @cached_property
+    def sips(self) -> tuple[int, ...]:
+        """Devices, in rank order."""
+        return tuple(dict.fromkeys(sip for sip, _, _ in self.places))
+
+    @cached_property
+    def cubes(self) -> tuple[int, ...]:
+        """Cubes of each device, ascending."""
+        return tuple(sorted({cube for _, cube, _ in self.places}))
+
+    @cached_property
+    def pes(self) -> tuple[int, ...]:
+        """PEs of each cube, ascending."""
+        return tuple(sorted({pe for _, _, pe in self.places}))
+
+    @property
+    def n_sips(self) -> int:
+        """Devices."""
+        return len(self.sips)
+
+    @property
+    def n_cubes(self) -> int:
+        """Cubes of each device."""
+        return len(self.cubes)
+
+    @property
+    def n_pes(self) -> int:
+        """PEs of each cube."""
+        return len(self.pes)
+
+    @property
+    def sip_w(self) -> int:
+        """Columns of devices."""
+        return self.sip_grid.w
+
+    @property
+    def sip_h(self) -> int:
+        """Rows of devices."""
+        return self.sip_grid.h
+
+    @property
+    def sip_wraps(self) -> bool:
+        """Whether the first and last device of a row, or column, are joined."""
+        return self.sip_grid.wraps
+
+    @property
+    def cube_w(self) -> int:
+        """Columns of cubes of each device."""
+        return self._cube_grid().w
+
+    @property
+    def cube_h(self) -> int:
+        """Rows of cubes of each device."""
+        return self._cube_grid().h
+
+    @property
+    def root_cube(self) -> int:
+        """The root cube of each SIP, counted among `cubes`; ConfigError if it takes no part."""
+        if self.root == "corner":
+            return 0
+        if self.root == "centre":
+            grid = self._cube_grid()
+            return grid.h // 2 * grid.w + grid.w // 2
+        if self.root not in self.cubes:
+            raise ConfigError(f"root_cube = {self.root} takes no part; expected corner, centre or one of {self.cubes}")
+        return self.cubes.index(int(self.root))
+
+    @property
+    def grid_w(self) -> int:
+        """Columns of the grid of all participants."""
+        return self.flat_grid().w
+
+    @property
+    def grid_h(self) -> int:
+        """Rows of the grid of all participants."""
+        return self.flat_grid().h
+
+    def flat_grid(self) -> Grid:
+        """Return the grid that all participants form: as given, else the devices' own, else the squarest."""
+        n, given = self.world_size, self.grid
+        if given is not None:
+            if given.w * given.h != n:
+                raise ConfigError(f"options: grid_w x grid_h = {given.w} x {given.h} are not the {n} participants")
+            return given
+        if self.n_sips == n and min(self.sip_w, self.sip_h) > 1:
+            return self.sip_grid
+        rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
+        if rows == 1 and n > 1:
+            raise ConfigError(f"{n} participants form no grid of at least 2 x 2; choose a number that is a product")
+        return Grid(n // rows, rows)
+
+    def _cube_grid(self) -> Grid:
+        rows = sorted({cube // self.cube_columns for cube in self.cubes})
+        columns = sorted({cube % self.cube_columns for cube in self.cubes})
+        if len(rows) * len(columns) != self.n_cubes:
+            raise ConfigError(
+                f"cubes {list(self.cubes)} fill no rectangle of a mesh with {self.cube_columns} columns; spread the "
+                "tensor over whole rows of cubes, with num_cubes of its DPPolicy"
+            )
+        return Grid(len(columns), len(rows))
+
+
+def _sip_grid(machine: MachineConfig, sips: Sequence[int]) -> Grid:
+    """Return the grid of all SIPs, or of some that fill a rectangle of it row by row; a ring of any others."""
+    net = SipNetwork(machine)
+    rows, columns = sorted({sip // net.w for sip in sips}), sorted({sip % net.w for sip in sips})
+    if [r * net.w + c for r in rows for c in columns] == list(sips):
+        return Grid(len(columns), len(rows), wraps=net.topology != "mesh_2d_no_wrap")
+    return Grid(len(sips), 1, wraps=True)
+
+
+# -- mappers: from the shards of a group to subgroups of participants, in the order of their numbers. What a mapper
+# counts is what `world_size` counts: devices (`leader_only`, `by_shard`), cubes (`by_cube`) or PEs (`all_pes`).
+
+Subgroups = list[tuple[Place, ...]]
+
+
+def leader_only(group: Group) -> Subgroups:
+    """Return one subgroup with the first PE of each device that holds a shard."""
+    return [tuple(shards[0] for shards in group.shards)]
+
+
+def by_shard(group: Group) -> Subgroups:
+    """Return a subgroup for each shard: the PEs that hold it, one on each device."""
+    multi_pe_sip_local(group)
+    return list(zip(*group.shards, strict=True))
+
+
+def by_cube(group: Group) -> Subgroups:
+    """Return a subgroup for each PE that a cube's shard is spread over: that PE of every cube, device by device."""
+    multi_pe_sip_local(group)
+    held = [_by_pe(shards) for shards in group.shards]
+    return [tuple(place for device in held for place in device[pe]) for pe in held[0]]
+
+
+def all_pes(group: Group) -> Subgroups:
+    """Return one subgroup with every PE that holds a shard: device by device, cube by cube."""
+    multi_pe_sip_local(group)
+    for shards in group.shards:
+        _by_pe(shards)
+    return [tuple(place for shards in group.shards for place in shards)]
+
+
+def _by_pe(shards: tuple[Place, ...]) -> dict[int, list[Place]]:
+    """Return the places of each PE number, the same PEs of every cube."""
+    found: dict[int, list[Place]] = {}
+    for place in shards:
+        found.setdefault(place[2], []).append(place)
+    cubes = {pe: [cube for _, cube, _ in places] for pe, places in found.items()}
+    if len({tuple(local) for local in cubes.values()}) > 1:
+        raise ConfigError(
+            f"the cubes of SIP {shards[0][0]} hold shards on different PEs; spread the tensor evenly over cubes and PEs"
+        )
+    return found
+
+
+# -- validators: what an algorithm requires of the shards of a group; ConfigError if that does not hold
+
+
+def single_shard_per_rank(group: Group) -> None:
+    """Require one shard on each device."""
+    for shards in group.shards:
+        if len(shards) != 1:
+            raise ConfigError(
+                f"it takes one shard on each device, and SIP {shards[0][0]} has {len(shards)}; place the tensor on one "
+                "PE (the default), or choose an algorithm with mapper by_shard"
+                if shards
+                else "it takes one shard on each device, and one has none; the tensor is empty"
+            )
+
+
+def multi_pe_sip_local(group: Group) -> None:
+    """Require shards on each device, on the same PEs as on every other."""
+    first = [place[1:] for place in group.shards[0]]
+    for shards in group.shards:
+        if not shards:
+            raise ConfigError("it takes shards on each device, and one has none; the tensor is empty")
+        if [place[1:] for place in shards] != first:
+            raise ConfigError(
+                f"it takes shards on the same PEs of each device, and SIP {shards[0][0]} holds {len(shards)} on other "
+                f"PEs than SIP {group.shards[0][0][0]} ({len(first)}); use the same DPPolicy on every device"
+            )

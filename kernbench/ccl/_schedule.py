@@ -1,0 +1,274 @@
+"""Schedules: what a participant of a collective does with each piece of the vector, as a list of steps.
+
+A step receives a piece from each of its sources, combines them (with the local elements, if `local`), sends the result
+on and stores it, as asked. `run_schedule` takes care of the rest:
+
+- Receives, and loads of local elements, are posted some steps ahead, so that they overlap with earlier steps. A load of
+  elements that an earlier step has yet to store is issued after that store.
+- A piece that is forwarded unchanged is first copied out of its slot (`tl.copy`), and tiles are released at once. No
+  slot is held while a message waits to leave, so any number of slots, even one, is enough.
+- A piece that starts here is sent from memory and takes no room in TCM.
+
+A collective has no deadlock if its steps can be put in one order in which every piece is sent before it is received.
+
+Rounding: 16-bit floats are combined in f32. A PE rounds once, to nearest even, when a result leaves it or is stored,
+however many contributions it has combined; messages have the element type of the tensor. A sum over n contributions is
+therefore rounded at most n - 1 times, in an order that the algorithm fixes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernbench._dtypes import DType, float32
+from kernbench._registry import hint
+from kernbench._units import KIB
+from kernbench.errors import ConfigError
+from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.triton_emu._queue_ops import Arrival
+from kernbench.triton_emu.tl_context import TLContext
+
+AHEAD = 4
+# What a participant holds while it waits to leave is at most a block: a quarter of the kernel scratch.
+BLOCK_BYTES = 256 * KIB
+SMALLEST_CHUNK, LARGEST_CHUNK, CHUNKS = 4 * KIB, 32 * KIB, 8
+
+Span = tuple[int, int]
+# An associative and commutative operator on two tiles of shape (rows, row).
+Operator = Callable[[Tile, Tile, TLContext], Tile]
+
+_BUILTIN: dict[str, Operator] = {
+    "sum": lambda a, b, _tl: a + b,
+    "avg": lambda a, b, _tl: a + b,
+    "min": lambda a, b, tl: tl.minimum(a, b),
+    "max": lambda a, b, tl: tl.maximum(a, b),
+    "product": lambda a, b, _tl: a * b,
+}
+
+
+class Step(NamedTuple):
+    """What happens to `size` elements from `start` on.
+
+    Attributes
+    ----------
+    start, size : int
+        Elements of the vector.
+    sources : tuple of str
+        Directions that a piece is received from.
+    local : bool
+        Whether the local elements are combined with them, or are the piece if there are no sources.
+    complete : bool
+        Whether the result contains all contributions.
+    to : tuple of str
+        Directions that the result is sent to.
+    store : bool
+        Whether it is stored.
+    unchanged : bool
+        Whether the received piece is forwarded instead of the result.
+    """
+
+    start: int
+    size: int
+    sources: tuple[str, ...] = ()
+    local: bool = False
+    complete: bool = False
+    to: tuple[str, ...] = ()
+    store: bool = False
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """An operator over `count` contributions.
+
+    Attributes
+    ----------
+    op : str or callable
+        "sum", "avg", "min", "max", "product", or a function op(a, b, tl) on f32 tiles of shape (rows, row).
+    count : int
+        Contributions in all; `avg` divides the complete sum by it, in f32, before it is rounded.
+    row : int
+        Elements that belong together and are never split.
+    """
+
+    op: str | Operator = "sum"
+    count: int = 1
+    row: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.op) and self.op not in _BUILTIN:
+            raise ConfigError(
+                f"op = {self.op!r} is not a reduction; {hint(self.op, _BUILTIN)}; or a function of two tiles"
+            )
+
+    def combine(self, tl: TLContext, tiles: list[Tile], *, complete: bool) -> Tile:
+        """Return the reduction of `tiles`, in their type."""
+        dtype = tiles[0].dtype
+        divide = complete and self.op == "avg"
+        if callable(self.op):
+            size = tiles[0].shape[0]
+            operator: Operator = self.op
+            tiles = [_widened(tl, t).reshape(size // self.row, self.row) for t in tiles]
+        else:
+            operator = _BUILTIN[self.op]
+            if len(tiles) > 2 or divide:
+                tiles = [_widened(tl, tiles[0]), *tiles[1:]]
+        combined = tiles[0]
+        for tile in tiles[1:]:
+            combined = operator(combined, tile, tl)
+        if divide:
+            combined = combined / self.count
+        if callable(self.op):
+            combined = combined.reshape(size)
+        return tl.cast(combined, dtype)
+
+
+def reduction(n_elem: int, count: int, op: str | Operator, row: int) -> Reduction:
+    """Return the reduction that a call asks for; ConfigError if its vectors are not whole rows."""
+    if row < 1 or n_elem % row:
+        raise ConfigError(f"row = {row}: expected a divisor of the {n_elem} elements of a shard")
+    return Reduction(op, count, row)
+
+
+def _widened(tl: TLContext, tile: Tile) -> Tile:
+    dtype: DType = tile.dtype
+    return tl.cast(tile, float32) if dtype.is_floating_point and dtype.itemsize < 4 else tile
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How vectors are split: into segments that are processed one after the other, and chunks, which are messages.
+
+    Attributes
+    ----------
+    itemsize : int
+        Bytes of an element.
+    row : int
+        Elements that are never split.
+    chunk_bytes : int or None
+        Bytes of a message; None: an eighth of a block, from 4 to 32 KiB.
+    streams : int
+        Vectors that are processed at the same time and share the room.
+    """
+
+    itemsize: int
+    row: int = 1
+    chunk_bytes: int | None = None
+    streams: int = 1
+
+    def segments(self, start: int, size: int, parts: int) -> Iterator[Span]:
+        """Split a vector so that one block of `parts` fits into what a participant may hold."""
+        block = max(BLOCK_BYTES // self.streams, 4 * (self.chunk_bytes or 0))
+        yield from spans(start, size, self._rows(block) * parts)
+
+    def chunks(self, block: Span) -> list[Span]:
+        """Split a block into messages."""
+        start, size = block
+        chunk = self.chunk_bytes
+        if chunk is None:
+            chunk = max(SMALLEST_CHUNK, min(LARGEST_CHUNK, -(-size * self.itemsize // CHUNKS)))
+            chunk = -(-chunk // SMALLEST_CHUNK) * SMALLEST_CHUNK
+        return list(spans(start, size, self._rows(chunk)))
+
+    def _rows(self, nbytes: int) -> int:
+        return max(1, nbytes // (self.itemsize * self.row)) * self.row
+
+
+def spans(start: int, size: int, largest: int) -> Iterator[Span]:
+    """Split elements into spans of `largest`, the last one smaller.
+
+    >>> list(spans(10, 7, 3))
+    [(10, 3), (13, 3), (16, 1)]
+    """
+    for at in range(start, start + size, largest):
+        yield at, min(largest, start + size - at)
+
+
+def blocks(start: int, size: int, parts: int, row: int = 1) -> list[Span]:
+    """Split elements into `parts` blocks of whole rows, as equal as possible; some are empty where rows are few.
+
+    >>> blocks(0, 7, 3)
+    [(0, 3), (3, 2), (5, 2)]
+    """
+    each, more = divmod(size // row, parts)
+    found = []
+    for part in range(parts):
+        n = (each + (part < more)) * row
+        found.append((start, n))
+        start += n
+    return found
+
+
+def interleave(*streams: Iterator[Step]) -> Iterator[Step]:
+    """Yield from each of `streams` in turn, until all have ended."""
+    left = list(streams)
+    while len(left) > 1:
+        for stream in list(left):
+            step = next(stream, None)
+            if step is None:
+                left.remove(stream)
+            else:
+                yield step
+    for stream in left:
+        yield from stream
+
+
+class _Posted(NamedTuple):
+    """A step whose receives are posted, and its local elements if they are being loaded."""
+
+    step: Step
+    arrivals: list[Arrival]
+    local: Tile | None
+
+
+def run_schedule(steps: Iterable[Step], src: Pointer, dst: Pointer, reduction: Reduction, tl: TLContext) -> None:
+    """Run `steps`: local elements are read from `src`, results are stored to `dst`."""
+    posted: deque[_Posted] = deque()
+    for step in steps:
+        arrivals = [tl.recv_async(direction, shape=(step.size,), dtype=src.dtype) for direction in step.sources]
+        posted.append(_Posted(step, arrivals, None if _is_stale(step, posted) else _load(step, src, tl)))
+        if len(posted) > AHEAD:
+            _finish(*posted.popleft(), src, dst, reduction, tl)
+    while posted:
+        _finish(*posted.popleft(), src, dst, reduction, tl)
+
+
+def _is_stale(step: Step, posted: Iterable[_Posted]) -> bool:
+    """Return whether a posted step has yet to store local elements of `step`."""
+    if not step.local:
+        return False
+    start, end = step.start, step.start + step.size
+    return any(before.store and before.start < end and start < before.start + before.size for before, _, _ in posted)
+
+
+def _load(step: Step, src: Pointer, tl: TLContext) -> Tile | None:
+    return tl.load(src + step.start, shape=(step.size,)) if step.local and (step.sources or step.store) else None
+
+
+def _finish(
+    step: Step, arrivals: list[Arrival], local: Tile | None, src: Pointer, dst: Pointer, work: Reduction, tl: TLContext
+) -> None:
+    if local is None:
+        local = _load(step, src, tl)
+    if not step.sources:
+        for direction in step.to:
+            tl.send(direction, src + step.start, shape=(step.size,))
+        if local is not None:
+            tl.store(dst + step.start, local)
+        return
+    tiles = [tl.wait(arrival) for arrival in arrivals]
+    arrivals.clear()
+    if step.to and (step.unchanged or local is None):
+        tiles[0] = tl.copy(tiles[0])
+    received = tiles[0]
+    if local is not None:
+        tiles.append(local)
+    result = work.combine(tl, tiles, complete=step.complete) if len(tiles) > 1 else tiles[0]
+    tiles.clear()
+    for direction in step.to:
+        tl.send(direction, received if step.unchanged else result)
+    if step.store:
+        tl.store(dst + step.start, result)

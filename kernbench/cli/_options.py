@@ -1,0 +1,90 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._limits import Limits
+    from kernbench.topology.builder import Machine
+
+topology_option = click.option(
+    "--topology",
+    metavar="FILE|preset:NAME",
+    help="Machine to use. Default: the nearest topology.yaml upward, else the packaged one.",
+)
+set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a value of the machine file, e.g. --set sip.cube_mesh.w=2. May be repeated.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+class NewFile(click.Path):
+    """A file to write, in a folder that there is: found out before a run, not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path, or fail by its folder."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"{path}: folder {path.parent} does not exist; make it first, or name another", param, ctx)
+        return path
+
+
+def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
+    """Return the machine that options name, or raise a ConfigError."""
+    from kernbench.topology.builder import resolve_topology
+
+    return resolve_topology(source, overrides)
+
+
+def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --topology and --set, and pass the machine that they name to the command, as `machine`."""
+
+    @wraps(command)
+    def run(topology: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
+        return command(machine=load_machine(topology, overrides), **options)
+
+    return topology_option(set_option(run))
+
+
+def _limits(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> Limits:
+    from kernbench.sim_engine._limits import Limits
+
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            pairs[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"--limit {text}: must be NAME=VALUE with a number, as in host_s=60") from None
+    return Limits.of(pairs)
+
+
+limit_option = click.option(
+    "--limit",
+    "limits",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_limits,
+    help="End a session that takes more: events=N, simulated_ns=NS or host_s=SECONDS. May be repeated.",
+)
+
+
+def echo_json(value: Any) -> None:
+    """Print `value` as JSON on stdout."""
+    click.echo(json.dumps(value, indent=2))

@@ -1,0 +1,219 @@
+"""`kernbench milestone`, `sweep` and `cache`: write reports and tables, and look at the points that are kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kernbench.cli._options import echo_json, json_option, limit_option, set_option, topology_option
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._limits import Limits
+    from kernbench.sweeps._plan import Plan
+
+
+@click.command(short_help="Run milestone notebooks and write their reports.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "every", is_flag=True, help="Run every milestone.")
+@topology_option
+@set_option
+@click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
+@click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
+@click.option(
+    "--again", is_flag=True, help="Simulate every point again, also those that are kept; resumes what was interrupted."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the report. Default: milestones/output/NAME.",
+)
+@click.option(
+    "--param",
+    "parameters",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a parameter of the notebook; VALUE is YAML, e.g. --param 'shapes=[[64, 64, 64]]'. May be repeated.",
+)
+def milestone(
+    names: tuple[str, ...],
+    every: bool,
+    topology: str | None,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    rerender: bool,
+    again: bool,
+    output: Path | None,
+    parameters: tuple[str, ...],
+) -> None:
+    """Run milestones by NAME (see `kernbench list milestones`) and write JSON, CSV and figures.
+
+    Each is a notebook, executed with the full parameters of milestones/NAME.yaml; finished points of an interrupted
+    run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
+    """
+    from kernbench.studies import milestone as milestones
+
+    if every == bool(names):
+        raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
+    chosen = tuple(milestones.shortest_first()) if every else tuple(milestones.resolve(name) for name in names)
+    if output and len(chosen) > 1:
+        raise click.UsageError("--output is one folder: give one NAME with it")
+    values = dict(_parameter(text) for text in parameters)
+    click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
+    for name in chosen:
+        report = milestones.run(
+            name,
+            topology=topology,
+            overrides=overrides,
+            workers=workers,
+            rerender=rerender,
+            output=output,
+            parameters=values,
+            again=again,
+        )
+        found = "there already, made of the same code, machine and parameters (--again runs it):"
+        click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder}")
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    import yaml
+
+    from kernbench.config._files import parse_yaml, problem
+
+    key, equals, value = text.partition("=")
+    if not (equals and key):
+        raise click.BadParameter(f"{text!r} must be KEY=VALUE", param_hint="--param")
+    try:
+        return key.strip(), parse_yaml(value)[0]
+    except yaml.YAMLError as error:
+        raise click.BadParameter(
+            f"{text!r}: VALUE {problem(error, 'put it in quotes')}", param_hint="--param"
+        ) from error
+
+
+@click.command(short_help="Run a study over a design space, from a plan file.")
+@click.argument("plan_file", metavar="PLAN.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where points and table are written. Default: a folder named as the plan, where you are.",
+)
+@click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on a Dask cluster instead, e.g. tcp://host:8786.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="End a point that takes longer, and say so.")
+@click.option("--memory-limit", type=int, metavar="MIB", help="End a point that needs more memory, and say so.")
+@limit_option
+@click.option("--no-cache", is_flag=True, help="Neither use nor keep rows in the shared cache.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run, and which points cannot be; run nothing.")
+def sweep(
+    plan_file: Path,
+    folder: Path | None,
+    workers: int | None,
+    scheduler: str | None,
+    time_limit: float | None,
+    memory_limit: int | None,
+    limits: Limits,
+    no_cache: bool,
+    dry_run: bool,
+) -> int:
+    """Run the points of PLAN.yaml and write their table.
+
+    Finished points are written at once: the same command continues where it was. Exit status 1 if a point failed, 2 if
+    none can be.
+
+    \b
+    machine: preset:small
+    study: gemm                          # a name of `kernbench list studies`, or module:function, as my_study:run
+    axes:
+      cube.ucie.bw_gbs: [64, 128, 256]   # a field of the machine
+      k: {low: 64, high: 4096, log: true, step: 64}   # a parameter of the study, as a range (with samples)
+    samples: 20                          # a Latin hypercube; without it, every combination
+    where: area_mm2 < 2000 and pes <= 64
+    """  # noqa: D301 - \b keeps click from wrapping the example
+    from kernbench.errors import ConfigError, InterruptedRun
+    from kernbench.sweeps._plan import read_plan
+    from kernbench.sweeps._sweep import run_plan
+    from kernbench.sweeps._worker import PointLimits
+
+    sys.path.insert(0, str(plan_file.parent.resolve()))  # a study may be next to its plan
+    read = read_plan(plan_file)
+    if not read.plan.points:
+        head = f"{plan_file}: none of its {len(read.plan.invalid)} points can be, so nothing is run:"
+        raise ConfigError([head, *read.plan.reasons(20)])
+    click.echo(repr(read.plan))
+    if dry_run:
+        _kept(read.plan, no_cache)
+        return 0
+    out = folder or Path(plan_file.stem)
+    own = read.limits
+    held = PointLimits(time_limit or own.seconds, memory_limit or own.mib, limits or own.session)
+    try:
+        done = run_plan(read.plan, folder=out, workers=workers, scheduler=scheduler, limits=held, cache=not no_cache)
+    except KeyboardInterrupt as error:
+        raise InterruptedRun(
+            f"interrupted; finished points are kept in {out}; the same command continues from there"
+        ) from error
+    done.save(out)
+    click.echo(repr(done))
+    click.echo(f"wrote {out / 'table.csv'}")
+    return int(len(done.ok) < len(done))
+
+
+def _kept(plan: Plan, no_cache: bool) -> None:
+    from kernbench.sweeps._cache import default_cache
+
+    cache = None if no_cache else default_cache()
+    if cache is not None and plan.points:
+        click.echo(f"{len(cache.get(plan.keys))} of them are in the cache")
+
+
+@click.command(short_help="Show and prune the finished points that all studies share.")
+@click.option("--prune", is_flag=True, help="Take away points of other versions of the code than this one.")
+@click.option("--all", "everything", is_flag=True, help="With --prune: take all points away.")
+@click.option("--older-than", type=float, metavar="DAYS", help="With --prune: only points made before that.")
+@click.option("--study", metavar="NAME", help="With --prune: only points of this study, as the table names it.")
+@json_option
+def cache(prune: bool, everything: bool, older_than: float | None, study: str | None, as_json: bool) -> None:
+    """Show what the cache holds, by study and version of the code.
+
+    Milestones, sweeps and the explorer keep each finished point here, found again by its machine, study, parameters and
+    the version of the code: kernbench itself and, for a study of your own, the file that defines it. Modules that
+    such a study imports are not looked at: after a change in one, take its points away: --prune --all --study NAME.
+    KERNBENCH_CACHE names another folder, or says "off".
+    """
+    from kernbench.sweeps._cache import default_cache
+    from kernbench.sweeps._keys import code_version
+
+    if not prune and (everything or older_than is not None or study):
+        raise click.UsageError("--all, --older-than and --study go with --prune")
+    found = default_cache()
+    if found is None:
+        click.echo("the cache is off (KERNBENCH_CACHE)")
+        return
+    if prune:
+        studies = {"", *(g.study.partition(":")[0] for g in found.groups())}
+        keep = None if everything else {code_version(name) for name in studies}
+        gone = found.prune(keep=keep, older_than_days=older_than, study=study)
+        click.echo(f"took {gone} points away")
+    groups = found.groups()
+    if as_json:
+        echo_json(
+            [
+                {
+                    "study": g.study, "version": g.version, "points": g.points, "bytes": g.nbytes,
+                    "seconds": g.seconds, "made": g.made,
+                }
+                for g in groups
+            ]
+        )  # fmt: skip
+        return
+    click.echo(f"{found.path}: {sum(g.points for g in groups):,} points, code now {code_version()}")
+    for g in groups:
+        made = dt.datetime.fromtimestamp(g.made).astimezone().strftime("%Y-%m-%d %H:%M")
+        click.echo(
+            f"  {g.study:<40} {g.version:<26} {g.points:>7,} points {g.nbytes / 1024:>9,.0f} KiB "
+            f"{g.seconds:>9,.1f} s to make  {made}"
+        )

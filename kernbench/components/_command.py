@@ -1,0 +1,203 @@
+# cython: annotation_typing=True
+"""What a kernel asks of its PE: values in TCM, and the commands that read and make them.
+
+The kernel language builds commands; `PE_CPU` gives them times (and, with data on, values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from greenlet import GreenletExit
+
+from kernbench._dtypes import DType
+
+Waiters = tuple[Callable[[int], None], ...]
+Span = tuple[int, int, bool]
+
+
+class Value:
+    """A tile in TCM, of `nbytes`. `array` is in the carrier type, rounded to `dtype`; None while unknown.
+
+    `done_ps` is when it is complete, as soon as that is known (0 for a constant). The rest is the backend's:
+    commands that still need it, who waits for it, its place in TCM, and the id of the command that makes it.
+    """
+
+    __slots__ = (
+        "__weakref__", "array", "done_ps", "dropped", "dtype", "maker", "nbytes", "pending", "shape", "space",
+        "waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DType, array: np.ndarray | None = None, done_ps: int | None = None
+    ) -> None:
+        self.shape, self.dtype, self.array, self.done_ps = shape, dtype, array, done_ps
+        self.nbytes = prod(shape) * dtype.itemsize
+        self.pending, self.dropped, self.maker = 0, False, -1
+        self.space: Any = None
+        self.waiters: Waiters = ()
+
+
+class Run(NamedTuple):
+    """`nbytes` consecutive bytes of virtual memory; `payload` counts them as often as they are asked for."""
+
+    va: int
+    nbytes: int
+    payload: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A row-major matrix or vector that stays in memory and is streamed from there."""
+
+    va: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it, from `va` on."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class VectorOp:
+    """Work for the vector engine: `kind` is "simple", "slow" (exp, log, sqrt, div, sin, cos) or "reduce"."""
+
+    kind: str
+    elements: int
+    itemsize: int
+
+
+@dataclass(eq=False)
+class Command:
+    """One command of a program. `compute` maps the inputs' arrays to the output's.
+
+    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's. It reads
+    the memory of `runs`, which ascend by address, or with `writes` writes it.
+    """
+
+    name: str
+    inputs: tuple[Value, ...] = ()
+    output: Value | None = None
+    compute: Callable[..., np.ndarray] | None = None
+    flops: int = 0
+    tag: str = ""
+    runs: tuple[Run, ...] = ()
+    done_ps: int | None = field(default=None, init=False)
+    waiters: Waiters = field(default=(), init=False)
+    id: int = field(default=-1, init=False)
+    writes: ClassVar[bool] = False
+
+    def touches(self) -> Sequence[Span]:
+        """Return the virtual memory that it reads or writes, as (start, end, whether it writes)."""
+        return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs] if self.runs else ()
+
+
+@dataclass(eq=False)
+class Load(Command):
+    """Memory to TCM. `compute` gets the bytes of the runs, concatenated, as uint8.
+
+    `tiled` is True for a pointer tile: one descriptor per HBM slice touched,
+    serving each distinct 256 B line once. False: one descriptor per run.
+    """
+
+    tiled: bool = False
+
+
+@dataclass(eq=False)
+class Store(Command):
+    """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated."""
+
+    tiled: bool = False
+    writes: ClassVar[bool] = True
+
+
+@dataclass(eq=False)
+class Vector(Command):
+    """Element-wise work or reductions on PE_MATH, values in TCM to a value in TCM."""
+
+    work: tuple[VectorOp, ...] = ()
+
+
+@dataclass(eq=False)
+class Dot(Command):
+    """`output[m, n] = inputs[0][m, k] @ inputs[1][k, n] (+ inputs[2])`, all in TCM, tiled like a composite."""
+
+    mkn: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(eq=False)
+class Composite(Command):
+    """A tiled operation planned by PE_SCHEDULER: op "gemm" (a @ b) or "math" (element-wise on a, and b).
+
+    `a`, `b` and the entries of `extra` are Ref (streamed) or Value (pinned); `extra` belongs to the
+    epilogue: each is read once per output tile, "row" entries (bias) as the tile's columns only.
+    `inputs` repeats the pinned ones and `acc`. `compute` gets the arrays of a, b (if any), the extras in
+    order, then acc (if any) and returns the output array, shaped as `out`. PE_MATH is charged for each entry
+    of `epilogue` with the elements of the output tile at hand (their own `elements` is not read).
+    """
+
+    op: str = "gemm"
+    a: Ref | Value | None = None
+    b: Ref | Value | None = None
+    out: Ref | None = None
+    acc: Value | None = None
+    extra: tuple[tuple[str, Ref | Value], ...] = ()
+    epilogue: tuple[VectorOp, ...] = ()
+    writes: ClassVar[bool] = True
+
+    def touches(self) -> Sequence[Span]:
+        """Return the whole of each operand that is streamed, and of the result."""
+        operands = (self.a, self.b, *[operand for _, operand in self.extra])
+        found = [(x.va, x.va + x.nbytes, False) for x in operands if isinstance(x, Ref)]
+        return found if self.out is None else [*found, (self.out.va, self.out.va + self.out.nbytes, True)]
+
+
+@dataclass(eq=False)
+class Send(Command):
+    """A message to the PE behind `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
+
+    `compute` maps the input's array to the message's `nbytes` bytes (uint8). Complete when its last part has left.
+    """
+
+    direction: str = ""
+    nbytes: int = 0
+
+
+@dataclass(eq=False)
+class Recv(Command):
+    """The next message of `nbytes` from `direction` (None: the earliest arrival of any), into TCM or into `runs`.
+
+    `compute` maps the bytes (uint8) to the output's array; with `runs` there is no output. `consume` False leaves
+    the message where it is. `came_from` says, once complete, which direction it was.
+    """
+
+    direction: str | None = None
+    nbytes: int = 0
+    consume: bool = True
+    came_from: str = ""
+    writes: ClassVar[bool] = True
+
+
+class Stopped(GreenletExit):  # type: ignore[misc]
+    """Raised in a kernel when its run is stopped: not an error of the kernel."""
+
+
+class Backend(Protocol):
+    """What runs a program's commands: a PE of the machine, or the bench that only computes values."""
+
+    data: bool
+
+    def submit(self, command: Command) -> None:
+        """Take the next command of the program; never waits for its completion."""
+
+    def block(self, on: Value | Command) -> None:
+        """Return when `on` is complete (its `done_ps`, and with data its array, are set)."""
+
+    def drop(self, value: Value) -> None:
+        """Forget `value`, to which the program holds no reference any more: free it when no command needs it."""

@@ -1,0 +1,81 @@
+cimport cython
+from libc.stdint cimport int64_t
+
+cdef class Job
+cdef class Pe
+cdef class Program
+
+from kernbench.components._command cimport Command, Load, Recv, Send, Store, Value
+from kernbench.sim_engine._core cimport Core
+from kernbench.sim_engine._op_log cimport OpLog
+from kernbench.sim_engine._transaction cimport Callee
+
+
+@cython.freelist(64)
+cdef class Request:
+    cdef public str node_id
+    cdef public int64_t offset, nbytes
+    cdef public list pieces, at, lines
+
+
+cdef class Job:
+    cdef public Pe pe
+    cdef public Command command
+    cdef public Program program
+    cdef public int64_t ready, id
+    cdef public int waiting
+    cdef public bint loaded, stays
+    cpdef begins(self, Pe pe, Command command, Program program)
+    cpdef enter(self)
+    cpdef go(self)
+    @cython.locals(done=object)
+    cpdef after(self, what)
+    cpdef _released(self, int64_t t)
+    cpdef result(self)
+    @cython.locals(command=Command, output=Value)
+    cpdef finish(self, int64_t t)
+
+
+# These modules derive classes from Job, so it is declared first.
+from kernbench.components.builtin.pe_dma cimport PeDma
+from kernbench.components.builtin.pe_ipcq cimport PeIpcq, Part
+
+
+cdef class Program(Callee):
+    cdef public object launch, engine, task, races, waits_for, _greenlet, _hub
+    cdef public Pe pe
+    cdef public Core core
+    cdef public bint data, ended, short
+    cdef public dict queues
+    cdef public int64_t command_ps, commands, issued, last, unfinished, since
+    cpdef resume(self, _)
+    @cython.locals(job=Job)
+    cpdef submit(self, Command command)
+    cpdef _place(self, Value output, Job job)
+    cpdef block(self, on)
+    cpdef _check_caller(self)
+    cpdef completed(self, int64_t t)
+    cpdef _wake(self, int64_t t)
+    cpdef _wait(self, what)
+    cpdef drop(self, Value value)
+    cpdef _maybe_end(self, int64_t t)
+
+
+cdef class Pe:
+    cdef public object engine, mmu, name, config, gather, gemm, math, fetch_store, tcm, scheduler, pipeline, order
+    cdef public Core core
+    cdef public OpLog log
+    cdef public bint data
+    cdef public tuple place
+    cdef public PeDma dma
+    cdef public PeIpcq ipcq
+    cdef public dict placed
+    @cython.locals(output=Value, value=Value)
+    cpdef completed(self, Command command, int64_t t)
+    cpdef Job job(self, Command command, Program program=*)
+    @cython.locals(command=Command, value=Value)
+    cpdef add(self, Job job, int64_t issued)
+    cpdef _order(self, Job job, mine)
+    cpdef progress(self)
+    @cython.locals(slot=Part)
+    cpdef free(self, Value value, int64_t t)

@@ -1,0 +1,554 @@
+"""A PE: its parts, the programs that run on it, and the path of a command from a program to the engines."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from kernbench._registry import COMPONENTS, RUNNERS
+from kernbench.components._command import (
+    Command,
+    Composite,
+    Load,
+    Recv,
+    Ref,
+    Run,
+    Send,
+    Span,
+    Stopped,
+    Store,
+    Value,
+)
+from kernbench.errors import KernbenchError, KernelError, LimitError
+from kernbench.sim_engine._host_requests import Launch
+from kernbench.sim_engine._transaction import Callee
+from kernbench.sim_engine._user_code import user_frame, user_line
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology import _naming as naming
+
+if TYPE_CHECKING:
+    from kernbench.components.builtin.pe_dma import PeDma
+    from kernbench.components.builtin.pe_scheduler import PeScheduler
+    from kernbench.components.builtin.pe_units import PeFetchStore, PeGemm, PeMath, PeMmu, PeTcm
+
+
+class _Piece:
+    """Bytes `start` to `end`: the last command to write them, and those that read them since, while under way."""
+
+    __slots__ = ("end", "readers", "start", "writer")
+
+    def __init__(self, start: int, end: int, writer: Command | None, readers: dict[Command, None]) -> None:
+        self.start, self.end, self.writer, self.readers = start, end, writer, readers
+
+
+class AccessOrder:
+    """The memory that the commands under way touch, in disjoint pieces by address.
+
+    A command comes after the last one to write what it touches; if it writes, after those that have read it since
+    instead, which come after that writer themselves.
+    """
+
+    __slots__ = ("_pieces", "_spans", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._pieces: list[_Piece] = []
+        self._spans: dict[Command, Sequence[Span]] = {}
+
+    def add(self, command: Command, spans: Sequence[Span]) -> list[Command]:
+        """Enter a command; return those it has to come after, each once."""
+        first: dict[Command, None] = {}
+        pieces = self._pieces
+        for start, end, writes in spans:
+            i = self._cut(start)
+            while start < end:
+                if i == len(pieces) or pieces[i].start > start:
+                    piece = _Piece(start, min(end, pieces[i].start) if i < len(pieces) else end, None, {})
+                    self._insert(i, piece)
+                else:
+                    piece = pieces[i]
+                    if piece.end > end:
+                        self._cut(end)
+                if writes:
+                    first.update(piece.readers)
+                    if not piece.readers and piece.writer is not None:
+                        first[piece.writer] = None
+                    piece.writer, piece.readers = command, {}
+                elif command is not piece.writer:
+                    if piece.writer is not None:
+                        first[piece.writer] = None
+                    piece.readers[command] = None
+                start = piece.end
+                i += 1
+        first.pop(command, None)
+        self._spans[command] = spans
+        return list(first)
+
+    def under_way(self) -> list[Span]:
+        """Return all that the commands under way touch."""
+        return [span for spans in self._spans.values() for span in spans]
+
+    def remove(self, command: Command) -> None:
+        """Forget a command that is complete."""
+        spans = self._spans.pop(command, None)
+        if spans is None:
+            return
+        if not self._spans:
+            self._starts.clear()
+            self._pieces.clear()
+            return
+        pieces = self._pieces
+        for start, end, _ in spans:
+            i = bisect_right(self._starts, start) - 1
+            if i < 0 or pieces[i].end <= start:
+                i += 1
+            kept = i
+            while i < len(pieces) and pieces[i].start < end:
+                piece = pieces[i]
+                piece.readers.pop(command, None)
+                if piece.writer is command:
+                    piece.writer = None
+                if piece.readers or piece.writer is not None:
+                    pieces[kept], self._starts[kept] = piece, piece.start
+                    kept += 1
+                i += 1
+            del pieces[kept:i], self._starts[kept:i]
+
+    def _cut(self, at: int) -> int:
+        """Split a piece that contains `at`; return the place of the first piece that begins there or later."""
+        i = bisect_right(self._starts, at)
+        if i and self._pieces[i - 1].start == at:
+            return i - 1
+        if i and self._pieces[i - 1].end > at:
+            piece = self._pieces[i - 1]
+            self._insert(i, _Piece(at, piece.end, piece.writer, dict(piece.readers)))
+            piece.end = at
+        return i
+
+    def _insert(self, i: int, piece: _Piece) -> None:
+        self._pieces.insert(i, piece)
+        self._starts.insert(i, piece.start)
+
+
+class Request:
+    """Bytes of one memory: what one descriptor asks for. `at` is the place of each piece in the command's bytes."""
+
+    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
+
+    def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
+        self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
+        self.lines: list[int] | None = None
+
+
+class Job:
+    """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete.
+
+    What it makes has a place in TCM: as an operand if it is `loaded`, none if it `stays` in its slot.
+    """
+
+    __slots__ = ("command", "id", "loaded", "pe", "program", "ready", "stays", "waiting")
+
+    def __init__(self, pe: Pe, command: Command, program: Program | None) -> None:
+        self.begins(pe, command, program)
+
+    def begins(self, pe: Pe, command: Command, program: Program | None) -> None:
+        """Set what every job has; cheaper than a chain of constructors."""
+        self.pe, self.program = pe, program
+        self.command: Any = command
+        self.ready = self.waiting = 0
+        self.id = -1
+        self.loaded = self.stays = False
+
+    def enter(self) -> None:
+        """Queue for the engines, behind the commands before it."""
+        raise TypeError(f"{type(self).__name__} does not say how it queues")
+
+    def go(self) -> None:
+        """Continue: all that it depends on is complete."""
+        self.pe.progress()
+
+    def after(self, what: Value | Command) -> None:
+        """Let this job start no earlier than `what` is complete."""
+        if what.done_ps is None:
+            self.waiting += 1
+            what.waiters += (self._released,)
+        elif what.done_ps > self.ready:
+            self.ready = what.done_ps
+
+    def _released(self, t: int) -> None:
+        if t > self.ready:
+            self.ready = t
+        self.waiting -= 1
+        if not self.waiting:
+            self.go()
+
+    def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
+        """Return the physical memory that it touches, as ((address, bytes) of each piece, whether it writes)."""
+        touches = self.command.touches()
+        if not touches:
+            return []
+        assert self.program is not None
+        mmu = self.program.pe.mmu
+        return [(mmu.translate(start, end - start), writes) for start, end, writes in touches]
+
+    def result(self) -> np.ndarray | None:
+        compute = self.command.compute
+        return None if compute is None else compute(*[value.array for value in self.command.inputs])
+
+    def finish(self, t: int) -> None:
+        """Complete the command at `t`: give its output a value and a time, and tell who waits."""
+        command = self.command
+        output, waiters = command.output, command.waiters
+        if output is not None:
+            if self.pe.data:
+                output.array = self.result()
+            output.done_ps = t
+            waiters += output.waiters
+            output.waiters = ()
+        command.done_ps = t
+        command.waiters = ()
+        self.pe.completed(command, t)
+        if self.program is not None:
+            self.program.completed(t)
+        for tell in waiters:
+            if isinstance(tell, Program):
+                tell._wake(t)
+            else:
+                tell(t)
+
+
+_PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
+
+
+class Program(Callee):
+    """One program of a launch: the backend that its kernel's commands go to. `issued` is PE_CPU's own clock.
+
+    It `waits_for` the completion of something, or, when `short` of TCM, for a place for it.
+    """
+
+    data: bool
+
+    def __init__(self, pe: Pe, launch: Launch, command_ps: int) -> None:
+        self.pe, self.launch, self.command_ps = pe, launch, command_ps
+        self.engine, self.core = pe.engine, pe.core
+        self.data = self.engine.data
+        self.task: Any = launch.task
+        self.races = None if launch.task is None else launch.task.device
+        self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
+        self.issued = self.last = self.engine.env._now
+        self.unfinished = self.commands = 0
+        self.ended = False
+        self.waits_for: Value | Command | None = None
+        self.short = False
+        self.since = self.issued
+        self._greenlet = greenlet(self._run)
+        self.engine.programs[self] = None
+        self._hub: Any = None
+
+    def _run(self, _: object) -> None:
+        launch = self.launch
+        _, cube, pe = self.pe.place
+        args, participant = launch.args_of(cube, pe), (launch.ranks.get((cube, pe), 0), launch.world)
+        RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
+
+    def woken(self, what: int, _: object) -> None:
+        self.resume(None)
+
+    def resume(self, _: object) -> None:
+        """Run the kernel until it blocks or ends."""
+        hub = getcurrent()
+        if hub is not self._hub:
+            self._hub = self._greenlet.parent = hub
+        self.issued = max(self.issued, self.core.now)
+        try:
+            self._greenlet.switch(None)
+        except Exception as error:
+            raise _located(error, self.pe) from error
+        if self._greenlet.dead:
+            self.ended = True
+            self._maybe_end(self.issued)
+
+    def stop(self) -> None:
+        if not self._greenlet.dead:
+            self._greenlet.throw(Stopped)
+
+    def submit(self, command: Command) -> None:
+        """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
+        self._check_caller()
+        job = self.pe.job(command, self)
+        if command.output is not None:
+            self._place(command.output, job)
+        if self.races is not None:
+            touched = job.pieces()
+            if touched:
+                self.races.accesses(self, touched, user_line())
+        self.issued += self.command_ps
+        self.unfinished += 1
+        self.pe.add(job, self.issued)
+        self.commands += 1
+        if not self.commands % _PULSE_EVERY:
+            self.engine.ahead(_PULSE_EVERY, self.issued)
+
+    def _place(self, output: Value, job: Job) -> None:
+        tcm = self.pe.tcm
+        while not job.stays:
+            at = tcm.alloc(output, job.loaded, self.issued)
+            if at is not None:
+                self.issued = max(self.issued, at)
+                break
+            if not self.unfinished:
+                raise tcm.full(output, job.loaded)
+            self.short = True
+            self._wait(output)
+        self.pe.placed[output] = self
+
+    def completed(self, t: int) -> None:
+        """Take note that one of its commands is complete at `t`."""
+        self.unfinished -= 1
+        if t > self.last:
+            self.last = t
+        if self.ended:
+            self._maybe_end(t)
+        elif self.short:
+            self._wake(t)
+
+    def block(self, on: Value | Command) -> None:
+        """Let the kernel wait until `on` is complete."""
+        self._check_caller()
+        if on.done_ps is None:
+            on.waiters += (self,)
+            self._wait(on)
+        elif on.done_ps > self.core.now:
+            self._wake(on.done_ps)
+            self._hub.switch()
+
+    def _check_caller(self) -> None:
+        if getcurrent() is not self._greenlet:
+            raise KernelError(
+                f"a tl or tile of {self.pe.name}, kernel {self.launch.name!r}, is used outside of its program; use the "
+                "tl that the kernel gets, and pass values to other programs through memory or queues"
+            )
+
+    def _wake(self, t: int) -> None:
+        self.waits_for, self.short = None, False
+        self.core.wake_at(max(t, self.core.now), self, 0, None)
+
+    def _wait(self, what: Value | Command) -> None:
+        self.waits_for, self.since = what, self.core.now
+        self._hub.switch()
+
+    def drop(self, value: Value) -> None:
+        """Take a value's space back when its last command is complete."""
+        value.dropped = True
+        if not value.pending:
+            self.pe.free(value, max(value.done_ps or 0, self.issued))
+
+    def _maybe_end(self, t: int) -> None:
+        if not self.unfinished:
+            end = max(self.last, self.issued, t)
+            self.engine.env.call_at(end, self._end, None)
+
+    def _end(self, _: object) -> None:
+        del self.engine.programs[self]
+        # A tile that outlives its program (in a cycle, or stored somewhere) holds no TCM any more.
+        for value in [value for value, program in self.pe.placed.items() if program is self]:
+            self.pe.free(value, self.engine.env._now)
+        self.launch.program_done(self)
+
+    # -- as an actor in a race
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether messages order it with the other programs of its launch."""
+        return bool(self.queues)
+
+    def description(self) -> str:
+        return f"{self.pe.name}, kernel {self.launch.name!r}"
+
+    def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
+        """Return whether a command under way touches, or writes, physical memory from `lo` to `hi`."""
+        order, mmu = self.pe.order, self.pe.mmu
+        return order is not None and any(
+            pa < hi and lo < pa + nbytes
+            for start, end, is_write in order.under_way()
+            if is_write or not writes_only
+            for pa, nbytes in mmu.translate(start, end - start)
+        )
+
+    def owner(self, pa: int) -> str:
+        """Return the tensor that a physical address is in."""
+        return self.pe.mmu.owner_of(pa) or ""
+
+    def receives(self) -> bool:
+        """Return whether the program waits for a message that has not come."""
+        return bool(self.pe.ipcq.waiting(self))
+
+    def describe(self) -> str:
+        """Return who waits for what since when, for a deadlock's message."""
+        on = self.waits_for
+        what = repr(f"a tile of shape {on.shape}" if isinstance(on, Value) else on.name) if on else "its commands"
+        if self.short and isinstance(on, Value):
+            what = f"{on.nbytes} B of TCM"
+        lines = [f"{self.location()}, waits for {what} since {self.since / 1000:,.2f} ns"]
+        lines += self.pe.ipcq.waiting(self)
+        lines += [f"ring {queue.describe()}" for queue in self.queues.values()]
+        return "\n    ".join(lines)
+
+    def location(self) -> str:
+        """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
+        frame = user_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
+        line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+        return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
+
+
+def _located(error: Exception, pe: Pe) -> KernbenchError:
+    """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
+    kind = type(error) if isinstance(error, (KernelError, LimitError)) else KernelError
+    return kind(f"{pe.name}: {str(error).replace(f'{pe.name}: ', '')}")
+
+
+class Pe:
+    """One processing element.
+
+    `order` is that of the commands under way that touch memory, None before the first; `placed` holds the values that
+    have a place, and whose they are.
+    """
+
+    def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
+        self.engine, self.place, self.mmu = engine, (sip, cube, pe), mmu
+        self.core, self.log, self.data = engine.env.core, engine.log, engine.data
+        self.name = naming.pe(sip, cube, pe)
+        self.config = config = engine.machine.config.cube.pe
+        self.gather = engine.machine.config.cube.hbm.gather
+        heap = engine.allocators.pe(sip, cube, pe).tcm
+
+        def part(kind: str) -> Any:
+            return COMPONENTS.resolve(getattr(config, kind).impl)
+
+        self.gemm: PeGemm = part("pe_gemm")(config.pe_gemm)
+        self.math: PeMath = part("pe_math")(config.pe_math)
+        self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
+        self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
+        self.dma: PeDma = part("pe_dma")(self, naming.pe_dma(sip, cube, pe))
+        self.ipcq = part("pe_ipcq")(self, naming.pe_ipcq(sip, cube, pe))
+        self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
+        self.pipeline = self.scheduler.pipeline
+        self.order: AccessOrder | None = None
+        self.placed: dict[Value, Program] = {}
+
+    def job(self, command: Command, program: Program | None = None) -> Job:
+        """Return what its engines make of a command of `program` (None: no program waits for its end)."""
+        queues = {} if program is None else program.queues
+        job: Job
+        if isinstance(command, Send):
+            job = self.ipcq.inbox.message(self, command, program, queues)
+        elif isinstance(command, Recv):
+            job = self.ipcq.receive(command, program, queues)
+        elif isinstance(command, (Load, Store)):
+            job = self.dma.job(command, program)
+        else:
+            job = self.scheduler.job(command, program)
+        return job
+
+    def add(self, job: Job, issued: int) -> None:
+        """Take a job whose command PE_CPU has issued at `issued`; it goes to the engines in program order."""
+        command = job.command
+        job.ready = issued
+        touches = command.touches()
+        first = self._order(job, touches) if touches else []
+        for value in command.inputs:
+            value.pending += 1
+            job.after(value)
+        if command.output is not None:
+            command.output.pending += 1
+        if self.log.operation:
+            self._log(job, issued, first)
+        job.enter()
+
+    def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
+        """Let conflicting accesses to memory happen in program order; return the commands that come first."""
+        if self.order is None:
+            self.order = AccessOrder()
+        first = self.order.add(job.command, mine)
+        for other in first:
+            job.after(other)
+        return first
+
+    def _log(self, job: Job, issued: int, first: list[Command]) -> None:
+        command, log = job.command, self.log
+        made = command.out if isinstance(command, Composite) else command.output
+        shape = made.shape if made is not None else ()
+        sip, cube, pe = self.place
+        command.id = job.id = made_by = log.command(command.name, sip, cube, pe, shape, command.tag)
+        launch = -1 if job.program is None else job.program.launch.id
+        log.issued.append((made_by, issued, launch))
+        for other in first:
+            if other.id >= 0:
+                log.after.append((made_by, other.id))
+        for value in command.inputs:
+            if value.maker >= 0:
+                log.after.append((made_by, value.maker))
+        if command.output is not None:
+            command.output.maker = made_by
+
+    def progress(self) -> None:
+        scheduler, dma = self.scheduler, self.dma
+        if scheduler.queue:
+            scheduler.advance()
+        self.pipeline.advance()
+        if dma.reader.queue:
+            dma.reader.progress()
+        if dma.writer.queue:
+            dma.writer.progress()
+
+    def requests(self, runs: tuple[Run, ...]) -> list[Request]:
+        found = []
+        at = 0
+        for run in runs:
+            extra = run.payload - run.nbytes
+            for pa, nbytes in self.mmu.translate(run.va, run.nbytes):
+                node_id, offset = self.engine.locate(pa)
+                found.append(Request(node_id, offset, nbytes + extra, [(pa, nbytes)], [at]))
+                extra = 0
+                at += nbytes
+        return found
+
+    def completed(self, command: Command, t: int) -> None:
+        """Forget a command that is complete at `t`, and free the values that no command needs any more."""
+        if self.order is not None:
+            self.order.remove(command)
+        output = command.output
+        if output is not None:
+            output.pending -= 1
+            if output.dropped and not output.pending:
+                self.free(output, t)
+        for value in command.inputs:
+            value.pending -= 1
+            if value.dropped and not value.pending:
+                self.free(value, t)
+
+    def free(self, value: Value, t: int) -> None:
+        """Take back the place of `value`, if it has one, at `t`: in TCM, or the slot that it came in."""
+        self.placed.pop(value, None)
+        if isinstance(value.space, tuple):
+            self.tcm.free(value, t)
+        elif value.space is not None:
+            slot, value.space = value.space, None
+            self.ipcq.release(slot, t)
+
+    def array(self, operand: Ref | Value) -> np.ndarray | None:
+        """Return the values of an operand as they are now, in the carrier type."""
+        if isinstance(operand, Value):
+            return operand.array
+        raw = self.engine.memory.peek(self.mmu.translate(operand.va, operand.nbytes))
+        return raw.view(operand.dtype.numpy).astype(operand.dtype.carrier).reshape(operand.shape)
+
+    def commit(self, out: Ref, values: np.ndarray) -> None:
+        """Put `values` into memory, rounded to the type of `out`."""
+        raw = np.ascontiguousarray(values.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
+        self.engine.memory.poke(self.mmu.translate(out.va, raw.size), raw)

@@ -1,0 +1,388 @@
+"""From a file or a mapping, a base and overrides to a validated configuration, or to all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+
+import yaml
+from pydantic_core import SchemaValidator, ValidationError
+
+from kernbench._registry import hint
+from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits
+from kernbench.config._files import default_ccl_path, load_yaml, parse_yaml, preset_path, presets, problem, read_yaml
+from kernbench.config._rules import machine_faults
+from kernbench.config._schema import (
+    EXPECTED,
+    Fault,
+    KeyPath,
+    MachineConfig,
+    Model,
+    core_schema,
+    dotted,
+    is_group,
+    keys,
+    unit_of,
+)
+from kernbench.errors import ConfigError, quote
+
+BASE = "base"
+NEW_FILES = "the complete file that `kernbench new DIR` writes"
+_LONGEST_VALUE = 60
+
+_Config = TypeVar("_Config", bound=Model)
+
+
+_VALIDATORS: dict[type[Model], SchemaValidator] = {}
+
+
+def _validator(model: type[Model]) -> SchemaValidator:
+    if model not in _VALIDATORS:
+        _VALIDATORS[model] = SchemaValidator(cast("Any", core_schema(model)))
+    return _VALIDATORS[model]
+
+
+def read_machine(
+    source: str | Path | Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str] = ()
+) -> MachineConfig:
+    """Return the validated machine of a file, or of a mapping with a file's content."""
+    draft = Draft.of(source, "machine")
+    draft.rest_on_base()
+    draft.override(overrides)
+    return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), machine_faults)
+
+
+def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
+    """Return the validated content of a ccl.yaml."""
+    if isinstance(source, CclConfig):
+        faults = [f"ccl: {fault.text}" for fault in (ccl_misfits(source, machine) if machine is not None else ())]
+        if faults:
+            raise ConfigError(faults)
+        return source
+    draft = Draft.of(source, "ccl")
+
+    def example() -> dict[str, Any]:
+        """Return the packaged file, with something right under every name that `source` has."""
+        right: dict[str, Any] = load_yaml(default_ccl_path())
+        known = right["algorithms"]
+        given = draft.content.get("algorithms")
+        if isinstance(given, dict):
+            known.update({name: next(iter(known.values())) for name in given if name not in known})
+        return right
+
+    def rules(config: CclConfig) -> Iterator[Fault]:
+        yield from ccl_faults(config)
+        if machine is not None:
+            yield from ccl_misfits(config, machine)
+
+    return draft.validated(CclConfig, example, rules)
+
+
+@dataclass
+class Draft:
+    """Content on its way to a configuration, and what is known to be wrong with it."""
+
+    name: str
+    content: dict[str, Any]
+    faults: list[Fault] = field(default_factory=list)
+    overridden: set[tuple[Any, ...]] = field(default_factory=set)
+    complaints: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, source: str | Path | Mapping[str, Any], name: str) -> Draft:
+        """Return the draft of a file, or of a mapping, which messages call `name`."""
+        if isinstance(source, Mapping):
+            return cls(name, _plain(source))
+        path = Path(source)
+        content, doubles = read_yaml(path)
+        if not isinstance(content, dict):
+            what = {type(None): "is empty", list: "holds a list"}.get(type(content), "holds a single value")
+            raise ConfigError(f"{path}: {what}; expected groups of keys, as in the packaged default")
+        return cls(path.name, _plain(content), doubles)
+
+    def rest_on_base(self) -> None:
+        """Put the content over that of its base, if it names one."""
+        if BASE not in self.content:
+            return
+        base = self.content.pop(BASE)
+        if base not in presets():
+            self.faults.append(Fault(f"{BASE} = {quote(base)} is not a preset; {hint(base, presets())}", ((BASE,),)))
+            # The other faults are shown too: those of the keys that are there.
+            base = "default"
+        below = Draft.of(preset_path(base), base)
+        below.rest_on_base()
+        _merge(below.content, self.content)
+        self.content = below.content
+
+    def override(self, overrides: Mapping[str, object] | Sequence[str]) -> None:
+        """Change values; the order does not matter, as a group is set before what is in it."""
+        if isinstance(overrides, str):
+            overrides = [overrides]
+        pairs: list[tuple[Any, Any]] = list(
+            overrides.items() if isinstance(overrides, Mapping) else self._pairs(overrides)
+        )
+        values: dict[tuple[str, ...], object] = {}
+        for name, value in pairs:
+            if not isinstance(name, str) or not all(name.split(".")):
+                self.complaints.append(
+                    f"override: {quote(name)} is not a path; join names by dots, as in sip.cube_mesh.w"
+                )
+                continue
+            path = tuple(name.split("."))
+            if repr(values.setdefault(path, value)) != repr(value):  # nan is not equal to itself
+                self.complaints.append(
+                    f"override: {name} is set to {quote(values[path])} and to {quote(value)}; keep one"
+                )
+        for path, value in sorted(values.items(), key=lambda pair: len(pair[0])):
+            fault = _unknown_part(path)
+            if fault is not None:
+                self.complaints.append(f"override: {fault.text}")
+                continue
+            place: Any = self.content
+            for part in path[:-1]:
+                place = place.setdefault(part, {}) if isinstance(place, dict) else None
+            if isinstance(place, dict):
+                place[path[-1]] = _plain(value)
+                self.overridden.add(path)
+
+    def _pairs(self, texts: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+        for text in texts:
+            path, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
+            if not equals or not path.strip():
+                self.complaints.append(f"override: {quote(text)} must be path=value, as in sip.cube_mesh.w=2")
+                continue
+            try:
+                content, doubles = parse_yaml(value)
+            except yaml.YAMLError as error:
+                self.complaints.append(
+                    f"override: {quote(text)} has a value that {problem(error, 'correct it, or put it in quotes')}"
+                )
+                continue
+            self.complaints += [f"override: {quote(text)}: {fault.text}" for fault in doubles]
+            yield path.strip(), content
+
+    def validated(
+        self,
+        model: type[_Config],
+        example: Callable[[], Mapping[str, Any]],
+        rules: Callable[[_Config], Iterable[Fault]],
+    ) -> _Config:
+        """Return the configuration; values that are wrong by themselves are the example's where rules are checked."""
+        try:
+            config = _validator(model).validate_python(self.content)
+            wrong = list(rules(config))
+        except ValidationError as error:
+            right = example()
+            wrong = _found(model, error, right)
+            # What is wrong by itself must not hide what is wrong between other keys.
+            config = _validator(model).validate_python(_mended(self.content, wrong, right))
+            spoiled = [path for fault in wrong for path in fault.keys]
+            wrong += [fault for fault in rules(config) if not fault.touches(spoiled)]
+        if wrong or self.faults or self.complaints:
+            raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
+        return cast("_Config", config)
+
+    def _line(self, fault: Fault) -> str:
+        return f"{'override' if fault.touches(self.overridden) else self.name}: {fault.text}"
+
+    def _sorted(self, faults: list[Fault]) -> list[Fault]:
+        order = {path: place for place, path in enumerate(_paths(self.content, ()))}
+
+        def place(fault: Fault) -> int:
+            path = fault.keys[0]
+            while path not in order:
+                path = path[:-1]
+            return order[path]
+
+        return sorted(faults, key=place)
+
+
+def _unknown_part(path: tuple[str, ...]) -> Fault | None:
+    """Return the fault of the first part of an override's path that leads nowhere, if there is one."""
+    for depth, part in enumerate(path):
+        here = path[: depth + 1]
+        group = _model_at(MachineConfig, path[:depth])
+        if group is None:
+            return Fault(f"{dotted(path)} is unknown; {dotted(path[:depth])} is a value, with no keys in it", (here,))
+        if part not in keys(group):
+            return _unknown(here, group)
+    return None
+
+
+def _mended(content: dict[str, Any], wrong: list[Fault], example: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `content` with the values of `example` where it is wrong, and without what has no place there."""
+    mended = deepcopy(content)
+    for fault in wrong:
+        place, right = mended, example
+        for part in fault.keys[0]:
+            known = part in right
+            if known and isinstance(place.get(part), dict) and isinstance(right[part], Mapping):
+                place, right = place[part], right[part]
+                continue
+            if known:
+                place[part] = deepcopy(right[part])
+            else:
+                place.pop(part, None)
+            break
+    return mended
+
+
+def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy in which every mapping is a dict with names for keys."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return deepcopy(value)
+
+
+def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        yield from _paths(inner, (*path, name))
+
+
+def _model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
+    """Return the group of keys at `path` below `model`, or None if there is none."""
+    here: Any = model
+    for part in path:
+        is_mapping = get_origin(here) is dict
+        here = get_args(here)[1] if is_mapping else keys(here).get(part) if is_group(here) else None
+    return here if is_group(here) else None
+
+
+def _unknown(path: KeyPath, group: type[Model]) -> Fault:
+    """Return the fault of a key that its group does not have."""
+    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), keys(group))}", (path,))
+
+
+def _found(root: type[Model], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
+    """Return one fault for each finding of `error` about the keys of `root`; `example` is a right configuration."""
+    findings = error.errors()
+    places = [finding["loc"] for finding in findings]
+    return [
+        Fault(_text(root, finding, example), (place,))
+        for finding, place in zip(findings, places, strict=True)
+        # A list whose items are wrong is too short for that reason.
+        if finding["type"] != "too_short" or not any(p[:-1] == place for p in places)
+    ]
+
+
+def _text(root: type[Model], finding: Any, example: Mapping[str, Any]) -> str:
+    path, kind, context = finding["loc"], finding["type"], finding.get("ctx", {})
+    parent = _model_at(root, path[:-1])
+    if parent is not None and kind == "unexpected_keyword_argument":
+        return _unknown(path, parent).text
+    kind_of_value = _kind(root, path)
+    unit = f" [{found}]" if (found := unit_of(kind_of_value)) else ""
+    where = dotted(path)
+    if kind == "missing":
+        return f"{where} is missing; {_remedy(root, path, example)}{unit}"
+    where = f"{where} = {_shown(finding['input'], kind_of_value)}"
+    if kind == "literal_error":
+        known = [name.strip("' ") for name in context["expected"].replace(" or ", ",").split(",")]
+        return (
+            f"{where} must be {known[0]}" if len(known) == 1 else f"{where} is unknown; {hint(finding['input'], known)}"
+        )
+    group = _model_at(root, path)
+    if group is not None:
+        return f"{where} must be a group of keys: {', '.join(keys(group))}"
+    return f"{where} {_expectation(kind, context, finding['msg'])}{unit}"
+
+
+def _expectation(kind: str, context: Mapping[str, Any], message: str) -> str:
+    bounds = {"greater_than": "> {gt:g}", "greater_than_equal": ">= {ge:g}", "less_than_equal": "<= {le:g}"}
+    if kind in bounds:
+        return f"must be {bounds[kind].format_map(context)}"
+    fixed = {
+        EXPECTED: message,
+        "finite_number": "must be a finite number",
+        "int_from_float": "must be a whole number",
+        "string_type": "must be a name",
+        "tuple_type": "must be a list",
+        "dict_type": "must be a group of keys",
+        "too_short": "must not be empty",
+    }
+    return fixed.get(kind, f"is refused: {message}")
+
+
+def _remedy(root: type[Model], path: KeyPath, example: Mapping[str, Any]) -> str:
+    value: Any = example
+    for part in path:
+        value = value[part]
+    if isinstance(value, Mapping):
+        complete = "begin the file with base: default" if root is MachineConfig else f"start from {NEW_FILES}"
+        return f"add it with its keys {', '.join(value)}, or {complete}"
+    return f"add it; the packaged default has {value}"
+
+
+def _kind(root: type[Model], path: KeyPath) -> Any:
+    """Return the annotated type of the key that `path` leads to, or into; None if there is none."""
+    names = path
+    while names and isinstance(names[-1], int):
+        names = names[:-1]
+    parent = _model_at(root, names[:-1])
+    return keys(parent).get(names[-1]) if parent is not None and names else None
+
+
+def _shown(value: object, kind: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and get_origin(kind) is Annotated and get_args(kind)[0] is float:
+        value = float(value)
+    return quote(value, _LONGEST_VALUE)
+
+
+_PARTIAL = "Partial"
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of machine files: bounds, units, and a description of each key.
+
+    A file that names a `base` may leave any key out; another one may not.
+    """
+    from pydantic.json_schema import GenerateJsonSchema
+
+    schema = GenerateJsonSchema().generate(cast("Any", core_schema(MachineConfig)))
+    groups = schema.pop("$defs")
+    groups["Machine"] = schema
+    for group in groups.values():
+        for named in (group, *group["properties"].values()):
+            named.pop("title", None)  # the name again
+    partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items()}
+    top = partial.pop("Machine" + _PARTIAL)
+    top["properties"][BASE] = {
+        "enum": presets(),
+        "description": "Preset that supplies every key that is left out",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **top,
+        "title": "kernbench machine",
+        "if": {"not": {"required": [BASE]}},
+        "then": {"$ref": "#/$defs/Machine"},
+        "$defs": groups | partial,
+    }
+
+
+def _without_required(node: Any) -> Any:
+    """Return a copy that requires nothing and refers to the partial groups."""
+    if isinstance(node, list):
+        return [_without_required(inner) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: inner + _PARTIAL if name == "$ref" else _without_required(inner)
+        for name, inner in node.items()
+        if name != "required"
+    }

@@ -1,0 +1,246 @@
+"""Rules that join keys of the machine file; each says what to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+from kernbench._units import KIB, MIB
+from kernbench.config._schema import Fault, MachineConfig
+
+# What an address can name; `policy.address.phyaddr` has the format.
+MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
+
+FLAT = ("ring_1d", "fully_connected")
+_RING_DIRECTIONS = 8  # N, S, E, W to cubes, and as many to SIPs
+_WIDEST_ITEM = 4  # bytes of an f32 operand
+_ROUNDING = 1e-9  # of products of decimal fractions
+_LAYOUT = ("cube.pe_layout", "cube.noc.rows", "cube.noc.cols")
+_PE_COUNT = ("cube.pe_layout.pe_per_corner", "cube.pe_layout.corners", "cube.pe_layout.pe_routers")
+
+
+def machine_faults(config: MachineConfig) -> Iterator[Fault]:
+    """Yield a fault for every rule that `config` breaks."""
+    yield from _addresses(config)
+    yield from _sips(config)
+    yield from _mesh(config)
+    yield from _hbm(config)
+    yield from _tcm(config)
+
+
+def _fault(text: str, *keys: str) -> Fault:
+    return Fault(text, tuple(tuple(key.split(".")) for key in keys))
+
+
+def _addresses(config: MachineConfig) -> Iterator[Fault]:
+    mesh, hbm, sram, tcm = config.sip.cube_mesh, config.cube.hbm, config.cube.sram, config.cube.pe.pe_tcm
+    if config.n_sips > MAX_SIPS:
+        yield _fault(
+            f"system.sips.count = {config.n_sips} must be <= {MAX_SIPS}: the address fields rack and sip hold no more",
+            "system.sips.count",
+        )
+    if config.cubes_per_sip > MAX_CUBES:
+        yield _fault(
+            f"sip.cube_mesh = {mesh.w} x {mesh.h} = {config.cubes_per_sip} cubes must be <= {MAX_CUBES}: the address "
+            "field die holds no more",
+            "sip.cube_mesh.w",
+            "sip.cube_mesh.h",
+        )
+    if config.pes_per_cube > MAX_PES:
+        yield _fault(
+            f"cube.pe_layout: {config.pes_per_cube} PEs must be <= {MAX_PES}: the address table holds no more",
+            *_PE_COUNT,
+        )
+    for name, size, unit, window, what in (
+        ("cube.hbm.size_gib", hbm.size_gib, "GiB", HBM_WINDOW_GIB, "the HBM window of an address"),
+        ("cube.sram.size_mib", sram.size_mib, "MiB", SRAM_WINDOW_MIB, "its range of the address table"),
+        ("cube.pe.pe_tcm.size_mb", tcm.size_mb, "MiB", TCM_WINDOW_MIB, "its range of the address table"),
+    ):
+        if size > window:
+            yield _fault(f"{name} = {size:g} must be <= {window} [{unit}]: {what} holds no more", name)
+
+
+def _sips(config: MachineConfig) -> Iterator[Fault]:
+    sips = config.system.sips
+    keys = ("system.sips.w", "system.sips.h", "system.sips.count", "system.sips.topology")
+    if sips.topology in FLAT:
+        if sips.w is not None or sips.h is not None:
+            yield _fault(
+                f"system.sips: w and h belong to 2-D topologies, {sips.topology} has none; remove them (or set them "
+                "to null)",
+                *keys,
+            )
+    elif sips.w is None and sips.h is None:
+        if math.isqrt(sips.count) ** 2 != sips.count:
+            yield _fault(
+                f"system.sips.count = {sips.count} is not a square number: topology {sips.topology} then needs "
+                "system.sips.w and h, whose product is the count",
+                "system.sips.count",
+                *keys,
+            )
+    elif sips.w is None or sips.h is None:
+        yield _fault(
+            f"system.sips: topology {sips.topology} needs both w and h, or neither for a square count; give the other",
+            *keys,
+        )
+    elif sips.w * sips.h != sips.count:
+        yield _fault(
+            f"system.sips: w x h = {sips.w} x {sips.h} = {sips.w * sips.h} must equal count = {sips.count}; "
+            "change one of them",
+            *keys,
+        )
+
+
+def _mesh(config: MachineConfig) -> Iterator[Fault]:
+    noc = config.cube.noc
+    grid, mesh = f"the {noc.rows} x {noc.cols} mesh", ("cube.noc.removed", "cube.noc.rows", "cube.noc.cols")
+    removed = set(noc.removed)
+    for row, col in noc.removed:
+        if row >= noc.rows or col >= noc.cols:
+            yield _fault(f"cube.noc.removed: [{row}, {col}] is outside {grid}; take it off the list", *mesh)
+    if config.pes_per_cube <= MAX_PES:
+        yield from _pes(config, grid, removed)
+    for (side, conn), place in port_places(config).items():
+        if place in removed:
+            yield _fault(
+                f"cube.noc.removed: router [{place[0]}, {place[1]}] carries UCIe connection {conn} of side "
+                f"{side.upper()}; keep it, or lower cube.ucie.connections",
+                *mesh,
+                "cube.ucie.connections",
+            )
+    left = {(r, c) for r in range(noc.rows) for c in range(noc.cols)} - removed
+    if not left:
+        yield _fault("cube.noc.removed: no router is left; take some off the list", *mesh)
+    elif len(hops_from(min(left), left)) < len(left):
+        yield _fault("cube.noc.removed: the routers left are cut into parts; keep one that joins them", *mesh)
+    width, height = noc.cols * noc.pitch_mm, noc.rows * noc.pitch_mm
+    for name, (x, y) in (
+        ("cube.m_cpu.pos_mm", config.cube.m_cpu.pos_mm),
+        ("cube.sram.pos_mm", config.cube.sram.pos_mm),
+    ):
+        if not (0 <= x <= width and 0 <= y <= height):
+            yield _fault(
+                f"{name} = [{x:g}, {y:g}] must be on the die of {width:g} x {height:g} [mm]; move it, or enlarge the "
+                "mesh",
+                name,
+                "cube.noc.rows",
+                "cube.noc.cols",
+                "cube.noc.pitch_mm",
+            )
+
+
+def _pes(config: MachineConfig, grid: str, removed: set[tuple[int, int]]) -> Iterator[Fault]:
+    noc = config.cube.noc
+    taken: dict[tuple[int, int], int] = {}
+    for pe, place in enumerate(pe_places(config)):
+        keys: tuple[str, ...] = _LAYOUT
+        if not (0 <= place[0] < noc.rows and 0 <= place[1] < noc.cols):
+            wrong = f"is outside {grid}"
+        elif place in removed:
+            wrong, keys = "is on a removed router", (*_LAYOUT, "cube.noc.removed")
+        elif place in taken:
+            wrong = f"collides with PE {taken[place]}"
+        else:
+            taken[place] = pe
+            continue
+        yield _fault(
+            f"cube.pe_layout: PE {pe} at router [{place[0]}, {place[1]}] {wrong}; give cube.pe_layout.pe_routers, one "
+            "[row, column] for each PE",
+            *keys,
+        )
+
+
+def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
+    """Return the router (row, column) of each PE of a cube."""
+    layout, noc = config.cube.pe_layout, config.cube.noc
+    if layout.pe_routers:
+        return list(layout.pe_routers)
+    row_of = {"NW": 0, "NE": 1, "SW": noc.rows - 2, "SE": noc.rows - 1}
+    n = layout.pe_per_corner
+    places = []
+    for corner in layout.corners:
+        cols = range(n) if corner.endswith("W") else range(noc.cols - n, noc.cols)
+        places += [(row_of[corner], col) for col in cols]
+    return places
+
+
+def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the router (row, column) of each UCIe port of a cube, by side ("e", "w", "n", "s") and connection."""
+    rows, cols = config.cube.noc.rows, config.cube.noc.cols
+    places = {}
+    for conn in range(config.cube.ucie.connections):
+        row, col = min(1 + conn, rows - 1), min(1 + conn, cols - 1)
+        places["e", conn], places["w", conn] = (row, cols - 1), (row, 0)
+        places["n", conn], places["s", conn] = (0, col), (rows - 1, col)
+    return places
+
+
+def hops_from(start: tuple[int, int], routers: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Return how many links each router that can be reached from `start` is away from it."""
+    hops = {start: 0}
+    queue = [start]
+    for row, col in queue:
+        for near in ((row, col + 1), (row, col - 1), (row - 1, col), (row + 1, col)):
+            if near in routers and near not in hops:
+                hops[near] = hops[row, col] + 1
+                queue.append(near)
+    return hops
+
+
+def _hbm(config: MachineConfig) -> Iterator[Fault]:
+    hbm, dma = config.cube.hbm, config.cube.pe.pe_dma
+    own = ("cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
+    total = hbm.slice_gbs
+    for name, bw in (("cube.hbm.bw_gbs", hbm.bw_gbs), ("cube.pe.pe_dma.bw_gbs", dma.bw_gbs)):
+        if bw < total * (1 - _ROUNDING):
+            yield _fault(
+                f"{name} = {bw:g} must be >= {total:g} [GB/s], the slice's own bandwidth (channels x channel_bw_gbs x "
+                "efficiency): no link between a PE and its slice is narrower than the slice",
+                name,
+                *own,
+            )
+    slice_bytes, row = hbm.slice_bytes(config.pes_per_cube), hbm.channels * hbm.burst_bytes
+    if slice_bytes < row:
+        yield _fault(
+            f"cube.hbm.size_gib = {hbm.size_gib:g} over {config.pes_per_cube} PEs leaves slices of {slice_bytes} B, "
+            f"less than one burst of each channel ({row} B); enlarge it",
+            "cube.hbm.size_gib",
+            "cube.hbm.channels",
+            "cube.hbm.burst_bytes",
+            *_PE_COUNT,
+        )
+
+
+def _tcm(config: MachineConfig) -> Iterator[Fault]:
+    pe = config.cube.pe
+    tcm, ipcq, tile = pe.pe_tcm, pe.pe_ipcq, pe.pe_gemm.tile
+    at = "cube.pe.pe_tcm."
+    rings = ipcq.n_slots * ipcq.slot_bytes * _RING_DIRECTIONS
+    need = (tcm.tile_buffer_mb + tcm.kernel_scratch_mb) * MIB + rings
+    if need >= tcm.size_mb * MIB:
+        yield _fault(
+            f"{at}size_mb = {tcm.size_mb:g} must be > {need / MIB:g} [MiB]: tile buffers, kernel scratch and "
+            f"{_RING_DIRECTIONS} rings of {ipcq.n_slots} x {ipcq.slot_bytes} B, and room for operands; enlarge it or "
+            "shrink those",
+            f"{at}size_mb",
+            f"{at}tile_buffer_mb",
+            f"{at}kernel_scratch_mb",
+            "cube.pe.pe_ipcq.n_slots",
+            "cube.pe.pe_ipcq.slot_bytes",
+        )
+    if tcm.scratch_result_kib * KIB > tcm.kernel_scratch_mb * MIB:
+        yield _fault(
+            f"{at}scratch_result_kib = {tcm.scratch_result_kib} must be <= {tcm.kernel_scratch_mb * 1024:g} [KiB], the "
+            "whole kernel scratch; lower it, or enlarge the scratch",
+            f"{at}scratch_result_kib",
+            f"{at}kernel_scratch_mb",
+        )
+    buffers = tcm.buffers_per_operand * _WIDEST_ITEM * (tile.m * tile.k + tile.k * tile.n)
+    if buffers > tcm.tile_buffer_mb * MIB:
+        yield _fault(
+            f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {buffers / MIB:g} [MiB]: "
+            f"{tcm.buffers_per_operand} buffers of each operand's tile at {_WIDEST_ITEM} B per element",
+            f"{at}tile_buffer_mb",
+            f"{at}buffers_per_operand",
+            "cube.pe.pe_gemm.tile",
+        )

@@ -1,0 +1,635 @@
+"""The keys of a machine file: system, SIP and, from `cube`, the cube; the kinds of their values; derived figures.
+
+Groups of keys are frozen dataclasses, kinds of values annotated types. pydantic's core validates them; pydantic itself,
+whose import takes longer than reading a file, is needed for the JSON schema only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from pydantic_core import PydanticCustomError
+
+from kernbench._registry import COMPONENTS
+from kernbench._units import GIB, serialization_ps
+
+# The type of errors whose message follows "key = value" unchanged.
+EXPECTED = "expected"
+
+# More routers on an edge than any die has room for: a slip of the keyboard must not take minutes to be refused.
+LONGEST_SIDE = 64
+
+# Beyond any machine; below it no time in picoseconds and no product of two values leaves the range of floats.
+LARGEST = 10**12
+_FLOATS_HOLD = 10**300
+
+KeyPath = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong. `keys` are the paths of the keys involved, the one to look at first."""
+
+    text: str
+    keys: tuple[KeyPath, ...]
+
+    def touches(self, paths: Iterable[KeyPath]) -> bool:
+        """Return whether one of the keys is at, above or below one of `paths`."""
+        return any(key[: len(path)] == path[: len(key)] for path in paths for key in self.keys)
+
+
+def dotted(path: KeyPath) -> str:
+    """Return `path` as messages write it.
+
+    >>> dotted(("cube", "noc", "removed", 0))
+    'cube.noc.removed[0]'
+    """
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def expected(message: str) -> PydanticCustomError:
+    """Return the error of a value; `message` follows "key = value" unchanged."""
+    return PydanticCustomError(EXPECTED, "{message}", {"message": message})
+
+
+def _plain_number(value: object) -> object:
+    """Refuse what pydantic would turn into a number: text and booleans. -0.0 becomes 0.0."""
+    if isinstance(value, str):
+        raise expected("must be a plain number, not text")
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise expected("must be a number")
+    if isinstance(value, Integral):
+        return max(-_FLOATS_HOLD, min(int(value), _FLOATS_HOLD))  # both are refused: by a bound, or as off the die
+    return float(value) + 0.0
+
+
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise expected("must be a power of two")
+    return value
+
+
+def _component(name: str) -> str:
+    if (fault := COMPONENTS.fault(name)) is not None:
+        raise expected(fault)
+    return name
+
+
+def _pair(form: str) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            raise expected(f"must be a pair {form}")
+        return value
+
+    return check
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What a value has to be besides its type: `limits` by pydantic's names, checks before and after that of the type.
+
+    `unit` is shown in messages and in the JSON schema.
+    """
+
+    unit: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    before: Callable[[Any], Any] | None = None
+    after: Callable[[Any], Any] | None = None
+
+
+def number(unit: str = "", *, after: Callable[[Any], Any] | None = None, **limits: float) -> Kind:
+    """Return the kind of a number within limits."""
+    return Kind(unit, {"le": LARGEST, **limits}, _plain_number, after)
+
+
+NOT_EMPTY = Kind(limits={"min_length": 1})
+
+Ns = Annotated[float, number("ns", ge=0)]
+NsPerMm = Annotated[float, number("ns/mm", ge=0)]
+Gbs = Annotated[float, number("GB/s", gt=0)]
+Ghz = Annotated[float, number("GHz", gt=0)]
+Mm = Annotated[float, number("mm", gt=0)]
+Mib = Annotated[float, number("MiB", gt=0)]
+Gib = Annotated[float, number("GiB", gt=0)]
+Share = Annotated[float, number(gt=0, le=1)]
+Kib = Annotated[int, number("KiB", ge=1)]
+Bytes = Annotated[int, number("B", ge=1)]
+BurstBytes = Annotated[int, number("B", ge=1, after=_power_of_two)]
+Cycles = Annotated[int, number("cycles", ge=1)]
+Count = Annotated[int, number(ge=1)]
+PowerOfTwo = Annotated[int, number(ge=1, after=_power_of_two)]
+Side = Annotated[int, number(ge=1, le=LONGEST_SIDE)]
+Index = Annotated[int, number(ge=0)]
+Coordinate = Annotated[float, Kind(before=_plain_number)]
+Place = Annotated[tuple[Index, Index], Kind(before=_pair("[row, column]"))]
+Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_pair("[x, y]"))]
+Version = Annotated[Literal[1], Kind(before=_plain_number)]
+Impl = Annotated[str, Kind(after=_component)]
+Pj = Annotated[float, number("pJ", ge=0)]
+PjPerBit = Annotated[float, number("pJ/bit", ge=0)]
+PjPerBitMm = Annotated[float, number("pJ/bit/mm", ge=0)]
+Um2 = Annotated[float, number("um2", ge=0)]
+Mm2 = Annotated[float, number("mm2", ge=0)]
+Mm2PerMib = Annotated[float, number("mm2/MiB", ge=0)]
+Mm2PerGbs = Annotated[float, number("mm2 per GB/s", ge=0)]
+
+
+def described(description: str, **default: Any) -> Any:
+    """Return the field of a key; with `default` or `default_factory` the key may be left out."""
+    return field(metadata={"description": description}, **default)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described,))
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A group of keys; any other key is refused."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def to_spec(self) -> dict[str, Any]:
+        """Return the content as plain values, reading as the file does."""
+        return {name: _plain(value) for name in keys(type(self)) if (value := getattr(self, name)) is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return value.to_spec()
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+_KEYS: dict[type[Model], dict[str, Any]] = {}
+
+
+def keys(group: type[Model]) -> dict[str, Any]:
+    """Return the keys of a group, each with its annotated type."""
+    if group not in _KEYS:
+        kinds = get_type_hints(group, include_extras=True)
+        _KEYS[group] = {f.name: kinds[f.name] for f in fields(group)}
+    return _KEYS[group]
+
+
+def is_group(kind: Any) -> bool:
+    """Return whether a kind of value is a group of keys."""
+    return isinstance(kind, type) and issubclass(kind, Model)
+
+
+def unit_of(kind: Any) -> str:
+    """Return the unit of a kind of value, or of what it contains; empty if there is none."""
+    value, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    marks += [mark for inner in get_args(value) for mark in get_args(inner)[1:]]
+    return next((mark.unit for mark in marks if isinstance(mark, Kind) and mark.unit), "")
+
+
+def core_schema(model: type[Model]) -> dict[str, Any]:
+    """Return the schema of a group of keys, as pydantic's core takes it."""
+    groups: dict[str, dict[str, Any]] = {}
+    return {"type": "definitions", "schema": _schema_of(model, groups), "definitions": list(groups.values())}
+
+
+_TYPES: dict[Any, dict[str, Any]] = {
+    float: {"type": "float", "allow_inf_nan": False},
+    int: {"type": "int"},
+    str: {"type": "str"},
+    Any: {"type": "any"},
+}
+
+
+def _schema_of(kind: Any, groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of a kind of value; the schemas of groups are added to `groups`."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _restricted(_schema_of(args[0], groups), *args[1:])
+    if origin is Literal:
+        return {"type": "literal", "expected": list(args)}
+    inner = [_schema_of(arg, groups) for arg in args if arg not in (..., NoneType)]
+    if origin in (Union, UnionType):
+        return {"type": "nullable", "schema": inner[0]}
+    if origin is tuple:
+        return {"type": "tuple", "items_schema": inner, **({"variadic_item_index": 0} if args[-1] is ... else {})}
+    if origin is dict:
+        return {"type": "dict", "keys_schema": inner[0], "values_schema": inner[1]}
+    if not is_group(kind):
+        return _TYPES[kind]
+    if kind.__name__ not in groups:
+        groups[kind.__name__] = _schema_of_group(kind, groups)
+    return {"type": "definition-ref", "schema_ref": kind.__name__}
+
+
+def _restricted(schema: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    schema = {**schema, **kind.limits}
+    if kind.after is not None:
+        schema = {"type": "function-after", "function": {"type": "no-info", "function": kind.after}, "schema": schema}
+    if kind.before is not None:
+        schema = {"type": "function-before", "function": {"type": "no-info", "function": kind.before}, "schema": schema}
+    return schema
+
+
+def _schema_of_group(group: type[Model], groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    arguments = []
+    for key in fields(group):
+        kind = keys(group)[key.name]
+        schema = _schema_of(kind, groups)
+        default = {name: v for name in ("default", "default_factory") if (v := getattr(key, name)) is not MISSING}
+        if default:
+            schema = {"type": "default", "schema": schema, **default}
+        shown = {} if is_group(kind) else {"description": key.metadata["description"]}
+        if unit := unit_of(kind):
+            shown |= {"description": f"{shown['description']} [{unit}]", "unit": unit}
+        arguments.append(
+            {"type": "dataclass-field", "name": key.name, "schema": schema, "metadata": {"pydantic_js_updates": shown}}
+        )
+    return {
+        "type": "dataclass",
+        "cls": group,
+        "ref": group.__name__,
+        "fields": list(keys(group)),
+        "config": {"extra_fields_behavior": "forbid", "title": group.__name__},
+        "schema": {"type": "dataclass-args", "dataclass_name": group.__name__, "fields": arguments},
+    }
+
+
+class Energy(Model):
+    """Energy of what is done and moved; what a machine takes while it waits is not in it."""
+
+    mac_f16_pj: Pj = described("A multiply-accumulate of float16")
+    mac_bf16_pj: Pj = described("Of bfloat16")
+    mac_f8_pj: Pj = described("Of float8_e4m3fn and float8_e5m2")
+    mac_i8_pj: Pj = described("Of int8")
+    mac_f32_pj: Pj = described("Of float32")
+    tcm_pj_per_bit: PjPerBit = described("Read or written in a TCM")
+    sram_pj_per_bit: PjPerBit = described("Read or written in a cube's SRAM")
+    hbm_pj_per_bit: PjPerBit = described("Read or written in HBM, interface included")
+    router_pj_per_bit: PjPerBit = described("Through a router")
+    wire_pj_per_bit_mm: PjPerBitMm = described("Over a wire of the mesh between routers")
+    ucie_pj_per_bit: PjPerBit = described("Over a UCIe link, both ports together")
+    sip_link_pj_per_bit: PjPerBit = described("From SIP to SIP")
+    pcie_pj_per_bit: PjPerBit = described("Between a SIP and the PCIe switch")
+
+
+class Area(Model):
+    """Silicon of the cubes' dies and the IO chiplets; memory stacks are not in it."""
+
+    mac_um2: Um2 = described("A multiplier and its accumulator, for f16")
+    pe_mm2: Mm2 = described("The rest of a PE: CPU, scheduler, DMA, vector engine")
+    tcm_mm2_per_mib: Mm2PerMib = described("TCM")
+    sram_mm2_per_mib: Mm2PerMib = described("SRAM of a cube")
+    router_mm2_per_gbs: Mm2PerGbs = described("A router, by the bandwidth of a link")
+    hbm_mm2_per_gbs: Mm2PerGbs = described("Controllers and interface of the HBM, by its bandwidth")
+    ucie_mm2_per_gbs: Mm2PerGbs = described("A UCIe port, by its bandwidth each way")
+    sip_link_mm2_per_gbs: Mm2PerGbs = described("One end of a link between SIPs, by its bandwidth each way")
+    io_mm2: Mm2 = described("The rest of an IO chiplet")
+
+
+class Cost(Model):
+    """Energy and area of parts."""
+
+    energy: Energy
+    area: Area
+
+
+# Of every part that a component models.
+_IMPL = "Registered name of the component, or a dotted path pkg.mod:Class"
+_OVERHEAD = "Added to the latency of every flit; occupies nothing"
+_SERVICE = "Occupied for this long by each launch or map message"
+
+
+class Transit(Model):
+    """A part that messages pass through."""
+
+    impl: Impl = described(_IMPL)
+    overhead_ns: Ns = described(_OVERHEAD)
+
+
+class Cpu(Model):
+    """A control processor: a serial server."""
+
+    impl: Impl = described(_IMPL)
+    service_ns: Ns = described(_SERVICE)
+
+
+class PeLayout(Model):
+    """Positions of the PEs of a cube."""
+
+    pe_per_corner: Side = described("PEs in each corner")
+    corners: Annotated[tuple[Literal["NW", "NE", "SW", "SE"], ...], NOT_EMPTY] = described(
+        "Corners with PEs: NW on row 0, NE on row 1, SW on row rows-2, SE on row rows-1"
+    )
+    pe_routers: Annotated[tuple[Place, ...], NOT_EMPTY] | None = described(
+        "[row, column] of the router of each PE; takes the place of the corners", default=None
+    )
+
+
+class Noc(Model):
+    """The router mesh of a cube."""
+
+    rows: Side = described("Rows of routers; row 0 is north")
+    cols: Side = described("Columns of routers; column 0 is west")
+    pitch_mm: Mm = described("Distance between neighbouring routers")
+    removed: tuple[Place, ...] = described("[row, column] of the places without a router")
+    link_bw_gbs: Gbs = described("Each link between routers, each way")
+    router: Transit
+
+
+class Ucie(Model):
+    """UCIe ports on the four sides of a cube."""
+
+    impl: Impl = described(_IMPL)
+    connections: Side = described("Connections on each side")
+    bw_gbs: Gbs = described("Each connection from port to port, each way")
+    router_bw_gbs: Gbs = described("Between a port and its router, each way")
+    port_ns: Ns = described("Latency of each port: a crossing passes two")
+
+
+class MCpu(Model):
+    """The management CPU of a cube."""
+
+    impl: Impl = described(_IMPL)
+    service_ns: Ns = described(_SERVICE)
+    pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
+    bw_gbs: Gbs = described("To its router, each way")
+
+
+class Hbm(Model):
+    """The HBM stack of a cube, one slice for each PE."""
+
+    impl: Impl = described(_IMPL)
+    size_gib: Gib = described("The whole stack; a slice is size // PEs")
+    channels: PowerOfTwo = described("Pseudo channels of a slice")
+    channel_bw_gbs: Gbs = described("Each pseudo channel")
+    burst_bytes: BurstBytes = described("Served as one piece by a channel")
+    turnaround_ns: Ns = described("When a channel changes between reading and writing")
+    access_ns: Ns = described("From the service of a burst to its data")
+    efficiency: Share = described("Share of the channels' bandwidth that is reached")
+    gather: Literal["packed", "strided"] = described(
+        "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
+    )
+    bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
+
+    @property
+    def slice_gbs(self) -> float:
+        """Bandwidth of a slice [GB/s]: that of its channels, as far as it is reached."""
+        return self.channels * self.channel_bw_gbs * self.efficiency
+
+    @property
+    def burst_ps(self) -> int:
+        """Time that a channel takes for one burst [ps]."""
+        return serialization_ps(self.burst_bytes, self.channel_bw_gbs * self.efficiency)
+
+    def slice_bytes(self, pes: int) -> int:
+        """Return the bytes of each slice of a cube with `pes` PEs."""
+        return round(self.size_gib * GIB) // pes
+
+
+class Sram(Model):
+    """The shared SRAM of a cube."""
+
+    impl: Impl = described(_IMPL)
+    size_mib: Mib = described("For each cube")
+    bw_gbs: Gbs = described("To its router, each way")
+    pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
+
+
+class PeCpuConfig(Model):
+    """The control processor of a PE."""
+
+    impl: Impl = described(_IMPL)
+    command_ns: Ns = described("For each command issued, and each launch taken")
+    bw_gbs: Gbs = described("To its router, each way")
+
+
+class PeSchedulerConfig(Model):
+    """What cuts a composite command into tiles."""
+
+    impl: Impl = described(_IMPL)
+    tile_ns: Ns = described("For each tile, hidden behind the tile before")
+
+
+class PeDmaConfig(Model):
+    """What moves data between TCM and other memories."""
+
+    impl: Impl = described(_IMPL)
+    bw_gbs: Gbs = described("To its router, each way")
+    outstanding_reads: Count = described("Requests of the read channel under way at once")
+    outstanding_writes: Count = described("Requests of the write channel under way at once")
+
+
+class PeFetchStoreConfig(Model):
+    """What moves tiles between TCM and the engines, at the speed of the TCM's ports."""
+
+    impl: Impl = described(_IMPL)
+
+
+class MacsPerCycle(Model):
+    """Multiply-accumulates per cycle, by type of operand."""
+
+    f16: Count = described("For float16")
+    bf16: Count = described("For bfloat16")
+    f8: Count = described("For float8_e4m3fn and float8_e5m2")
+    i8: Count = described("For int8")
+    f32: Count = described("For float32")
+
+
+class Tile(Model):
+    """The tile of the matrix engine, in elements."""
+
+    m: Count = described("Rows of the first operand and of the result")
+    k: Count = described("The dimension that is summed over")
+    n: Count = described("Columns of the second operand and of the result")
+
+
+class PeGemmConfig(Model):
+    """The matrix engine."""
+
+    impl: Impl = described(_IMPL)
+    clock_ghz: Ghz = described("Clock of the matrix engine")
+    macs_per_cycle: MacsPerCycle
+    tile: Tile
+
+
+class PeMathConfig(Model):
+    """The vector engine."""
+
+    impl: Impl = described(_IMPL)
+    clock_ghz: Ghz = described("Clock of the vector engine")
+    lanes_16bit: Count = described("Values of up to 16 bits in a cycle")
+    lanes_32bit: Count = described("Values of 32 bits in a cycle; accumulators are 32 bits wide")
+    slow_op_cycles: Cycles = described("For exp, log, sqrt, division, sin, cos, per element and lane")
+
+
+class PeTcmConfig(Model):
+    """The memory of a PE. The *_mb keys count MiB."""
+
+    impl: Impl = described(_IMPL)
+    size_mb: Mib = described("Tile buffers, kernel scratch, and the rest for operands, handles and rings")
+    tile_buffer_mb: Mib = described("Buffers of streamed tiles")
+    kernel_scratch_mb: Mib = described("Scratch of kernels")
+    scratch_result_kib: Kib = described("Results up to this size are stored in scratch")
+    read_bw_gbs: Gbs = described("The read port")
+    write_bw_gbs: Gbs = described("The write port")
+    buffers_per_operand: Count = described("Tiles of each streamed operand that are fetched ahead")
+    stage_buffers: Count = described("Tiles between the later stages of the pipeline")
+
+
+class PeMmuConfig(Model):
+    """Address translation of a PE."""
+
+    impl: Impl = described(_IMPL)
+    lookup_ns: Ns = described("For each request")
+
+
+class PeIpcqConfig(Model):
+    """Queues between PEs."""
+
+    impl: Impl = described(_IMPL)
+    n_slots: Count = described("Slots of a ring: one ring for each direction")
+    slot_bytes: Bytes = described("Each slot")
+    credit_bytes: Bytes = described("The message that gives a slot back to the sender")
+    sram_setup_ns: Ns = described("Once per access to a ring in SRAM")
+    hbm_setup_ns: Ns = described("Once per access to a ring in HBM")
+
+
+class Pe(Model):
+    """A processing element."""
+
+    pe_cpu: PeCpuConfig
+    pe_scheduler: PeSchedulerConfig
+    pe_dma: PeDmaConfig
+    pe_fetch_store: PeFetchStoreConfig
+    pe_gemm: PeGemmConfig
+    pe_math: PeMathConfig
+    pe_tcm: PeTcmConfig
+    pe_mmu: PeMmuConfig
+    pe_ipcq: PeIpcqConfig
+
+
+class Cube(Model):
+    """An HBM stack with the die under it."""
+
+    propagation_ns_per_mm: NsPerMm = described("Of wires on the die and on the interposer")
+    pe_layout: PeLayout
+    noc: Noc
+    ucie: Ucie
+    m_cpu: MCpu
+    hbm: Hbm
+    sram: Sram
+    pe: Pe
+
+
+class Sips(Model):
+    """The SIPs of a system, and how they are joined."""
+
+    count: Count = described("SIPs")
+    topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = described(
+        "Links between SIPs; mesh_2d is another name of torus_2d"
+    )
+    w: Count | None = described("Columns of a 2-D topology whose count is not a square number", default=None)
+    h: Count | None = described("Rows of a 2-D topology whose count is not a square number", default=None)
+
+
+class Wire(Model):
+    """A link without a component."""
+
+    bw_gbs: Gbs = described("Each way")
+    latency_ns: Ns = described("Each way")
+
+
+class HostLink(Model):
+    """The link between host and switch."""
+
+    bw_gbs_per_sip: Gbs = described("Each way, times the number of SIPs")
+    latency_ns: Ns = described("Each way")
+
+
+class System(Model):
+    """The parts outside the SIPs."""
+
+    sips: Sips
+    sip_link: Wire
+    switch: Transit
+    pcie: Wire
+    host_link: HostLink
+
+
+class CubeMesh(Model):
+    """The cubes of a SIP."""
+
+    w: Count = described("Cubes in a row")
+    h: Count = described("Rows of cubes; row 0 is north")
+
+
+class IoNoc(Model):
+    """The network of an IO chiplet."""
+
+    impl: Impl = described(_IMPL)
+    overhead_ns: Ns = described(_OVERHEAD)
+    port_bw_gbs: Gbs = described("Each port, each way")
+
+
+class Io(Model):
+    """The IO chiplet of a SIP."""
+
+    pcie_ep: Transit
+    io_cpu: Cpu
+    noc: IoNoc
+
+
+class Sip(Model):
+    """A SIP: the device that one rank drives."""
+
+    cube_mesh: CubeMesh
+    io: Io
+
+
+class MachineConfig(Model):
+    """A machine as its file describes it, validated and frozen. `read_machine` makes it, and checks the rules too."""
+
+    schema_version: Version = described("Form of the file")
+    system: System
+    sip: Sip
+    cube: Cube
+    cost: Cost
+
+    @property
+    def n_sips(self) -> int:
+        """SIPs of the machine."""
+        return self.system.sips.count
+
+    @property
+    def cubes_per_sip(self) -> int:
+        """Cubes of a SIP."""
+        return self.sip.cube_mesh.w * self.sip.cube_mesh.h
+
+    @property
+    def pes_per_cube(self) -> int:
+        """PEs of a cube."""
+        layout = self.cube.pe_layout
+        return len(layout.pe_routers) if layout.pe_routers else layout.pe_per_corner * len(layout.corners)
+
+    @property
+    def pes_per_sip(self) -> int:
+        """PEs of a SIP."""
+        return self.cubes_per_sip * self.pes_per_cube
+
+    @property
+    def n_pes(self) -> int:
+        """PEs of the machine."""
+        return self.n_sips * self.pes_per_sip
+
+    @cached_property
+    def hash(self) -> str:
+        """The sha256 of the validated content: neither comments, nor the order of keys, nor 1 for 1.0 change it.
+
+        Costs are not in it: no result of a simulation depends on them.
+        """
+        spec = {name: value for name, value in self.to_spec().items() if name != "cost"}
+        return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

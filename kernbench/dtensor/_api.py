@@ -1,0 +1,274 @@
+"""DTensor: one tensor, of which each rank of a device mesh holds a part on its device; torch's names, forward only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from kernbench._dtypes import DType, float32
+from kernbench.dtensor import _ops as ops
+from kernbench.dtensor._device_mesh import DeviceMesh
+from kernbench.dtensor._placements import Placement, Replicate, Shard, local_part, normalized
+from kernbench.dtensor._redistribute import COLUMNS, cut, on_device, padded_parts, redistribute, trimmed
+from kernbench.dtensor._redistribute import empty as empty_part
+from kernbench.errors import PlacementError
+from kernbench.kernels.partition import chunk
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api.tensor import Size, Tensor
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+
+class DTensor:
+    """A tensor spread over the ranks of a mesh; made by `from_local`, `distribute_tensor` and the creation functions.
+
+    Attributes
+    ----------
+    device_mesh : DeviceMesh
+    placements : tuple of Placement
+        One for each axis of the mesh.
+    shape : Size
+        Of the whole.
+    dtype : DType
+    """
+
+    def __init__(self, local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int]) -> None:
+        self._local, self.device_mesh = local, mesh
+        self.shape, self.dtype = Size(shape), local.dtype
+        self.placements = normalized(placements, mesh.ndim, len(self.shape))
+
+    @classmethod
+    def from_local(
+        cls, local_tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement], *,
+        shape: Sequence[int] | None = None,
+    ) -> Self:  # fmt: skip
+        """Return the DTensor whose part on this rank is `local_tensor`; without `shape`, parts are taken to be equal.
+
+        Parameters
+        ----------
+        local_tensor : Tensor
+            On the rank's device; the policy that it was placed by is that of whatever is made of the DTensor, so it
+            should be the same on every rank, whatever the sizes of their parts.
+        device_mesh : DeviceMesh
+        placements : sequence of Placement
+        shape : sequence of int, optional
+            Of the whole.
+        """
+        on_device(local_tensor)
+        found = normalized(placements, device_mesh.ndim, local_tensor.dim())
+        whole = [*local_tensor.shape]
+        for ranks, placement in zip(device_mesh.shape, found, strict=True):
+            if isinstance(placement, Shard):
+                whole[placement.dim] *= ranks
+        if shape is not None:
+            whole = [*shape]
+            part, _ = local_part(whole, device_mesh.shape, device_mesh.coordinate(), found)
+            if part != tuple(local_tensor.shape):
+                raise PlacementError(
+                    f"from_local: of shape {tuple(whole)} this rank holds {part}, but the tensor is "
+                    f"{tuple(local_tensor.shape)}"
+                )
+        return cls(local_tensor, device_mesh, found, whole)
+
+    def to_local(self) -> Tensor:
+        """Return this rank's part."""
+        return self._local
+
+    def full_tensor(self) -> Tensor:
+        """Return the whole, on this rank's device; every rank of the mesh calls it."""
+        return self.redistribute(placements=[Replicate()] * self.device_mesh.ndim).to_local()
+
+    def redistribute(
+        self, device_mesh: DeviceMesh | None = None, placements: Sequence[Placement] | None = None
+    ) -> DTensor:
+        """Return the tensor under other placements: on each axis the collective that the change takes.
+
+        Parameters
+        ----------
+        device_mesh : DeviceMesh, optional
+            The same mesh.
+        placements : sequence of Placement, optional
+            By default the same.
+        """
+        if device_mesh is not None and device_mesh != self.device_mesh:
+            raise PlacementError(
+                f"redistribute: from {self.device_mesh} to {device_mesh}; the mesh has to stay the same"
+            )
+        target = self.placements if placements is None else normalized(placements, self.device_mesh.ndim, self.dim())
+        local = redistribute(self._local, self.shape, self.device_mesh, self.placements, target)
+        return DTensor(local, self.device_mesh, target, self.shape)
+
+    def dim(self) -> int:
+        """Return the number of dims."""
+        return len(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Size | int:
+        """Return the shape, or the elements along `dim`."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def __matmul__(self, other: DTensor) -> DTensor:
+        """Return the product of two matrices; operands are redistributed where least is moved."""
+        return ops.matmul(self, other)
+
+    def __add__(self, other: DTensor | float) -> DTensor:
+        """Return the sum, element by element; a summand is reduced before a number is added."""
+        return ops.add(self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: DTensor | float) -> DTensor:
+        """Return the product, element by element; a number leaves the placements as they are."""
+        return ops.mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __iadd__(self, other: DTensor | float) -> Self:
+        """Add to every element; the placements stay."""
+        return self._become(self + other)
+
+    def __imul__(self, other: DTensor | float) -> Self:
+        """Multiply every element; the placements stay."""
+        return self._become(self * other)
+
+    def _become(self, result: DTensor) -> Self:
+        if result.placements != self.placements:
+            raise PlacementError(
+                f"an operator in place would change the placements from {self.placements} to {result.placements}; "
+                "redistribute an operand, or bind the result to a name: x = x + y"
+            )
+        self._local.copy_(result.to_local())
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        # torch compares element by element; Python would compare the objects.
+        if isinstance(other, (DTensor, Tensor, Real)):
+            raise TypeError("tensors have no comparison here: compare their values, x.full_tensor().numpy() == ...")
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
+    def relu(self) -> DTensor:
+        """Return max(x, 0)."""
+        return ops.unary("relu", self)
+
+    def silu(self) -> DTensor:
+        """Return x sigmoid(x)."""
+        return ops.unary("silu", self)
+
+    def gelu(self) -> DTensor:
+        """Return gelu(x) in its tanh form."""
+        return ops.unary("gelu", self)
+
+    def __repr__(self) -> str:
+        return (
+            f"DTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device_mesh={self.device_mesh}, "
+            f"placements={self.placements})"
+        )
+
+
+def distribute_tensor(
+    tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None, *,
+    src_data_rank: int | None = 0, dp: DPPolicy = COLUMNS,
+) -> DTensor:  # fmt: skip
+    """Return a tensor, the same on every rank, spread over a mesh.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The whole, on the host or on the rank's device.
+    device_mesh : DeviceMesh
+    placements : sequence of Placement, optional
+        By default replicated.
+    src_data_rank : int or None
+        0: the values are those of the first rank along each axis: a scatter for a Shard, a broadcast for a Replicate.
+        None: each rank takes its part of what it has.
+    dp : DPPolicy
+        Placement of a tensor from the host.
+    """
+    found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, tensor.dim())
+    if src_data_rank not in (0, None):
+        raise PlacementError(f"distribute_tensor: src_data_rank = {src_data_rank}; expected 0 or None")
+    local = tensor if isinstance(tensor, DeviceTensor) else tensor.to("ahbm", dp=dp)
+    for axis, placement in enumerate(found):
+        group = device_mesh.get_group(axis)
+        n, rank = group.size(), group.rank()
+        if isinstance(placement, Shard):
+            dim, (start, size) = placement.dim, chunk(local.shape[placement.dim], n, rank)
+            if src_data_rank is None or n == 1:
+                local = cut(local, dim, start, size)
+                continue
+            given = padded_parts(local, dim, n) if rank == 0 else None
+            shape = [*local.shape]
+            shape[dim] = chunk(shape[dim], n, 0)[1]
+            out = empty_part(on_device(local), shape)
+            device_mesh.torch.distributed.scatter(out, given, group=group, group_src=0)
+            local = trimmed(out, dim, size)
+        elif isinstance(placement, Replicate):
+            if src_data_rank is not None and n > 1:
+                local = local.clone() if local is tensor else local
+                device_mesh.torch.distributed.broadcast(local, group=group, group_src=0)
+        else:
+            raise PlacementError(f"distribute_tensor: {placement} is made by operations; expected Shard or Replicate")
+    return DTensor(local, device_mesh, found, tensor.shape)
+
+
+def zeros(*size: Any, **options: Any) -> DTensor:
+    """Return zeros; keywords `device_mesh`, `placements`, `dtype`, `dp`."""
+    return _created(size, np.zeros, **options)
+
+
+def ones(*size: Any, **options: Any) -> DTensor:
+    """Return ones; keywords `device_mesh`, `placements`, `dtype`, `dp`."""
+    return _created(size, np.ones, **options)
+
+
+def full(size: Sequence[int], fill_value: float, **options: Any) -> DTensor:
+    """Return a tensor of which every element is `fill_value`; keywords as of `zeros`."""
+    return _created((size,), lambda shape: np.full(shape, fill_value), **options)
+
+
+def empty(*size: Any, **options: Any) -> DTensor:
+    """Return undefined values; keywords as of `zeros`."""
+    return _created(size, None, **options)
+
+
+def rand(*size: Any, **options: Any) -> DTensor:
+    """Return random numbers, uniform in [0, 1), that do not depend on the placements; keywords as of `zeros`."""
+    return _drawn(size, np.random.Generator.random, **options)
+
+
+def randn(*size: Any, **options: Any) -> DTensor:
+    """Return standard normal random numbers that do not depend on the placements; keywords as of `zeros`."""
+    return _drawn(size, np.random.Generator.standard_normal, **options)
+
+
+def _drawn(size: tuple[Any, ...], draw: Callable[..., Any], *, device_mesh: DeviceMesh, **options: Any) -> DTensor:
+    device_mesh.draws += 1  # every rank counts the same, and draws the whole
+    rng = np.random.default_rng([device_mesh.draws, *device_mesh.shape])
+    return _created(size, lambda shape: draw(rng, shape), device_mesh=device_mesh, **options)
+
+
+def _created(
+    size: tuple[Any, ...], values: Callable[[tuple[int, ...]], np.ndarray] | None, *, device_mesh: DeviceMesh,
+    placements: Sequence[Placement] | None = None, dtype: DType = float32, dp: DPPolicy = COLUMNS,
+) -> DTensor:  # fmt: skip
+    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+    found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, len(shape))
+    part, first = local_part(shape, device_mesh.shape, device_mesh.coordinate(), found)
+    torch: RuntimeContext = device_mesh.torch
+    if values is None or not torch.engine.data:
+        local = torch.empty(*part, dtype=dtype, device="ahbm", dp=dp)
+    else:
+        box = tuple(slice(a, a + n) for a, n in zip(first, part, strict=True))
+        local = torch.tensor(values(shape)[box], dtype=dtype, device="ahbm", dp=dp)
+    return DTensor(local, device_mesh, found, shape)

@@ -1,0 +1,167 @@
+"""Ranks on a grid with one or more axes, and a process group for each line of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.errors import ArgumentError, StateError
+from kernbench.runtime_api._process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+DEVICE_TYPE = "ahbm"
+
+
+class DeviceMesh:
+    """A grid of ranks, as the calling rank sees it.
+
+    Parameters
+    ----------
+    device_type : str
+        "ahbm".
+    mesh : array of int
+        Global ranks.
+    mesh_dim_names : sequence of str, optional
+        A name for each axis.
+    torch : RuntimeContext
+        The machine, with `torch.distributed` initialized.
+
+    Attributes
+    ----------
+    mesh : array
+        The ranks.
+    mesh_dim_names : tuple of str or None
+    torch : RuntimeContext
+
+    Raises
+    ------
+    ArgumentError
+        If the ranks are not different ranks of the world, or the names do not fit.
+    """
+
+    def __init__(
+        self, device_type: str, mesh: Sequence[int] | np.ndarray, *, mesh_dim_names: Sequence[str] | None = None,
+        torch: RuntimeContext,
+    ) -> None:  # fmt: skip
+        if device_type != DEVICE_TYPE:
+            raise ArgumentError(f'DeviceMesh: device_type = {device_type!r}; expected "{DEVICE_TYPE}"')
+        ranks = np.asarray(mesh)
+        world = torch.distributed.get_world_size()
+        if sorted(set(ranks.flat)) != sorted(ranks.flat) or not all(0 <= rank < world for rank in ranks.flat):
+            raise ArgumentError(f"DeviceMesh: {ranks.tolist()} are not different ranks of a world of {world}")
+        names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+        if names is not None and (len(names) != ranks.ndim or len(set(names)) < len(names)):
+            raise ArgumentError(f"DeviceMesh: mesh_dim_names = {names}; expected {ranks.ndim} different names")
+        self.mesh, self.mesh_dim_names, self.torch = ranks, names, torch
+        self._groups: list[ProcessGroup | None] = []
+        for axis in range(ranks.ndim):
+            own = None
+            for line in np.moveaxis(ranks, axis, -1).reshape(-1, ranks.shape[axis]):
+                group = torch.distributed.new_group(line.tolist())  # all ranks, members or not
+                if isinstance(group, ProcessGroup):
+                    own = group
+            self._groups.append(own)
+        self.draws = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each axis."""
+        return tuple(self.mesh.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return int(self.mesh.ndim)
+
+    def size(self, mesh_dim: int | None = None) -> int:
+        """Return the ranks along an axis, or of all."""
+        return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
+
+    def get_coordinate(self) -> list[int] | None:
+        """Return the coordinates of the calling rank; None if it is not in the mesh."""
+        found = np.argwhere(self.mesh == self.torch.distributed.get_rank())
+        return found[0].tolist() if len(found) else None
+
+    def coordinate(self) -> list[int]:
+        """Return the coordinates of the calling rank, which has to be in the mesh; an extension, not torch's."""
+        at = self.get_coordinate()
+        if at is None:
+            raise self._stranger()
+        return at
+
+    def _stranger(self) -> StateError:
+        return StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Return the calling rank's number along an axis; of a mesh with one axis, it need not be named."""
+        return self.coordinate()[self._axis(mesh_dim)]
+
+    def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
+        """Return the group of the calling rank along an axis; of a mesh with one axis, it need not be named."""
+        group = self._groups[self._axis(mesh_dim)]
+        if group is None:
+            raise self._stranger()
+        return group
+
+    def __getitem__(self, name: str) -> DeviceMesh:
+        """Return the line of the calling rank along the axis of that name, as a mesh of one axis."""
+        axis, at = self._axis(name), self.coordinate()
+        line = DeviceMesh.__new__(DeviceMesh)
+        line.mesh = np.moveaxis(self.mesh, axis, -1)[tuple(n for i, n in enumerate(at) if i != axis)]
+        line.mesh_dim_names, line.torch, line.draws = (name,), self.torch, 0
+        line._groups = [self._groups[axis]]
+        return line
+
+    def _axis(self, mesh_dim: int | str | None) -> int:
+        if mesh_dim is None and self.ndim == 1:
+            return 0
+        if isinstance(mesh_dim, int) and 0 <= mesh_dim < self.ndim:
+            return mesh_dim
+        names = self.mesh_dim_names or ()
+        if mesh_dim in names:
+            return names.index(str(mesh_dim))
+        known = ", ".join(names) or f"0 to {self.ndim - 1}"
+        raise ArgumentError(f"DeviceMesh: axis {mesh_dim!r} does not exist; known: {known}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceMesh):
+            return NotImplemented
+        return np.array_equal(self.mesh, other.mesh) and self.mesh_dim_names == other.mesh_dim_names
+
+    def __hash__(self) -> int:
+        return hash((self.mesh.tobytes(), self.mesh_dim_names))
+
+    def __repr__(self) -> str:
+        names = "" if self.mesh_dim_names is None else f", mesh_dim_names={self.mesh_dim_names}"
+        return f"DeviceMesh({DEVICE_TYPE!r}, {self.mesh.tolist()}{names})"
+
+
+def init_device_mesh(
+    device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None, torch: RuntimeContext
+) -> DeviceMesh:
+    """Return the grid of all ranks, row by row; every rank of the world calls it.
+
+    Parameters
+    ----------
+    device_type : str
+        "ahbm".
+    mesh_shape : sequence of int
+        Ranks along each axis.
+    mesh_dim_names : sequence of str, optional
+        A name for each axis.
+    torch : RuntimeContext
+        The machine; `torch.distributed` is initialized if it is not.
+    """
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(DEVICE_TYPE)
+    world = torch.distributed.get_world_size()
+    if prod(mesh_shape) != world:
+        raise ArgumentError(f"init_device_mesh: a mesh of shape {tuple(mesh_shape)} does not hold {world} ranks")
+    return DeviceMesh(
+        device_type, np.arange(world).reshape(tuple(mesh_shape)), mesh_dim_names=mesh_dim_names, torch=torch
+    )

@@ -1,0 +1,175 @@
+"""Operations on DTensors: choose placements by rule, redistribute, and let each rank's PEs do their part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard
+from kernbench.dtensor._redistribute import COLUMNS, empty, on_device, places_of, policy_of, relaid
+from kernbench.errors import PlacementError, quote
+from kernbench.kernels import elementwise as kernels
+from kernbench.kernels.gemm import linear
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernbench.dtensor._api import DTensor
+
+
+Rule = tuple[tuple[Placement, ...], Placement]  # what the operands have to be, and what the result is then
+Bytes = Callable[[int, Placement, Placement], float]
+
+R, P = Replicate(), Partial()
+MATMUL: tuple[Rule, ...] = (
+    ((R, R), R),
+    ((Shard(0), R), Shard(0)),
+    ((R, Shard(1)), Shard(1)),
+    ((Shard(1), Shard(0)), P),
+    ((P, R), P),
+    ((R, P), P),
+)
+
+
+def elementwise(ndim: int, operands: int, linear: bool) -> tuple[Rule, ...]:
+    """Return the rules of an operation that works element by element on `operands` tensors of one shape.
+
+    `linear`: the operation of summands sums to the operation of the sums, as for adding.
+    """
+    same: list[Placement] = [R, *(Shard(dim) for dim in range(ndim)), *([P] if linear else [])]
+    return tuple(((placement,) * operands, placement) for placement in same)
+
+
+def multiply(ndim: int) -> tuple[Rule, ...]:
+    """Return the rules of an element-wise product: one factor may be a summand."""
+    return (*elementwise(ndim, 2, linear=False), ((P, R), P), ((R, P), P))
+
+
+def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> float:
+    """Return the bytes that a rank sends to change one operand of `nbytes` in all; infinite where it is impossible.
+
+    A local step is free; a ring's share is counted for the rest.
+    """
+    if source == target or isinstance(source, Replicate):
+        return 0.0
+    if isinstance(target, Partial):
+        return float("inf")
+    share = nbytes * (ranks - 1) / ranks
+    match source, target:
+        case Shard(), Shard():
+            return share / ranks
+        case Partial(), Replicate():
+            return 2 * share
+    return share
+
+
+def choose(
+    rules: Sequence[Rule], operands: Sequence[Placement], nbytes: Sequence[float], ranks: int
+) -> tuple[tuple[Placement, ...], Placement]:
+    """Return the rule to which the operands come with fewest bytes moved; the first of equals.
+
+    >>> choose(MATMUL, (Shard(1), R), (1.0, 1.0), 4)
+    ((Shard(dim=1), Shard(dim=0)), Partial(sum))
+    """
+
+    def cost(rule: Rule) -> float:
+        return sum(moved(a, b, n, ranks) for a, b, n in zip(operands, rule[0], nbytes, strict=True))
+
+    exact = [rule for rule in rules if rule[0] == tuple(operands)]
+    return exact[0] if exact else min(rules, key=cost)
+
+
+def matmul(a: DTensor, b: DTensor) -> DTensor:
+    """Return a @ b of two matrices."""
+    _check_operand("@", a, b)
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
+    (x, y), result = _aligned([a, b], MATMUL)
+    return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]))
+
+
+def add(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
+    """Return a + b, element by element; a summand is reduced before a number is added, which each rank adds."""
+    if isinstance(b, Real):
+        whole = a.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in a.placements])
+        return _scalar("add", whole, b)
+    return _binary("add", "+", a, b, elementwise(a.dim(), 2, linear=True))
+
+
+def mul(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
+    """Return a * b, element by element; the product of a summand and a number is a summand of the product."""
+    if isinstance(b, Real):
+        return _scalar("mul", a, b)
+    return _binary("mul", "*", a, b, multiply(a.dim()))
+
+
+def unary(name: str, a: DTensor) -> DTensor:
+    """Return a function of each element: "relu", "silu" or "gelu"."""
+    (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
+    return _wrapped(_each(name, [x]), a, result, a.shape)
+
+
+def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
+    if not a.dtype.is_floating_point and not isinstance(value, Integral):
+        raise TypeError(f"{name}: {quote(value)} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
+    x = on_device(a.to_local())
+    out = empty(x, x.shape)
+    out._run(f"{name} scalar", kernels.elementwise, name, (x, float(value)), out, out._parts())
+    return _wrapped(out, a, a.placements, a.shape)
+
+
+def _check_operand(sign: str, like: DTensor, other: object) -> None:
+    if isinstance(other, Tensor):
+        raise TypeError(
+            f"DTensor {sign} a plain tensor of shape {tuple(other.shape)}: distribute it first: "
+            "distribute_tensor(tensor, mesh, placements)"
+        )
+    if not isinstance(other, type(like)):
+        raise TypeError(f"DTensor {sign} {quote(other)}: expected a DTensor{'' if sign == '@' else ' or a number'}")
+
+
+def _binary(name: str, sign: str, a: DTensor, b: Any, allowed: Sequence[Rule]) -> DTensor:
+    _check_operand(sign, a, b)
+    if a.shape != b.shape:
+        raise PlacementError(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ; they have to be equal")
+    (x, y), result = _aligned([a, b], allowed)
+    return _wrapped(_each(name, [x, y]), a, result, a.shape)
+
+
+def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[DeviceTensor], tuple[Placement, ...]]:
+    """Return the parts of the operands, redistributed by the best rule of each axis, and the result's placements."""
+    mesh = tensors[0].device_mesh
+    if any(t.device_mesh != mesh for t in tensors):
+        raise PlacementError(f"operands on different meshes: {', '.join(str(t.device_mesh) for t in tensors)}")
+    nbytes = [float(t.dtype.itemsize * t.shape.numel()) for t in tensors]
+    chosen = [
+        choose(allowed, [t.placements[axis] for t in tensors], nbytes, mesh.shape[axis]) for axis in range(mesh.ndim)
+    ]
+    aligned = [t.redistribute(placements=[rule[0][i] for rule in chosen]) for i, t in enumerate(tensors)]
+    return [on_device(t.to_local()) for t in aligned], tuple(rule[1] for rule in chosen)
+
+
+def _wrapped(local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
+    return type(like)(local, like.device_mesh, placements, shape)
+
+
+def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
+    """Return x @ w on one device, by columns over the PEs."""
+    weight = relaid(w, COLUMNS)
+    (rows, inner), n = x.shape, weight.shape[1]
+    out = empty(weight, (rows, n), COLUMNS)
+    if x.numel() and weight.numel():
+        weight._run(f"matmul {rows}x{inner}x{n}", linear, x, weight, None, out, rows, inner, n, places_of(x))
+    elif not inner:
+        out.fill_(0.0)  # a sum of nothing
+    return out
+
+
+def _each(name: str, tensors: Sequence[DeviceTensor]) -> DeviceTensor:
+    """Return a function of each element, placed as the first of the tensors is, every PE on its own parts."""
+    dp = policy_of(tensors[0])
+    operands = [relaid(t, dp) for t in tensors]
+    out = empty(operands[0], operands[0].shape, dp)
+    out._run(name, kernels.elementwise, name, tuple(operands), out, out._parts())
+    return out

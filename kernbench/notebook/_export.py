@@ -1,0 +1,122 @@
+"""What leaves the explorer: figures, tables, traces, machine files, and the cell that reproduces a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import yaml
+
+from kernbench.analysis._roofline import Roofs, macs_per_ns, point
+from kernbench.analysis.result import INCOMPLETE
+from kernbench.analysis.trace import timeline
+from kernbench.analysis.utilization import pe_window, shares
+from kernbench.errors import ArgumentError, KernbenchError
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.notebook._model import Entry
+    from kernbench.viz.figures import Figure
+
+
+class Export(NamedTuple):
+    """A file: its name, content and media type."""
+
+    name: str
+    content: bytes
+    kind: str
+
+
+def export(what: str, entry: Entry, result: Result) -> Export:
+    """Return one of `EXPORTS` of a run."""
+    suffix, kind, make = EXPORTS[what]
+    try:
+        return Export(f"run{entry.number}{suffix}", make(entry, result), kind)
+    except ValueError as error:  # a figure without a row to draw
+        raise ArgumentError(f"{what}: {error}") from error
+
+
+def code(entry: Entry) -> str:
+    """Return the text of a cell that does the run again."""
+    workload, options = entry.workload, entry.options
+    imports = [
+        "from functools import partial",
+        "",
+        "import kernbench as kb",
+        *([workload.source[0]] if workload.source[0] else []),
+    ]
+    changes = f", {list(entry.overrides)}" if entry.overrides else ""
+    values = "".join(f", {name}={value!r}" for name, value in entry.values.items())
+    run = f"kb.run(program, machine, data={options.data}, log={options.log!r})"
+    lines = [f"machine = kb.load({entry.source!r}{changes})", f"program = partial({workload.source[1]}{values})", run]
+    return "\n".join([*imports, "", *lines]) + "\n"
+
+
+def roofs_of(entry: Entry, pes: int) -> Roofs:
+    """Return the peak of so many matrix engines for the run's type, and the bandwidths of their memories."""
+    config = entry.machine.config
+    levels = {"HBM": config.cube.hbm.slice_gbs * pes, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
+    return Roofs(2 * macs_per_ns(config, entry.dtype) * pes, levels)
+
+
+def roofline_figure(entry: Entry, result: Result) -> Figure:
+    """Draw the run under the roofs of the PEs that did work."""
+    from kernbench.viz.figures import roofline  # matplotlib, which takes a while to import
+
+    pes = max(1, len(result.records.pes()))
+    at = point(result.records, entry.workload.name, pe_window(result.records))
+    row = {"name": f"run {entry.number}", "series": entry.workload.name, "intensity": at.intensity, "gflops": at.gflops}
+    return roofline([row], roofs_of(entry, pes), machine=entry.machine.hash, title=f"Roofline of {pes} PEs")
+
+
+def _links(entry: Entry, result: Result) -> bytes:
+    from kernbench.viz.heatmap import link_heatmap
+
+    share = shares(result.records.links, result.records.makespan_ps)
+    note = "" if result.complete else INCOMPLETE
+    return link_heatmap(share, entry.machine, title=entry.name, note=note).png()
+
+
+def _timeline(entry: Entry, result: Result) -> bytes:
+    from kernbench.viz.figures import tile_timeline
+
+    pe = next(iter(result.records.pes()), (0, 0, 0))
+    return tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name).png()
+
+
+def _trace(_: Entry, result: Result) -> bytes:
+    with TemporaryDirectory() as folder:
+        return result.trace(Path(folder) / "trace.json").read_bytes()
+
+
+def _log(_: Entry, result: Result) -> bytes:
+    with TemporaryDirectory() as folder:
+        return result.save(Path(folder) / "run.npz").read_bytes()
+
+
+def _json(_: Entry, result: Result) -> bytes:
+    content = result.to_dict()
+    try:
+        content["why"] = result.why().to_dict()
+    except KernbenchError:
+        content["why"] = None
+    return json.dumps(content, indent=2).encode()
+
+
+EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
+    "code cell": (".py", "text/x-python", lambda entry, _: code(entry).encode()),
+    "machine file": (
+        "-topology.yaml",
+        "application/yaml",
+        lambda entry, _: yaml.safe_dump(dict(entry.machine.spec), sort_keys=False).encode(),
+    ),
+    "figure of the timeline": ("-timeline.png", "image/png", _timeline),
+    "figure of the links": ("-links.png", "image/png", _links),
+    "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: roofline_figure(entry, x).png()),
+    "result and why (JSON)": (".json", "application/json", _json),
+    "trace for ui.perfetto.dev": ("-trace.json", "application/json", _trace),
+    "log for kb.read": (".npz", "application/octet-stream", _log),
+}

@@ -1,0 +1,196 @@
+"""The machine panel without its widgets: a machine file, the changes to it, and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kernbench import config
+from kernbench.analysis.compare import Change, machine_changes
+from kernbench.config._files import write_text
+from kernbench.config._schema import LARGEST
+from kernbench.errors import ConfigError
+from kernbench.topology.builder import PRESET, Machine, resolve_topology
+
+# Groups of the panel, each with its keys; the first that fits takes a key.
+GROUPS = {
+    "System": ("system.sips", "sip.cube_mesh", "cube.pe_layout"),
+    "Links": ("system",),
+    "NoC": ("cube.noc", "cube.propagation_ns_per_mm"),
+    "UCIe": ("cube.ucie",),
+    "HBM": ("cube.hbm",),
+    "SRAM": ("cube.sram",),
+    "Engines": ("cube.pe.pe_gemm", "cube.pe.pe_math"),
+    "TCM": ("cube.pe.pe_tcm", "cube.pe.pe_fetch_store"),
+    "DMA": ("cube.pe.pe_dma", "cube.pe.pe_scheduler", "cube.pe.pe_mmu"),
+    "Queues": ("cube.pe.pe_ipcq",),
+    "CPUs": ("cube.pe.pe_cpu", "cube.m_cpu", "sip.io"),
+    "Cost": ("cost",),
+}
+OTHER = "Other"
+
+_KEY = re.compile(r"^[^:]*: '?([\w.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value of the machine file."""
+
+    path: str
+    label: str
+    unit: str
+    bounds: str
+    description: str
+    choices: tuple[str, ...]
+
+
+class MachineForm:
+    """A machine file and the changes to it."""
+
+    def __init__(self, source: str | Path | Machine | None = None, *, page: bool = False) -> None:
+        self.page = page
+        self._begin(resolve_topology(source))
+
+    def load(self, source: str | Path | Machine | None) -> None:
+        """Replace the machine by a file, a preset, or another machine; changes are dropped."""
+        if self.page and source not in (*self.sources().values(), self.file.source):
+            raise ConfigError(f"a page loads only what it offers: {', '.join(self.sources())}")
+        self._begin(resolve_topology(source))
+
+    def _begin(self, machine: Machine) -> None:
+        self.file = self.machine = machine
+        self.texts: dict[str, str] = {}
+        self.wrong: dict[str, str] = {}
+
+    @staticmethod
+    def sources() -> dict[str, str]:
+        """Return the machines to begin with: the nearest topology.yaml, where there is one, and the presets."""
+        near = config.find()
+        own = {} if near == config.preset_path("default") else {f"file {near.name}": str(near)}
+        return own | {f"{PRESET}{name}": f"{PRESET}{name}" for name in config.presets()}
+
+    @property
+    def valid(self) -> bool:
+        """Whether every value is right, so that `machine` is what the panel shows."""
+        return not self.wrong
+
+    def text(self, path: str) -> str:
+        """Return a value as the panel shows it: what was typed, where something was."""
+        if path in self.texts:
+            return self.texts[path]
+        value: Any = self.file.spec
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return "" if value is None else _text(value)
+
+    def set(self, path: str, text: str) -> bool:
+        """Take `text` as the value of a field; return whether the machine is right with it.
+
+        A machine that is not stays as it was, and `wrong` says why.
+        """
+        if self.page and path not in self.fields():
+            raise ConfigError(f"{path} cannot be changed on a page: it names code")
+        self.texts.pop(path, None)
+        if text.strip() != self.text(path):
+            self.texts[path] = text.strip()
+        try:
+            self.machine, self.wrong = self.file.with_(self.overrides()), {}
+        except ConfigError as error:
+            self.wrong = {}
+            for fault in error.faults:
+                key = _KEY.match(fault)
+                place = key[1] if key and key[1] in fields() else ""
+                self.wrong[place] = "; ".join(x for x in (self.wrong.get(place), fault.removeprefix("override: ")) if x)
+        return self.valid
+
+    def fields(self) -> dict[str, Field]:
+        """Return the fields that can be changed, by path."""
+        return {path: field for path, field in fields().items() if not (self.page and path.endswith(".impl"))}
+
+    def overrides(self) -> list[str]:
+        """Return the changes, as `kb.load` and `--set` take them."""
+        return [f"{path}={text}" for path, text in self.texts.items()]
+
+    def reset(self) -> None:
+        """Take back all changes."""
+        self._begin(self.file)
+
+    def changed(self) -> list[Change]:
+        """Return the values that differ from the file."""
+        return list(machine_changes(self.file.spec, self.machine.spec))
+
+    def yaml(self) -> str:
+        """Return the machine as the text of a file."""
+        return yaml.safe_dump(dict(self.machine.spec), sort_keys=False)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the machine file; an existing one is kept."""
+        path = Path(path)
+        if self.page:
+            raise ConfigError("a page writes no files; download the machine file")
+        if self.wrong:
+            raise ConfigError(list(self.wrong.values()))
+        if path.exists():
+            raise ConfigError(f"{path} is there already; give another name")
+        return write_text(path, self.yaml(), "give another name")
+
+
+@cache
+def fields() -> dict[str, Field]:
+    """Return every value of a machine file, by path, in the order of the file."""
+    schema = config.json_schema()["$defs"]
+    return {field.path: field for field in _leaves(schema, schema["Machine"], "")}
+
+
+def groups() -> dict[str, list[Field]]:
+    """Return the fields by group of the panel."""
+    found: dict[str, list[Field]] = {name: [] for name in (*GROUPS, OTHER)}
+    for path, field in fields().items():
+        found[_place(path)[0]].append(field)
+    return {name: fields for name, fields in found.items() if fields}
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return the group of a path, and the key of the group that it is below."""
+    below = [(name, key) for name, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}.")]
+    return below[0] if below else (OTHER, "")
+
+
+def _leaves(schema: Mapping[str, Any], group: Mapping[str, Any], path: str) -> Iterator[Field]:
+    for name, value in group["properties"].items():
+        here = f"{path}.{name}".lstrip(".")
+        inner = value.get("$ref") or next((x["$ref"] for x in value.get("allOf", ()) if "$ref" in x), "")
+        if here == "schema_version":
+            continue
+        if inner:
+            yield from _leaves(schema, schema[inner.rpartition("/")[2]], here)
+        else:
+            yield _field(here, value)
+
+
+def _field(path: str, value: Mapping[str, Any]) -> Field:
+    kind = next((x for x in value.get("anyOf", ()) if x.get("type") != "null"), value)
+    bounds = [
+        f"{sign} {kind[key]:g}"
+        for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="))
+        if key in kind and kind[key] < LARGEST
+    ]
+    name, key = _place(path)
+    alone = len(GROUPS.get(name, ())) == 1
+    label = path.removeprefix(f"{key}." if alone else f"{key.rpartition('.')[0]}.")
+    unit = str(kind.get("unit", ""))
+    description = str(value.get("description", "")).removesuffix(f"[{unit}]").strip()
+    return Field(path, label, unit, ", ".join(bounds), description, tuple(kind.get("enum", ())))
+
+
+def _text(value: Any) -> str:
+    """Return a value as it would be typed: YAML on one line."""
+    if isinstance(value, str):
+        return value
+    return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()

@@ -1,0 +1,477 @@
+"""The explorer without its widgets: what is chosen, what runs, its result, and earlier runs."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median, median_low
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernbench._registry import hint
+from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
+from kernbench.errors import ConfigError, KernbenchError, StateError
+from kernbench.notebook._job import Job, Options, Outcome, Replay, Snapshot, cached_run
+from kernbench.notebook._machine import MachineForm
+from kernbench.notebook._workloads import Value, Workload, workloads
+from kernbench.sim_engine._limits import NONE, Limits
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.analysis.why import Why
+    from kernbench.notebook._serve import Quota
+    from kernbench.topology.builder import Machine
+
+
+_RECENT = 3
+
+
+class Point(NamedTuple):
+    """What determines how long a run takes: the workload and its values, how it is run, and the PEs of the machine."""
+
+    workload: str
+    values: tuple[tuple[str, object], ...]
+    options: object
+    n_pes: int
+
+
+class HostSpeed:
+    """Seconds of this host per unit of cost, measured on the runs that it has made."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Point, float] = {}
+        self._ratios: dict[str, list[float]] = {}
+
+    def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
+        """Remember how long a run took; its cost, if that is known."""
+        self._seconds[point] = seconds
+        if cost_us:
+            self._ratios.setdefault(point.workload, []).append(seconds * 1e6 / cost_us)
+
+    def seconds(self, point: Point, cost_us: float | None) -> float | None:
+        """Return how long a run will take.
+
+        The same run takes as long as before. Another one of known cost takes that, times how much slower than the
+        reference this host ran the same workload, or others. Of anything else nothing is known.
+        """
+        if point in self._seconds:
+            return self._seconds[point]
+        if cost_us is None:
+            return None
+        own = self._ratios.get(point.workload, [])[-_RECENT:]
+        every = [ratio for ratios in self._ratios.values() for ratio in ratios[-_RECENT:]]
+        return cost_us / 1e6 * (median_low(own) if own else median(every) if every else 1.0)
+
+
+IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
+OUTDATED = "outdated"
+REPLAY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run of the history."""
+
+    number: int
+    workload: Workload
+    values: dict[str, Value]
+    machine: Machine = field(repr=False)
+    source: str
+    overrides: tuple[str, ...]
+    options: Options
+    latency_ns: float = 0.0
+    seconds: float = 0.0
+    found: bool = False
+
+    @property
+    def title(self) -> str:
+        """What ran: the workload and its parameters."""
+        return " ".join([self.workload.name, *(f"{name}={value}" for name, value in self.values.items())])
+
+    @property
+    def name(self) -> str:
+        """What the result is called."""
+        return f"#{self.number} {self.title}"
+
+    @property
+    def dtype(self) -> str:
+        """The type that the parameters name, f16 if they name none."""
+        return str(self.values.get("dtype", "f16"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that ended well."""
+
+    entry: Entry
+    outcome: Outcome
+    replay: Replay
+    why: Why | str | None = None
+
+    @property
+    def result(self) -> Result:
+        """The result of the run."""
+        assert self.outcome.result is not None
+        return self.outcome.result
+
+    @property
+    def autoplays(self) -> bool:
+        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
+        return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The present run, and the finished one that the tabs show."""
+
+    status: str = IDLE
+    message: str = ""
+    snapshot: Snapshot | None = None
+    entry: Entry | None = None
+    finished: Finished | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return self.status == RUNNING
+
+
+OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "operation", "off")}
+AUTO_RUN_S = 1.0
+KEPT_ROWS = 1_000_000
+_PARAMETER = re.compile(r"^(\w+) = ")
+
+
+class Explorer:
+    """State and actions of the explorer."""
+
+    def __init__(
+        self,
+        machine: str | Path | Machine | None = None,
+        own: Iterable[Callable[..., object]] = (),
+        *,
+        limits: Limits = NONE,
+        page: bool = False,
+        quota: Quota | None = None,
+    ) -> None:
+        self.form = MachineForm(machine, page=page)
+        self.limits, self.quota = limits, quota
+        self.workloads = workloads(own)
+        self.options = Options()
+        self.state = State()
+        self.history: list[Entry] = []
+        self.baseline: Entry | None = None
+        self.auto = True
+        self.on_change: list[Callable[[], None]] = []
+        self._job: Job | None = None
+        self._speed = HostSpeed()
+        self._runs = 0
+        self._again = False
+        self._lock = threading.Lock()
+        self._results: dict[int, Result] = {}
+        self.choose(next(iter(self.workloads)))
+
+    # -- what to run
+
+    def choose(self, name: str) -> None:
+        """Choose what to run, with its usual parameters."""
+        if name not in self.workloads:
+            raise ConfigError(f"{name!r} cannot be run; {hint(name, self.workloads)}")
+        self.workload = self.workloads[name]
+        self._unread: dict[str, str] = {}
+        self._foreseen: tuple[object, float | None, dict[str, str]] = (None, None, {})
+        self.values: dict[str, Value] = {}
+        for parameter in self.workload.parameters:
+            options = parameter.options(self.form.machine)
+            usual = str(parameter.default) in options or not options
+            self.values[parameter.name] = parameter.default if usual else options[0]
+
+    def set(self, name: str, given: object) -> bool:
+        """Take the value of a parameter; return whether it is a value. `wrong` says why not."""
+        [parameter] = [x for x in self.workload.parameters if x.name == name]
+        try:
+            self.values[name] = parameter.parse(given, self.form.machine)
+        except ConfigError as error:
+            self._unread[name] = str(error)
+            return False
+        self._unread.pop(name, None)
+        return True
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The message for each parameter that is wrong, by itself or on this machine; under "" what concerns several.
+
+        Of a study all faults are known before it runs; of other programs, only texts that are not values.
+        """
+        return self._unread or self._foresee()[1]
+
+    def _foresee(self) -> tuple[float | None, dict[str, str]]:
+        """Return the cost of a run, if that can be computed, and what this machine cannot run, by parameter."""
+        point = (self.workload, dict(self.values), self.options.data, self.form.machine.hash)
+        if self._foreseen[0] != point:
+            cost: float | None = None
+            wrong: dict[str, str] = {}
+            try:
+                if self.workload.cost is not None:
+                    cost = self.workload.cost(self.form.machine, self.options.data, **self.values)
+            except ConfigError as error:
+                for fault in error.faults:
+                    found = _PARAMETER.match(fault)
+                    place = found[1] if found and found[1] in self.values else ""
+                    wrong[place] = "; ".join(x for x in (wrong.get(place), fault) if x)
+            self._foreseen = (point, cost, wrong)
+        return self._foreseen[1:]
+
+    def set_option(self, name: str, value: Any) -> None:
+        """Set one of `OPTIONS`."""
+        if name not in OPTIONS:
+            raise ConfigError(f"option {name!r} is unknown; {hint(name, OPTIONS)}")
+        if value not in OPTIONS[name]:
+            raise ConfigError(f"{name} = {value!r} is unknown; {hint(value, map(str, OPTIONS[name]))}")
+        self.options = replace(self.options, **{name: value})
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps a run from starting; empty where nothing does."""
+        if self.state.busy:
+            return "a run is under way"
+        if self._job is not None and not self._job.ended:
+            return "the cancelled run is ending"
+        if self.form.wrong:
+            return "the machine has wrong values"
+        if self.wrong:
+            return "a parameter is wrong"
+        if self.quota is not None and self.quota.spent:
+            return f"you have started {self.quota.most:,} runs within an hour, as many as this page allows; try later"
+        return ""
+
+    def estimate_s(self) -> float | None:
+        """Return how long a run of what is chosen will take [host s]; None where nothing is known of that."""
+        return self._speed.seconds(self._point(), self._foresee()[0])
+
+    def _point(self) -> Point:
+        return Point(self.workload.name, tuple(self.values.items()), self.options, self.form.machine.config.n_pes)
+
+    @property
+    def runs_by_itself(self) -> bool:
+        """Whether a changed control is to start a run: there is an outdated result, and a new one would be quick."""
+        if not self.auto or not self.changes or self.obstacle:
+            return False
+        estimate = self.estimate_s()
+        return estimate is not None and estimate < AUTO_RUN_S
+
+    @property
+    def changes(self) -> list[str]:
+        """What is chosen now and was otherwise in the run that the tabs show; empty where a run would show the same."""
+        if self.state.finished is None:
+            return []
+        entry = self.state.finished.entry
+        before: dict[str, Any] = {"run": entry.workload.name, **asdict(entry.options)}
+        now: dict[str, Any] = {"run": self.workload.name, **asdict(self.options)}
+        if entry.workload == self.workload:
+            before, now = before | entry.values, now | self.values
+        found = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
+        machine = machine_changes(entry.machine.spec, self.form.machine.spec)
+        found += [f"{x.field} was {value_text(x.before)}, is {value_text(x.after)}" for x in machine]
+        return found + ["a value is wrong"] * bool(self.form.wrong or self.wrong)
+
+    @property
+    def current(self) -> bool:
+        """Whether the tabs show the result of what is chosen."""
+        return self.state.finished is not None and not self.changes
+
+    @property
+    def status(self) -> str:
+        """The status of the present run; "outdated" once it is done and something has been changed."""
+        return OUTDATED if self.state.status == DONE and self.changes else self.state.status
+
+    @property
+    def message(self) -> str:
+        """What to tell the user with the status."""
+        return "; ".join(self.changes) if self.status == OUTDATED else self.state.message
+
+    # -- running
+
+    def run(self, *, again: bool = False) -> bool:
+        """Start a run; return False, and do nothing, where one is under way or a value is wrong."""
+        with self._lock:
+            if self.obstacle:
+                return False
+            if self.quota is not None:
+                self.quota.take()
+            self._runs += 1
+            form, values = self.form, dict(self.values)
+            machine, overrides = form.machine, tuple(form.overrides())
+            entry = Entry(self._runs, self.workload, values, machine, machine.source, overrides, self.options)
+            before = (lambda: None) if again else partial(self._found, entry)
+            self._job = Job(
+                entry.machine,
+                self.workload.program(values),
+                entry.name,
+                self.options,
+                partial(self._observed, entry),
+                partial(self._ended, entry, self._point(), self._foresee()[0]),
+                before,
+                self.limits,
+            )
+            self.state = State(RUNNING, entry=entry, finished=self.state.finished)
+        self._changed()
+        self._job.start()
+        return True
+
+    def touched(self) -> None:
+        """Hear that a control was changed: start a run if that is to happen by itself, now or when this one ends."""
+        self._again = self.state.busy
+        if self.runs_by_itself:
+            self.run()
+
+    def cancel(self) -> bool:
+        """End the run; return whether one is under way.
+
+        What the run still does until its thread has noticed reaches no one, and no other run begins before.
+        """
+        with self._lock:
+            if self._job is None or not self.state.busy:
+                return False
+            self._job.cancel()
+            self.state = replace(self.state, status=CANCELLED, message="")
+        self._changed()
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the run has ended; return whether it has."""
+        return self._job is None or self._job.wait(timeout_s)
+
+    def _found(self, entry: Entry) -> Outcome | None:
+        """Return what the cache has of a run; of a point of a sweep, whose log is not kept, tell the time."""
+        place = cached_run(entry)
+        found = place.find() if place is not None else None
+        if isinstance(found, dict):
+            message = f"in the cache: {found['run_ns']:,.1f} ns; its log is not there, so it is simulated for that"
+            self._replace(entry, message=message)
+            return None
+        return found
+
+    def _observed(self, entry: Entry, snapshot: Snapshot) -> None:
+        self._replace(entry, snapshot=snapshot)
+
+    def _replace(self, entry: Entry, **fields: Any) -> bool:
+        """Change the state of a run that is under way; return False, and do nothing, where it is not any more."""
+        with self._lock:
+            if self.state.entry is not entry or not self.state.busy:
+                return False
+            self.state = replace(self.state, **fields)
+        self._changed()
+        return True
+
+    def _ended(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
+        if outcome.result is None:
+            if not self._replace(entry, status=FAILED, message=outcome.error):
+                self._changed()  # cancelled before: now another run may begin
+        else:
+            self._done(entry, point, cost_us, outcome)
+        if self._again:
+            self.touched()
+
+    def _done(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
+        result = outcome.result
+        assert result is not None
+        entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
+        replay = Replay(result.records)
+        finished = Finished(entry_done, outcome, replay)
+        if not entry_done.found:
+            self._speed.note(point, cost_us, outcome.seconds)
+            place = cached_run(entry_done)
+            if place is not None:
+                place.keep(outcome)  # first, so that what is shown as done survives whatever comes
+        with self._lock:
+            if self.state.entry is not entry or not self.state.busy:
+                return
+            self.history.append(entry_done)
+            self._keep(entry_done, result)
+            done = self.state = State(DONE, _origin(outcome), replay.snapshot(replay.end_ps), entry_done, finished)
+        self._changed()
+        try:
+            why: Why | str = result.why()
+        except KernbenchError as error:
+            why = str(error)
+        with self._lock:
+            if self.state is done:
+                self.state = replace(done, finished=replace(finished, why=why))
+        self._changed()
+
+    def _changed(self) -> None:
+        for listener in self.on_change:
+            listener()
+
+    # -- looking back
+
+    @property
+    def result(self) -> Result | None:
+        """The last run that ended well."""
+        return self.state.finished.result if self.state.finished else None
+
+    def result_of(self, entry: Entry) -> Result:
+        """Return the result of a run of the history."""
+        if entry.number not in self._results:
+            raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
+        return self._results[entry.number]
+
+    def with_results(self) -> list[Entry]:
+        """Return the runs whose results are kept."""
+        return [entry for entry in self.history if entry.number in self._results]
+
+    def pin(self) -> None:
+        """Make the last run what others are compared with."""
+        self.pin_as(self.history[-1] if self.history else None)
+
+    def pin_as(self, entry: Entry | None) -> None:
+        """Make a run what others are compared with; None: nothing."""
+        self.baseline = entry
+
+    def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:
+        """Return what changed from the baseline (or `before`) to the last run (or `after`)."""
+        before = before or self.baseline
+        after = after or (self.history[-1] if self.history else None)
+        if before is None or after is None:
+            raise StateError("pin a run as the baseline first")
+        return compare(self.result_of(before), self.result_of(after))
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return the history as rows, latest first."""
+        return [
+            {
+                "run": entry.number,
+                "workload": entry.title,
+                "machine": ", ".join(
+                    [entry.source if ":" in entry.source else Path(entry.source).name, *entry.overrides]
+                ),
+                "latency_ns": entry.latency_ns,
+                "against_baseline": entry.latency_ns / self.baseline.latency_ns if self.baseline else None,
+                "host_s": entry.seconds,
+                "found": entry.found,
+                **asdict(entry.options),
+            }
+            for entry in reversed(self.history)
+        ]
+
+    def _keep(self, entry: Entry, result: Result) -> None:
+        """Keep a result, and let go of the oldest beyond what memory should hold; the baseline stays."""
+        self._results[entry.number] = result
+        rows = 0
+        for number in sorted(self._results, reverse=True):
+            rows += len(self._results[number].records)
+            if rows > KEPT_ROWS and number != entry.number and (not self.baseline or number != self.baseline.number):
+                del self._results[number]
+
+
+def _origin(outcome: Outcome) -> str:
+    """Return where a result is from, unless it is of this run."""
+    if not outcome.made:
+        return ""
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.made))
+    return f"from the cache: simulated {made} in {outcome.seconds:,.1f} s"

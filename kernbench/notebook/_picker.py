@@ -1,0 +1,201 @@
+"""The machine panel: the topology picker, also of use alone in a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from kernbench.analysis.compare import value_text
+from kernbench.errors import ConfigError, HostError
+from kernbench.notebook._machine import Field, MachineForm, groups
+from kernbench.notebook._serve import is_page
+from kernbench.notebook._style import STYLE, button, download, message_html, mimebundle, row
+from kernbench.topology.builder import Machine
+from kernbench.viz._machine import view_svg
+
+_FILL = {"width": "auto", "flex": "1 1 0", "min_width": "0"}
+_VIEWS = ("system", "sip", "cube", "pe")
+
+
+class TopologyPicker:
+    """Choose and change a machine with the mouse; `machine` is the one that is shown.
+
+    Parameters
+    ----------
+    source : str, Path, Machine or None
+        As for `kb.load`.
+    form : MachineForm, optional
+        The one to show, in place of a new one.
+    on_change : callable, optional
+        Called when a value was changed, right or wrong.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Machine | None = None,
+        *,
+        form: MachineForm | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.form = form or MachineForm(source, page=is_page())
+        self._on_change = on_change
+        sources = self.form.sources()
+        given = self.form.file.source
+        self.source = widgets.Dropdown(
+            options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
+            value=given,
+            tooltip="the machine file to begin with",
+            layout=_FILL,
+        )
+        self.source.add_class("kb-source")
+        self.group = widgets.Dropdown(options=list(groups()), tooltip="which values are shown")
+        self.group.add_class("kb-group")
+        self.fields = widgets.VBox()
+        self.inputs: dict[str, widgets.Widget] = {}
+        self._messages: dict[str, widgets.HTML] = {}
+        self.summary = widgets.HTML()
+        self.summary.add_class("kb-machine")
+        self.view = widgets.ToggleButtons(options=_VIEWS, tooltip="which part is drawn", style={"button_width": "76px"})
+        self.view.add_class("kb-view")
+        self.drawing = widgets.HTML()
+        self.drawing.add_class("kb-drawing")
+        self.reset = button("Take back", "All values as in the file", "undo", self._reset)
+        self.path = widgets.Text(
+            value="topology.yaml", tooltip="name of the machine file to write", continuous_update=False, layout=_FILL
+        )
+        self.save = button("Save", "Write the machine file", "save", self._save)
+        self.saved = widgets.HTML()
+        self.source.observe(lambda change: self._load(change["new"]), "value")
+        self.group.observe(lambda _: self._show_group(), "value")
+        self.view.observe(lambda _: self._draw(), "value")
+        self._show_group()
+        own_file = [] if self.form.page else [self._own_file()]
+        self.controls = widgets.VBox(
+            [
+                row("machine", self.source),
+                *own_file,
+                row("values", self.group),
+                self.fields,
+                self.summary,
+                row("save as", self.path, self.save),
+                row("", self.reset),
+                self.saved,
+            ]
+        )
+        self.picture = widgets.VBox([self.view, self.drawing])
+        self.root = widgets.HBox([STYLE(), self.controls, self.picture])
+        for part, name in ((self.root, "kb-explorer"), (self.controls, "kb-controls"), (self.picture, "kb-wide")):
+            part.add_class(name)
+
+    @property
+    def machine(self) -> Machine:
+        """The machine as it is shown; with a wrong value, as it was before."""
+        return self.form.machine
+
+    def set(self, path: str, text: str) -> None:
+        """Change a value as a user does."""
+        group = next(name for name, found in groups().items() if any(x.path == path for x in found))
+        self.group.value = group
+        self.inputs[path].value = text
+
+    def _own_file(self) -> widgets.Widget:
+        """Return the field for the path of a file, which a page does not have: what is only hidden can be set."""
+        other = widgets.Text(
+            placeholder="path of another YAML file",
+            tooltip="path of another YAML file",
+            continuous_update=False,
+            layout=_FILL,
+        )
+        other.add_class("kb-file-path")
+        other.observe(lambda change: self._load(change["new"]), "value")
+        return row("or file", other)
+
+    def _load(self, source: str) -> None:
+        if not source:
+            return
+        try:
+            self.form.load(source)
+        except ConfigError as error:
+            self.saved.value = message_html(str(error), wrong=True)
+            return
+        self.saved.value = ""
+        self._show_group()
+        self._changed()
+
+    def _reset(self) -> None:
+        self.form.reset()
+        self._show_group()
+        self._changed()
+
+    def _save(self) -> None:
+        try:
+            wrote = "" if self.form.page else f"wrote {self.form.save(self.path.value)}"
+        except (ConfigError, HostError) as error:
+            self.saved.value = message_html(str(error), wrong=True)
+            return
+        name, text = Path(self.path.value).name, self.form.yaml().encode()
+        self.saved.value = message_html(wrote) + download(name, text, "application/yaml")
+
+    def _show_group(self) -> None:
+        self.inputs, self._messages, rows = {}, {}, []
+        for field in groups()[self.group.value]:
+            if field.path not in self.form.fields():
+                continue
+            control, message = self._control(field), widgets.HTML()
+            message.add_class("kb-wrong")
+            self.inputs[field.path], self._messages[field.path] = control, message
+            unit = widgets.HTML(f'<span class="kb-unit">{escape(f"{field.unit} {field.bounds}".strip())}</span>')
+            rows += [row(field.label, control, unit, tip=f"{field.path}: {field.description}"), message]
+        self.fields.children = rows
+        self._refresh()
+
+    def _control(self, field: Field) -> widgets.Widget:
+        text = self.form.text(field.path)
+        control: Any = (
+            widgets.Dropdown(options=field.choices, value=text, layout={"width": "140px"})
+            if field.choices
+            else widgets.Text(value=text, continuous_update=False, layout={"width": "110px", "min_width": "0"})
+        )
+        control.tooltip = f"{field.path}: {field.description}"
+        control.add_class("kb-" + field.path.replace(".", "-"))
+        control.observe(lambda change: self._set(field.path, change["new"]), "value")
+        return control
+
+    def _set(self, path: str, text: str) -> None:
+        self.form.set(path, text)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._refresh()
+        self._on_change()
+
+    def _refresh(self) -> None:
+        self._mark()
+        form = self.form
+        if form.wrong:
+            elsewhere = [text for path, text in form.wrong.items() if path not in self.inputs]
+            self.summary.value = message_html("\n".join(elsewhere), wrong=True)
+            return
+        c = form.machine.config
+        lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
+        lines += [
+            f"<code>{escape(x.field)}</code> {escape(value_text(x.before))} &rarr; <b>{escape(value_text(x.after))}</b>"
+            for x in form.changed()
+        ]
+        self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
+        self._draw()
+
+    def _mark(self) -> None:
+        for path, message in self._messages.items():
+            message.value = message_html(self.form.wrong[path], wrong=True) if path in self.form.wrong else ""
+
+    def _draw(self) -> None:
+        if self.form.valid:
+            self.drawing.value = view_svg(self.form.machine.views[self.view.value])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return mimebundle(self.root, f"TopologyPicker({self.machine!r})")

@@ -1,0 +1,183 @@
+"""Commands that put the explorer before its user: JupyterLab on the notebooks, or the explorer alone as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kernbench.config._files import damaged, read_json, write_text
+from kernbench.errors import ConfigError, MissingModuleError
+from kernbench.sim_engine._limits import NONE, Limits
+
+NOTEBOOK = "explorer.ipynb"
+LAB = "lab"
+PAGE, PAGE_RUNS = "KERNBENCH_PAGE", "KERNBENCH_PAGE_RUNS"
+PAGE_LIMITS = Limits(events=100_000_000, host_s=120)
+PAGE_MEMORY_BYTES = 4 << 30
+PAGE_IDLE_S = 1800
+_COPIED = "kernbench_copied"
+_SHARE = Path(__file__).parent / "share"
+
+
+def notebook() -> Path:
+    """Return the explorer's notebook: in `notebooks`, nearest upward, else next to the package."""
+    here = Path.cwd().resolve()
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
+        if (folder / "notebooks" / NOTEBOOK).is_file():
+            return folder / "notebooks" / NOTEBOOK
+    raise ConfigError(
+        f"no notebooks/{NOTEBOOK} in or above {here}; run this in a checkout of kernbench, or call "
+        "kernbench.notebook.explore() in a notebook of your own"
+    )
+
+
+def copy_notebooks(root: Path) -> Path:
+    """Copy the notebooks of a checkout to its folder `lab`, which git ignores, and return that.
+
+    JupyterLab saves what it shows, so that notebooks under version control would change by being looked at. A copy
+    whose cells were edited stays as it is; another one follows its original.
+    """
+    lab = root / LAB
+    try:
+        for original in sorted(path for name in ("notebooks", "milestones") for path in (root / name).glob("*.ipynb")):
+            _copy(original, lab / original.relative_to(root))
+    except OSError as error:
+        raise ConfigError(
+            f"{lab}: cannot be written ({error.strerror or error}); copy the checkout to another place"
+        ) from error
+    return lab
+
+
+def _copy(original: Path, copy: Path) -> None:
+    what, remedy = "notebook", "restore it from version control"
+    content = read_json(original, what, remedy)
+    with damaged(original, what, remedy):
+        cells = _cells(content)
+    if copy.is_file():
+        try:
+            present = read_json(copy, what, remedy)
+            with damaged(copy, what, remedy):
+                copied, same = present["metadata"].get(_COPIED), _cells(present)
+        except ConfigError:  # the user's, whatever it is
+            return
+        if copied == cells or copied != same:
+            return
+    content["metadata"].pop("jupytext", None)  # the copy has no other half
+    content["metadata"][_COPIED] = cells
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_text(copy, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _cells(notebook: dict[str, Any]) -> str:
+    """Return a hash of what the cells say, whatever came out of them."""
+    sources = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
+    return sha256(json.dumps(sources).encode()).hexdigest()
+
+
+def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -> list[str]:
+    """Return the arguments with which JupyterLab opens on the explorer."""
+    _needs("jupyterlab", "notebook")
+    arguments = [
+        f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",
+        f"--ServerApp.root_dir={folder}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--LabApp.app_settings_dir={_SHARE / 'lab'}",
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--allow-root")  # a container's only user is root
+    return [*arguments, *([f"--ServerApp.port={port}"] if port else []), *([] if browser else ["--no-browser"])]
+
+
+def web_arguments(
+    token: str, port: int, browser: bool = True, theme: str = "light", idle_s: int = PAGE_IDLE_S
+) -> list[str]:
+    """Return the arguments with which Voila serves the explorer alone, on loopback, behind a token.
+
+    Visitors send no code: the server passes on nothing but what widgets say to their kernel. How many kernels there
+    are, `kernbench.notebook._page` says.
+    """
+    _needs("voila", "web")
+    options = {
+        "Voila.ip": "127.0.0.1",
+        "Voila.token": token,
+        "Voila.custom_display_url": f"http://127.0.0.1:{port}/?token={token}",
+        "VoilaConfiguration.file_allowlist": "[]",
+        "VoilaConfiguration.extension_denylist": "['jupyterlab-jupytext', '@jupyter-notebook/lab-extension']",
+        "VoilaConfiguration.template": "kernbench",
+        "VoilaConfiguration.allow_template_override": "NO",
+        "VoilaConfiguration.multi_kernel_manager_class": "kernbench.notebook._page.PageKernels",
+        "MappingKernelManager.cull_idle_timeout": idle_s,
+        "MappingKernelManager.cull_interval": min(60, idle_s),
+        "MappingKernelManager.cull_connected": True,
+        "VoilaConfiguration.theme": theme,
+    }
+    arguments = [str(notebook()), f"--port={port}", *(f"--{name}={value}" for name, value in options.items())]
+    return arguments if browser else [*arguments, "--no-browser"]
+
+
+def serve_page(arguments: list[str]) -> None:
+    """Serve a page with Voila until it is stopped; `arguments` are those of `web_arguments`."""
+    paths = [str(_SHARE / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(x for x in paths if x)
+    os.environ[PAGE] = "1"  # its kernels inherit it
+    from traitlets.config import Config
+    from voila.app import Voila
+
+    from kernbench.notebook._page import note_visitor
+
+    Voila.launch_instance(arguments, config=Config({"VoilaConfiguration": {"prelaunch_hook": note_visitor}}))
+
+
+def is_page() -> bool:
+    """Return whether this kernel serves a page: then files are downloaded, not written, and no code is named."""
+    return os.environ.get(PAGE) == "1"
+
+
+def page_limits() -> Limits:
+    """Return what limits the runs of this kernel; on a page, its memory has a limit from here on, too."""
+    if not is_page():
+        return NONE
+    if sys.platform == "linux":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = PAGE_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(PAGE_MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    return PAGE_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many runs a visitor may start in an hour, counted in a file that all pages of a visitor share."""
+
+    most: int
+    path: Path
+
+    @property
+    def spent(self) -> bool:
+        """Whether no run is left."""
+        times = self.path.read_text("utf-8").split()[-self.most :] if self.path.exists() else []
+        return sum(abs(time.time() - float(x)) < 3600 for x in times) >= self.most
+
+    def take(self) -> None:
+        """Count a run."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.time()}\n")
+
+
+def page_quota() -> Quota | None:
+    """Return the quota that the server gave to this kernel of a page."""
+    most, _, path = os.environ.get(PAGE_RUNS, "").partition(" ")
+    return Quota(int(most), Path(path)) if path else None
+
+
+def _needs(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise MissingModuleError(f"{module} is not installed; pip install 'kernbench[{extra}]'")

@@ -1,0 +1,181 @@
+"""Routes: one for each pair of nodes, always the same.
+
+In a cube, the column first, then the row, wherever that is free of removed routers. Between cubes the same
+over cubes, through the meshes of those in between, on one UCIe connection number. To and from the IO chiplet
+along the row of the cube. Between SIPs the shortest path of SIPs, ties to the lower next id.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from kernbench.errors import ArgumentError
+from kernbench.topology import _naming as naming
+from kernbench.topology._graph import Graph
+from kernbench.topology._mesh import OPPOSITE, At
+from kernbench.topology._naming import Place
+
+_IN_CUBE = ("pe_cpu", "pe_dma", "router", "hbm_ctrl", "m_cpu", "sram")
+_IN_IO = ("pcie_ep", "io_cpu", "io_noc")
+
+
+def reverse(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the route of replies to requests over `path`: the same links the other way."""
+    return path[::-1]
+
+
+@lru_cache(maxsize=4)
+def router_of(graph: Graph) -> Router:
+    """Return the router of a machine, the same for all who ask while it is in use."""
+    return Router(graph)
+
+
+class Router:
+    """The routes of one machine, each found once.
+
+    Examples
+    --------
+    >>> from kernbench.topology.builder import resolve_topology
+    >>> router = Router(resolve_topology("preset:default").graph)
+    >>> router.path("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe1")
+    ('sip0.cube0.pe0.pe_dma', 'sip0.cube0.r0c0', 'sip0.cube0.r0c1', 'sip0.cube0.hbm_ctrl.pe1')
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._layout = graph.layout
+        self._w = graph.w
+        self._connections = graph.config.cube.ucie.connections
+        self._paths: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._merges: dict[tuple[str, str], bool] = {}
+
+    def path(self, src: str, dst: str) -> tuple[str, ...]:
+        """Return the ids of the nodes from `src` to `dst`, both included.
+
+        `src` is the node that asks: a reply takes `reverse` of this, which is not the path from `dst`.
+        """
+        found = self._paths.get((src, dst))
+        if found is None:
+            node = self._graph.node
+            # One string for each node, however many routes and links name it.
+            found = tuple([node(node_id).id for node_id in self._find(src, dst)])
+            self._paths[found[0], found[-1]] = found
+        return found
+
+    def merges(self, src: str, dst: str) -> bool:
+        """Return whether routes and replies reach the link from `src` to `dst` over more links than one.
+
+        Where they do not, the order on that one is the order on this.
+        """
+        node = self._graph.node(src)
+        if node.kind in _IN_IO:
+            return True
+        if node.kind != "router":
+            return len(self._graph.out(src)) > 2
+        local = src.rindex(".") + 1
+        turn = src[local:], dst[local:]
+        found = self._merges.get(turn)
+        if found is None:
+            found = self._merges[turn] = self._has_several_before(src, dst)
+        return found
+
+    def _has_several_before(self, src: str, dst: str) -> bool:
+        """Return whether routes to `dst` enter a router from several sides; the same in all cubes."""
+        place, behind = naming.parse(src), naming.parse(dst)
+        to = (behind.row, behind.col) if behind.kind == "router" else None
+        before = [naming.parse(edge.dst) for edge in self._graph.out(src) if edge.dst != dst]
+        sides = [(p.row, p.col) if p.kind == "router" else None for p in before]
+        return sum((side, self._at(place), to) in self._layout.turns for side in sides) > 1
+
+    def _find(self, src: str, dst: str) -> tuple[str, ...]:
+        a, b = self._end(src), self._end(dst)
+        if src == dst:
+            return (src,)
+        if a.cube is not None and b.cube is not None and a.sip == b.sip:
+            assert a.sip is not None
+            sides = self._cube_sides(a.cube, b.cube)
+            walk = self._walk(a.sip, a.cube, self._at(a), sides, _connection(a, b) % self._connections, self._at(b))
+            return (*_own(src, a), *walk, *reverse(_own(dst, b)))
+        first = b.sip if a.sip is None else a.sip
+        last = a.sip if b.sip is None else b.sip
+        assert first is not None, "host and host are one node"
+        assert last is not None
+        conn = _connection(a, b) % self._connections
+        up = self._up(src, a, first, conn)
+        down = self._down(dst, b, last, conn)
+        while len(up) > 1 and len(down) > 1 and up[-2] == down[1]:
+            up, down = up[:-1], down[1:]
+        between = [naming.io_noc(sip) for sip in self._graph.sips.path(first, last)]
+        return (*up, *between[1:-1], *(down if up[-1] != down[0] else down[1:]))
+
+    def _end(self, node_id: str) -> Place:
+        self._graph.node(node_id)
+        place = naming.parse(node_id)
+        if place.kind not in (naming.HOST, *_IN_IO, *_IN_CUBE):
+            raise ArgumentError(
+                f"no route begins or ends at {node_id}; ends are the host, {', '.join((*_IN_IO, *_IN_CUBE))}"
+            )
+        return place
+
+    def _at(self, place: Place) -> At:
+        """Return the router that a place of a cube hangs on."""
+        if place.row is not None and place.col is not None:
+            return place.row, place.col
+        if place.pe is not None:
+            return self._layout.pes[place.pe]
+        return self._layout.m_cpu if place.kind == "m_cpu" else self._layout.sram
+
+    def _cube_sides(self, src: int, dst: int) -> str:
+        """Return the sides by which a route leaves one cube after the other: column first."""
+        (row, col), (to_row, to_col) = divmod(src, self._w), divmod(dst, self._w)
+        return ("e" if to_col > col else "w") * abs(to_col - col) + ("s" if to_row > row else "n") * abs(to_row - row)
+
+    def _walk(self, sip: int, cube: int, at: At, sides: str, conn: int, end: At) -> list[str]:
+        """Return routers and ports from `at` in `cube`, leaving over `sides`, to `end` in the last cube."""
+        steps = {"e": 1, "w": -1, "n": -self._w, "s": self._w}
+        nodes: list[str] = []
+        for side in sides:
+            port, back = self._layout.ports[side, conn], OPPOSITE[side]
+            nodes += [naming.router(sip, cube, *here) for here in self._layout.walk(at, port)]
+            nodes += [naming.ucie(sip, cube, side, conn), naming.ucie(sip, cube + steps[side], back, conn)]
+            cube, at = cube + steps[side], self._layout.ports[back, conn]
+        return nodes + [naming.router(sip, cube, *here) for here in self._layout.walk(at, end)]
+
+    def _up(self, src: str, a: Place, sip: int, conn: int) -> tuple[str, ...]:
+        """Return the way from `src` to the network of its SIP's IO chiplet (of `sip` for the host)."""
+        noc = naming.io_noc(sip)
+        if a.cube is None:
+            return reverse(_down_in_io(src, a, sip))
+        row, col = divmod(a.cube, self._w)
+        walk = self._walk(sip, a.cube, self._at(a), "w" * col, conn, self._layout.ports["w", conn])
+        shore = naming.ucie(sip, row * self._w, "w", conn)
+        return (*_own(src, a), *walk, shore, naming.io_ucie(sip, row, conn), noc)
+
+    def _down(self, dst: str, b: Place, sip: int, conn: int) -> tuple[str, ...]:
+        """Return the way from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
+        if b.cube is None:
+            return _down_in_io(dst, b, sip)
+        row, col = divmod(b.cube, self._w)
+        first = row * self._w
+        walk = self._walk(sip, first, self._layout.ports["w", conn], "e" * col, conn, self._at(b))
+        shore = naming.ucie(sip, first, "w", conn)
+        return (naming.io_noc(sip), naming.io_ucie(sip, row, conn), shore, *walk, *reverse(_own(dst, b)))
+
+
+def _down_in_io(dst: str, b: Place, sip: int) -> tuple[str, ...]:
+    noc = naming.io_noc(sip)
+    if b.kind == naming.HOST:
+        return noc, naming.pcie_ep(sip), naming.SWITCH, dst
+    return (noc,) if dst == noc else (noc, dst)
+
+
+def _own(node_id: str, place: Place) -> tuple[str, ...]:
+    """Return the node before its router: nothing when it is the router."""
+    return () if place.kind == "router" else (node_id,)
+
+
+def _connection(a: Place, b: Place) -> int:
+    """Return the UCIe connection of a route, before it wraps: the initiating PE's, else the target PE's."""
+    if "m_cpu" in (a.kind, b.kind):
+        return 0
+    return next((pe for pe in (a.pe, b.pe) if pe is not None), 0)

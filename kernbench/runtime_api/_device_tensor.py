@@ -1,0 +1,324 @@
+"""Tensors in the memory of a device: shards on PEs behind one range of virtual memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench._dtypes import DType
+from kernbench.errors import quote
+from kernbench.kernels.partition import Parts, part_blocks
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._layout import Layout, TensorShard, everything, row_major, strided
+from kernbench.runtime_api._memory import TensorHandle
+from kernbench.runtime_api.tensor import HostTensor, Size, Tensor, check_broadcast
+from kernbench.runtime_api.types import Device
+from kernbench.triton_emu._handles import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api._devices import Host
+    from kernbench.triton_emu.tl_context import TLContext
+
+
+def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
+    """Return what `key` selects of an array: a slice for every dim, the result's shape, and the dims it drops."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    taken = sum(k is not None and k is not Ellipsis for k in keys)
+    if taken > len(shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+    rest = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+    keys[rest : rest + 1] = [slice(None)] * (len(shape) - taken)
+    box: list[slice] = []
+    sizes: list[int] = []
+    dropped: set[int] = set()
+    for k in keys:
+        dim = len(box)
+        if k is None:
+            sizes.append(1)
+        elif isinstance(k, slice):
+            start, stop, step = k.indices(shape[dim])
+            if step != 1:
+                raise IndexError(f"step {step} in dim {dim}: a part of a device tensor has step 1")
+            box.append(slice(start, max(start, stop)))
+            sizes.append(max(start, stop) - start)
+        else:
+            at, size = _integer(k), shape[dim]
+            if not -size <= at < size:
+                raise IndexError(f"index {at} is out of bounds for dimension {dim} with size {size}")
+            box.append(slice(at % size, at % size + 1))
+            dropped.add(dim)
+    return tuple(box), sizes, dropped
+
+
+def _integer(key: Any) -> int:
+    try:
+        if not isinstance(key, bool):
+            return index(key)
+    except TypeError:
+        pass
+    raise IndexError(
+        f"index {quote(key)} of type {type(key).__name__}: a device tensor takes integers, slices, None and ...; "
+        "read it first: .cpu()[...]"
+    )
+
+
+CHUNK = 16384  # elements at a time: a few pieces fit TCM in every type
+
+
+def copy(dst: Any, src: Any, parts: Parts, *, tl: TLContext) -> None:
+    """Copy each PE's parts of `src`, as (first element, elements) by (cube, PE), to the same place in `dst`."""
+    for at, size in part_blocks(parts, CHUNK, tl):
+        tl.store(dst + at, tl.load(src + at, shape=(size,), dtype=src.dtype))
+
+
+def fill(dst: Any, value: float, parts: Parts, *, tl: TLContext) -> None:
+    """Write `value` to each PE's parts of `dst`."""
+    for at, size in part_blocks(parts, CHUNK, tl):
+        tl.store(dst + at, tl.full((size,), value, dst.dtype))
+
+
+class DeviceTensor(Tensor):
+    """Part or all of the memory behind a handle.
+
+    A part must be one run of bytes, so that a kernel can reach it from one pointer and distinguish its PEs: whole
+    shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
+    reads the elements, not their places; a kernel gets the same pointer, as in torch.
+    """
+
+    def __init__(
+        self, host: Host, handle: TensorHandle, layout: Layout, offset: int = 0, shape: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self._host = host
+        self._handle = handle
+        self._claim = handle.claim()
+        self._layout = layout
+        self._offset = offset
+        self.device = Device("ahbm", handle.sip)
+        self.dtype = layout.dtype
+        self.shape = Size(layout.shape if shape is None else shape)
+        self._stride = row_major(self.shape) if stride is None else tuple(stride)
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        return self._handle.name
+
+    @property
+    def sip(self) -> int:
+        """The SIP whose memory it is in."""
+        return self._handle.sip
+
+    @property
+    def layout(self) -> Layout:
+        """The places of its elements, in the shape in which it was placed."""
+        return self._layout
+
+    @property
+    def shards(self) -> tuple[TensorShard, ...]:
+        """Its parts and the PEs that hold them."""
+        return self._layout.shards
+
+    @property
+    def pes(self) -> list[tuple[int, int]]:
+        """The PEs that hold them, as sorted (cube, pe)."""
+        return sorted({(s.cube, s.pe) for s in self.shards})
+
+    @property
+    def pointer(self) -> Pointer:
+        """What a kernel gets for it."""
+        return Pointer(self.data_ptr(), self.dtype)
+
+    def data_ptr(self) -> int:
+        """Return the virtual address of the first element."""
+        return self._handle.va + self._offset
+
+    # -- values
+
+    def numpy(self) -> np.ndarray:
+        """Read the values: waits for what was queued before, and costs the time of the copy to the host.
+
+        In a session without data there are none: floats are NaN, the rest 0.
+        """
+        pieces = self._layout.read_pieces
+        data = self._host.read(self._handle, pieces)
+        if data is None:
+            unknown = np.nan if self.dtype.is_floating_point else 0
+            return np.full(self.shape, unknown, self.dtype.numpy)
+        return np.asarray(self._seen(self._layout.gather(data)), order="C")
+
+    def copy_(self, src: Tensor) -> Tensor:
+        """Take over the values of `src`, broadcast to this shape and rounded to this type.
+
+        The values are those that `src` has now; the host continues, the copy is queued on the device. Between
+        tensors of one layout on one device, the PEs copy their parts; other copies go through the host.
+        """
+        if isinstance(src, DeviceTensor) and self._has_layout_of(src):
+            self._run("copy_", copy, self, src, src._parts())
+            return self
+        self._write(src.numpy())
+        return self
+
+    def fill_(self, value: float) -> Tensor:
+        """Set every element; the PEs write their parts."""
+        self._run("fill_", fill, self, value, self._parts())
+        return self
+
+    def clone(self) -> Tensor:
+        """Return a copy on the same PEs, which make it."""
+        return self._like(self.dtype).copy_(self)
+
+    def contiguous(self) -> Tensor:
+        """Return the tensor, or a copy of it in row-major order, made by way of the host."""
+        if self.is_contiguous():
+            return self
+        order = sorted(range(self.dim()), key=lambda d: (-self._stride[d], self.shape[d] == 1))
+        if tuple(self.shape[d] for d in order) != self._layout.shape:
+            raise RuntimeError(
+                f"{self.name}: a tensor that was reshaped and then transposed has no placement; copy it: "
+                '.cpu().contiguous().to("ahbm", dp=...)'
+            )
+        copy = self._host.deploy_like(self._layout.permuted(np.argsort(order).tolist()), self.device)
+        copy._write(self.numpy())
+        return copy
+
+    def _to(self, device: Device, dtype: DType, dp: DPPolicy | None, name: str | None) -> Tensor:
+        if device.type == "cpu":
+            if dp is not None:
+                raise ValueError('dp places a tensor on a device; say .to("ahbm", dp=...)')
+            return HostTensor(self._host, self.numpy().astype(dtype.numpy, copy=False))
+        if device == self.device and dtype is self.dtype and dp is None:
+            return self
+        if dp is not None:
+            return self._host.deploy(self.shape, dtype, device, dp, name).copy_(self)
+        if device == self.device:
+            from kernbench.runtime_api._operators import cast  # it is built on this module
+
+            return cast(self, dtype, name)
+        return self._like(dtype, name, device).copy_(self)
+
+    def _write(self, values: np.ndarray) -> None:
+        """Queue a copy of `values` to the device; they are taken as they are now."""
+        check_broadcast(values.shape, self.shape)
+        data = self._bytes(values) if self._host.engine.data else None
+        self._host.write(self._handle, self._layout.write_pieces, data)
+
+    def _poke(self, values: np.ndarray) -> None:
+        """Set the contents of new memory, at no cost in simulated time."""
+        self._host.engine.memory.poke(self._layout.write_pieces, self._bytes(values))
+
+    def _bytes(self, values: np.ndarray) -> np.ndarray:
+        base = np.empty(self._layout.shape, self.dtype.numpy)
+        self._seen(base)[...] = values
+        return self._layout.scatter(base)
+
+    def _seen(self, base: np.ndarray) -> np.ndarray:
+        """Return `base`, an array as the tensor was placed, with this tensor's shape and strides."""
+        return strided(base.reshape(-1), self.shape, self._stride)
+
+    def _has_layout_of(self, other: DeviceTensor) -> bool:
+        same = (self.device, self.dtype, self.shape) == (other.device, other.dtype, other.shape)
+        return same and self._stride == other._stride and self._layout.placement == other._layout.placement
+
+    def _parts(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Return (first element, elements) of every PE's parts, by (cube, pe)."""
+        item = self.dtype.itemsize
+        parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for s in self.shards:
+            parts.setdefault((s.cube, s.pe), []).append((s.offset // item, s.nbytes // item))
+        return parts
+
+    def _run(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
+        """Launch a kernel on the PEs that hold this tensor; tensors among `args`, also in tuples, become pointers."""
+        if self.shards:
+            handles: list[TensorHandle] = []
+            self._host.launch(self.sip, self.pes, kernel, _passed(args, handles), name, handles)
+
+    # -- views
+
+    def _like(self, dtype: DType, name: str | None = None, device: Device | None = None) -> DeviceTensor:
+        """Return a new tensor on the same PEs (of another device), with this one's shape and strides."""
+        twin = self._host.deploy_like(self._layout.of(dtype), device or self.device, name)
+        return DeviceTensor(self._host, twin._handle, twin._layout, 0, self.shape, self._stride)
+
+    def _restrided(self, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+        return DeviceTensor(self._host, self._handle, self._layout, self._offset, shape, stride)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        box, shape, dropped = parse(key, self.shape)
+        if not self.is_contiguous():
+            raise IndexError(f"{self.name}: index a device tensor before transposing it, or copy it: .contiguous()")
+        if tuple(self.shape) == self._layout.shape:
+            cut = self._layout.cut(box)
+            if cut is None:
+                raise IndexError(self._unaligned(box))
+            offset, layout = cut
+            layout = layout.permuted([i for i in range(len(box)) if i not in dropped]) if dropped else layout
+        else:
+            first, size = self._consecutive(box)
+            flat = self._layout.flat()
+            cut = None if flat is None else flat.cut((slice(first, first + size),))
+            if cut is None:
+                raise IndexError(
+                    f"{self.name}: its parts are not in row-major order, so a reshaped view has no blocks to take; "
+                    "index it before reshaping"
+                )
+            offset, layout = cut
+        return DeviceTensor(self._host, self._handle, layout, self._offset + offset, shape)
+
+    def _consecutive(self, box: tuple[slice, ...]) -> tuple[int, int]:
+        row = Layout(self.shape, self.dtype, [TensorShard(0, 0, 0, 0, 0, self.nbytes, everything(self.shape))])
+        cut = row.cut(box)
+        if cut is None:
+            raise IndexError(self._unaligned(box))
+        return cut[0] // self.dtype.itemsize, cut[1].nbytes // self.dtype.itemsize
+
+    def _unaligned(self, box: tuple[slice, ...]) -> str:
+        asked = ", ".join(f"{b.start}:{b.stop}" for b in box)
+        edges = "; ".join(f"dim {i} at {_some(n)}" for i, n in enumerate(self._layout.boundaries()))
+        return (
+            f"{self.name}[{asked}] is not one run of bytes of this tensor of shape {self._layout.shape}: "
+            f"shards meet in {edges}; cut there, or read it first: .cpu()[...]"
+        )
+
+    # -- display
+
+    def __repr__(self) -> str:
+        what = f"shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}'"
+        return f"Tensor({self.name}, {what}, {self._where()})"
+
+    def _repr_html_(self) -> str:
+        """Show what it is and which PE holds which part; values would cost a read."""
+        from html import escape
+
+        import pandas as pd
+
+        rows = [
+            (f"cube{s.cube}.pe{s.pe}", f"[{', '.join(f'{i.start}:{i.stop}' for i in s.index)}]", f"{s.nbytes:,} B")
+            for s in self.shards
+        ]
+        table = pd.DataFrame(rows, columns=["PE", "part", "bytes"])
+        return f"<p>{escape(repr(self))}</p>{table.to_html(index=False, max_rows=16)}"
+
+    def _where(self) -> str:
+        pes = self.pes
+        counts = (len(self.shards), "shard"), (len(pes), "PE"), (len({cube for cube, _ in pes}), "cube")
+        shards, on, of = (f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+        return f"{shards} on {on} of {of}"
+
+
+def _passed(x: Any, handles: list[TensorHandle]) -> Any:
+    """Return what a kernel gets for an argument; append the memory of the tensors in it to `handles`."""
+    if isinstance(x, DeviceTensor):
+        handles.append(x._handle)
+        return x.pointer
+    # No closure: it would be part of a cycle, and keep the memory until that is collected.
+    return tuple(_passed(each, handles) for each in x) if type(x) is tuple else x
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"{shown}, ... {numbers[-1]}" if len(numbers) > 8 else shown

@@ -1,0 +1,473 @@
+"""The devices of one program: their memory and streams, and what the host asks of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simpy
+from greenlet import getcurrent, greenlet
+
+from kernbench._dtypes import DType
+from kernbench.errors import AllocationError
+from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._layout import Layout, Span, TensorShard
+from kernbench.runtime_api._memory import DeviceMemory, TensorHandle, map_ranges
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
+from kernbench.sim_engine._races import Copies
+from kernbench.sim_engine._user_code import line_number, user_line
+from kernbench.triton_emu._runner import check_plain
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api._multiprocessing import Rank, SpawnContext
+    from kernbench.sim_engine._user_code import Line
+    from kernbench.sim_engine.engine import GraphEngine
+
+
+def warn(message: str, line: Line | None = None) -> None:
+    """Warn of a line of the user's program: by default the one that is calling the package."""
+    line = line or user_line()
+    if line is not None:
+        warnings.warn_explicit(message, UserWarning, line[0].co_filename, line_number(line))
+
+
+def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
+    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
+    _check_signature(name, kernel, args)
+    tensors = []
+    values = []
+    for i, arg in enumerate(args):
+        where = f"launch of {name!r}: argument {i}"
+        if isinstance(arg, np.ndarray) and arg.ndim:
+            raise TypeError(f'{where} is a numpy array; a kernel takes device tensors: torch.from_numpy(a).to("ahbm")')
+        if not isinstance(arg, DeviceTensor):
+            if isinstance(arg, Tensor):
+                shape = tuple(arg.shape)
+                raise TypeError(f'{where} is a tensor on the host, {shape}; expected one on a device: .to("ahbm")')
+            values.append(arg)
+            continue
+        if arg.device.index != sip:
+            raise RuntimeError(
+                f"{where}, tensor {arg.name!r}, is on {arg.device}, but the current device is ahbm:{sip}; choose with "
+                'torch.ahbm.set_device(...), or move it: .to("ahbm")'
+            )
+        tensors.append(arg)
+        values.append(arg.pointer)
+    targets = sorted({pe for tensor in tensors for pe in tensor.pes})
+    if not targets:
+        raise RuntimeError(
+            f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
+            'are: create one with device="ahbm"'
+        )
+    host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
+
+
+def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
+    """Refuse at the launch what would fail on a PE."""
+    check_plain(kernel)
+    try:
+        signature = inspect.signature(kernel)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, tl=None)
+    except TypeError as error:
+        label = getattr(kernel, "__name__", repr(kernel))
+        raise TypeError(
+            f"launch of {name!r}: kernel {label}{signature} cannot be called with {len(args)} arguments and tl: "
+            f"{error}; a kernel takes the launch's arguments, then tl by name"
+        ) from None
+
+
+Start = Callable[[], simpy.Event]
+
+
+class Later:
+    """An operation of a stream that has begun, but what it starts is known only later."""
+
+    def __init__(self, engine: GraphEngine, sip: int) -> None:
+        self.done = simpy.Event(engine.env)
+        races = engine.races(sip)
+        self._task = None if races is None else races.task
+
+    def run(self, start: Start) -> None:
+        """Call `start`, as part of the operation, which is complete when what it starts is."""
+        started = start() if self._task is None else self._task.run(start)
+        assert started.callbacks is not None, "what has just been started is not complete"
+        started.callbacks.append(self._complete)
+
+    def _complete(self, event: simpy.Event) -> None:
+        self.done.succeed(event.value)
+
+
+class Stream:
+    """An in-order queue of operations on one device; it never blocks the program that fills it."""
+
+    def __init__(self, engine: GraphEngine, device: Device) -> None:
+        self._engine = engine
+        self.device = device
+        self._last: simpy.Event | None = None
+        assert device.index is not None
+        self._races = engine.races(device.index)
+        self._submitted = 0
+        self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
+
+    def submit(self, start: Start, keep: object = None) -> simpy.Event:
+        """Call `start` when all earlier operations are complete; return the event of its completion.
+
+        The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
+        """
+        done = simpy.Event(self._engine.env)
+        self._submitted += 1
+        task = None if self._races is None else self._races.submit(self, self._submitted, self._after)
+
+        def finished(event: simpy.Event, keep: object = (start, keep)) -> None:
+            if task is not None:
+                task.finish()
+            done.succeed(event.value)
+
+        def begin(_: simpy.Event | None = None) -> None:
+            if task is None:
+                event = start()
+            else:
+                task.begin()
+                event = task.run(start)
+            assert event.callbacks is not None, "what has just been started is not complete"
+            event.callbacks.append(finished)
+
+        before, self._last = self._last, done
+        if before is None or before.callbacks is None:
+            begin()
+        else:
+            before.callbacks.append(begin)
+        return done
+
+    def wait_stream(self, other: Stream) -> None:
+        """Let what is submitted from now on start after everything that `other` holds now."""
+        self._after = {**self._after, other: other._submitted}
+        last = other._last
+        if last is not None and last.callbacks is not None:
+            self.submit(lambda: self._engine.env.timeout(0) if last.processed else last)
+
+    def wait(self, event: simpy.Event, what: object) -> Any:
+        """Run the clock until `event` of this stream has happened; return its value. `what` is for messages."""
+        value = self._engine.wait(event, what)
+        if event is self._last:
+            self._last = None
+        return value
+
+    def synchronize(self) -> None:
+        """Run the clock until every operation is complete."""
+        if self._last is not None:
+            self.wait(self._last, f"a synchronize of {self.device}")
+
+    def query(self) -> bool:
+        """Return whether every operation is complete."""
+        return self._last is None or self._last.callbacks is None
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self.device}, {'idle' if self.query() else 'busy'}>"
+
+
+class Event:
+    """A mark in a stream: `record` puts it behind what is queued, `elapsed_time` compares two.
+
+    `record` without a stream uses what `current_stream` returns.
+    """
+
+    def __init__(self, current_stream: Callable[[], Stream], enable_timing: bool = False) -> None:
+        self._current_stream = current_stream
+        self._timing = enable_timing
+        self._stream: Stream | None = None
+        self._done: simpy.Event | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the point behind everything that `stream` (the current device's) holds now."""
+        self._stream = stream or self._current_stream()
+        engine = self._stream._engine
+        self._done = self._stream.submit(lambda: engine.env.timeout(0, engine.now_ns))
+
+    def query(self) -> bool:
+        """Return whether the mark has been reached (True also before `record`)."""
+        return self._done is None or self._done.callbacks is None
+
+    def synchronize(self) -> None:
+        """Run the clock until the mark has been reached."""
+        if self._stream is not None and self._done is not None and not self.query():
+            self._stream.wait(self._done, "a synchronize with an event")
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the simulated time from this mark to `end_event` [ms].
+
+        Raises
+        ------
+        RuntimeError
+            If one of them does not record the time, or has not been reached.
+        """
+        if not (self._timing and end_event._timing):
+            raise RuntimeError("both events need enable_timing=True before calculating elapsed time")
+        if self._done is None or end_event._done is None:
+            raise RuntimeError("both events must be recorded before calculating elapsed time")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError(
+                "both events must be completed before calculating elapsed time; call torch.ahbm.synchronize() first"
+            )
+        return (self._at(end_event._done) - self._at(self._done)) / 1e6
+
+    @staticmethod
+    def _at(done: simpy.Event) -> float:
+        now_ns: Any = done.value
+        return float(now_ns)
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self._done is None else "reached" if self.query() else "pending"
+        return f"<Event, {state}>"
+
+
+ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
+
+
+@dataclass(slots=True)
+class _Rank:
+    """The current device of one rank (a greenlet), and whether the program chose it."""
+
+    device: int
+    chosen: bool = False
+
+
+class Host:
+    """What a program's tensors and launches are made of.
+
+    The program runs in no simulated time. What it asks of a device is queued in the device's stream; time passes
+    when it waits.
+    """
+
+    def __init__(self, engine: GraphEngine, selector: DeviceSelector) -> None:
+        self.engine = engine
+        self.config = engine.machine.config
+        self.n_devices: int = self.config.n_sips
+        self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
+        self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
+        self.requests = 0
+        # The collectives under way that the program has to wait for: what each is, and the line of its call.
+        self.unwaited: dict[simpy.Event, tuple[Callable[[], str], Line | None]] = {}
+        self.is_open = True
+        self.ranks: SpawnContext | None = None
+        self.at_ranks_start: list[Callable[[int], None]] = []
+        self.at_ranks_end: list[Callable[[], None]] = []
+        self._first = selector.first
+        self._streams: dict[tuple[int, str], Stream] = {}
+        self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
+        self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
+        self._named = 0
+
+    # -- devices
+
+    @property
+    def current(self) -> int:
+        """The current device of the calling rank."""
+        return self._rank().device
+
+    def set_current(self, device: DeviceLike) -> None:
+        """Make `device` the current one of the calling rank."""
+        rank = self._rank()
+        rank.device, rank.chosen = self.index(device), True
+
+    @contextmanager
+    def on(self, device: DeviceLike) -> Iterator[None]:
+        """Make `device` the current one for a while."""
+        rank = self._rank()
+        before = rank.device, rank.chosen
+        self.set_current(device)
+        try:
+            yield
+        finally:
+            rank.device, rank.chosen = before
+
+    def device(self, device: DeviceLike) -> Device:
+        """Return `device` with its index filled in, checked against the machine."""
+        found = Device(device)
+        if found.type == "cpu":
+            return Device("cpu")
+        index = self.current if found.index is None else found.index
+        if index >= self.n_devices:
+            raise RuntimeError(
+                f"device = {found}: the machine has {self.n_devices} SIPs, ahbm:0 to ahbm:{self.n_devices - 1}"
+            )
+        return Device("ahbm", index)
+
+    def place(self, device: DeviceLike) -> Device:
+        """Return `device` as `device` does, for a new tensor; with KERNBENCH_DEBUG=1 warn if the program chose none."""
+        rank = self._rank()
+        found = Device(device)
+        unchosen = found.type != "cpu" and found.index is None and not rank.chosen and self.n_devices > 1
+        if unchosen and os.environ.get("KERNBENCH_DEBUG") == "1":
+            rank.chosen = True  # said once
+            warn(
+                f"a tensor goes to ahbm:{rank.device} because no device was chosen; call torch.ahbm.set_device(...) "
+                'first, or name one: device="ahbm:0"'
+            )
+        return self.device(found)
+
+    def index(self, device: DeviceLike | None) -> int:
+        """Return the SIP that `device` (None: the current one) means."""
+        if device is None:
+            return self.current
+        index = self.device(device).index
+        if index is None:
+            raise RuntimeError(f"device = {device} is the host; expected an ahbm device")
+        return index
+
+    def stream(self, sip: int, name: str = "") -> Stream:
+        """Return the stream of a device; by `name`, another one that runs concurrently."""
+        found = self._streams.get((sip, name))
+        if found is None:
+            found = self._streams[sip, name] = Stream(self.engine, Device("ahbm", sip))
+        return found
+
+    def synchronize(self, sip: int | None = None) -> None:
+        """Run the clock until everything queued on one device, or on all, is complete."""
+        for (device, _), stream in list(self._streams.items()):
+            if sip in (None, device):
+                stream.synchronize()
+        self.unwaited = {event: found for event, found in self.unwaited.items() if not event.processed}
+
+    # -- ranks
+
+    @property
+    def rank(self) -> Rank | None:
+        """The rank that is running; None in the program that started them."""
+        return None if self.ranks is None else self.ranks.current
+
+    @property
+    def rank_index(self) -> int:
+        """The number of the rank that is running; 0 in a program of one."""
+        rank = self.rank
+        return 0 if rank is None else rank.index
+
+    def ranks_ended(self) -> None:
+        """Forget what belonged to the ranks of the last spawn."""
+        if self.ranks is not None and self.ranks.errors:
+            self.unwaited.clear()  # who would have waited has been ended
+        for notify in self.at_ranks_end:
+            notify()
+
+    def _rank(self) -> _Rank:
+        return self._ranks.setdefault(getcurrent(), _Rank(self._first))
+
+    # -- memory
+
+    def deploy(
+        self, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None, name: str | None
+    ) -> DeviceTensor:
+        """Return a tensor with memory on `device`, mapped on every PE of its SIP; its contents are undefined."""
+        sip, dp = self.index(device), dp or ONE_PE
+        shards = resolve_dp_policy(
+            dp, shape=shape, itemsize=dtype.itemsize, num_pe=self.config.pes_per_cube,
+            num_cubes=self.config.cubes_per_sip, target_sip=sip,
+        )  # fmt: skip
+        return self._placed(sip, name, shape, dtype, shards, dp)
+
+    def deploy_like(self, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
+        """Return a tensor on the PEs that `layout` names, on `device`; its contents are undefined."""
+        return self._placed(self.index(device), name, layout.shape, layout.dtype, layout.shards, layout.dp)
+
+    def _placed(
+        self, sip: int, name: str | None, shape: Sequence[int], dtype: DType,
+        shards: Sequence[ShardSpec | TensorShard], dp: DPPolicy | None,
+    ) -> DeviceTensor:  # fmt: skip
+        self.check_open()
+        if name is None:
+            name, self._named = f"tensor{self._named}", self._named + 1
+        place = partial(self.memory.place, name, sip, shape, dtype, shards, dp)
+        try:
+            handle = place()
+        except AllocationError:
+            # Memory of deleted tensors may wait for operations that still need it.
+            self.stream(sip).synchronize()
+            handle = place()
+        self._handles.add(handle)
+        races = self.engine.races(sip)
+        if races is not None:
+            for same in handle.layout.replicated():
+                copies = Copies(handle.name, [shard.pa for shard in same], same[0].nbytes)
+                handle.copies.append(copies)
+                weakref.finalize(handle, races.replicate(copies)).atexit = False
+        if handle.nbytes:
+            ranges = map_ranges(handle.va, handle.layout.shards, self.pes)
+            self._submit(handle, lambda: self.engine.map(sip, ranges, handle.name))
+        return DeviceTensor(self, handle, handle.layout)
+
+    def _unmap(self, sip: int, va: int, nbytes: int) -> None:
+        if self.is_open and self.engine.failure is None:
+            self.engine.unmap(sip, self.pes, va, nbytes)
+
+    # -- operations
+
+    def read(self, handle: TensorHandle, pieces: list[Span]) -> np.ndarray | None:
+        """Return the bytes of `pieces` when everything queued before is complete; None in a session without data."""
+        self._check_alive(handle)
+        if not pieces:
+            return np.zeros(0, np.uint8)
+        self.requests += 1
+        done = self._submit(handle, lambda: self.engine.read(pieces))
+        data: np.ndarray | None = self.stream(handle.sip).wait(done, f"a read of {handle.name!r}")
+        for copies in handle.copies:
+            self.engine.guarded(partial(copies.check, self.engine.memory))
+        return data
+
+    def write(self, handle: TensorHandle, pieces: list[Span], data: np.ndarray | None) -> None:
+        """Queue a copy of `data` to `pieces`."""
+        self._check_alive(handle)
+        if pieces:
+            self.requests += 1
+            self._submit(handle, lambda: self.engine.write(pieces, data))
+
+    def launch(
+        self, sip: int, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...],
+        name: str, handles: Sequence[TensorHandle],
+    ) -> None:  # fmt: skip
+        """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""
+        self.start(sip, lambda: self.engine.launch(sip, targets, kernel, args, name).done, handles)
+
+    def start(self, sip: int, start: Start, handles: Sequence[TensorHandle]) -> None:
+        """Queue what `start` starts on a device; `handles` are kept until it is complete."""
+        for handle in handles:
+            self._check_alive(handle)
+        self.check_open()
+        self.requests += 1
+        self.stream(sip).submit(start, keep=tuple(handles))
+
+    def _submit(self, handle: TensorHandle, start: Start) -> simpy.Event:
+        return self.stream(handle.sip).submit(start, keep=handle)
+
+    # -- end
+
+    def close(self) -> None:
+        """Free every tensor; what is still queued is forgotten."""
+        self.is_open = False
+        if self.ranks is not None:
+            self.ranks.stop()
+        self._streams.clear()
+        for handle in list(self._handles):
+            handle.release()
+
+    def check_open(self) -> None:
+        """Raise after the end of the session."""
+        if not self.is_open:
+            raise RuntimeError("the session is closed: its with-block has ended; open a new one with kb.session()")
+
+    def _check_alive(self, handle: TensorHandle) -> None:
+        self.check_open()
+        if not handle.is_alive:
+            raise RuntimeError(f"tensor {handle.name!r} has been freed")

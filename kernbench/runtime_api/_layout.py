@@ -1,0 +1,351 @@
+"""Where the elements of a device tensor are: shards on PEs, and regions of them as runs of bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from kernbench._dtypes import DType
+from kernbench.policy.placement.dp import DPPolicy
+
+Box = tuple[slice, ...]
+Place = tuple[int, int]  # (cube, PE)
+Span = tuple[int, int]  # (physical address, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorShard:
+    """One contiguous part of a tensor, in the memory of one PE."""
+
+    sip: int
+    cube: int
+    pe: int
+    pa: int
+    offset: int
+    nbytes: int
+    index: Box
+
+
+class Layout:
+    """Shards that together hold an array of `shape`, one run of bytes when taken in the order of their offsets.
+
+    Where a part is replicated, the host reads the copy of the first PE and writes every copy.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], dtype: DType, shards: Iterable[TensorShard], dp: DPPolicy | None = None
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.dp = dp
+        self.shards = tuple(sorted(shards, key=lambda s: (s.offset, s.cube, s.pe)))
+
+    @cached_property
+    def parts(self) -> tuple[TensorShard, ...]:
+        """One shard for every part, in the order of offsets."""
+        first: dict[int, TensorShard] = {}
+        for shard in self.shards:
+            first.setdefault(shard.offset, shard)
+        return tuple(first.values())
+
+    def replicated(self) -> list[list[TensorShard]]:
+        """Return the copies of each part that has several, the one that the host reads first."""
+        by_offset: dict[int, list[TensorShard]] = {}
+        for shard in self.shards:
+            by_offset.setdefault(shard.offset, []).append(shard)
+        return [shards for shards in by_offset.values() if len(shards) > 1]
+
+    @cached_property
+    def placement(self) -> tuple[object, ...]:
+        """What two layouts have in common whose elements are in the same places: shards on the same PEs."""
+        return tuple((s.cube, s.pe, s.offset, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in self.shards)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts, copies not counted."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def read_pieces(self) -> list[Span]:
+        """Where to read every part once, as (physical address, bytes)."""
+        return _pieces(self.parts)
+
+    @property
+    def write_pieces(self) -> list[Span]:
+        """Where to write every part, all copies, as (physical address, bytes)."""
+        return _pieces(self.shards)
+
+    @cached_property
+    def is_row_major(self) -> bool:
+        """Whether the bytes are in the row-major order of the whole array."""
+        return all(
+            (run := _run(s.index, self.shape)) is not None and run[0] * self.dtype.itemsize == s.offset
+            for s in self.parts
+        )
+
+    def gather(self, data: np.ndarray) -> np.ndarray:
+        """Return the array whose `parts` have the bytes `data` (uint8)."""
+        elements = data.view(self.dtype.numpy)
+        if self.is_row_major:
+            return elements.reshape(self.shape)
+        array = np.empty(self.shape, self.dtype.numpy)
+        for shard in self.parts:
+            part = array[shard.index]
+            start = shard.offset // self.dtype.itemsize
+            part[...] = elements[start : start + part.size].reshape(part.shape)
+        return array
+
+    def scatter(self, array: np.ndarray) -> np.ndarray:
+        """Return the bytes (uint8) that `array` has in `write_pieces`."""
+        if not self.shards:
+            return np.zeros(0, np.uint8)
+        rows = [np.ascontiguousarray(array[s.index]).reshape(-1).view(np.uint8) for s in self.shards]
+        return np.concatenate(rows)
+
+    def cut(self, box: Box) -> tuple[int, Layout] | None:
+        """Return the part `box` as (offset of its first byte, layout), or None if it is not one run of bytes."""
+        found = []
+        for shard in self.shards:
+            inner = _overlap(shard.index, box)
+            if any(s.start >= s.stop for s in inner):
+                continue
+            run = _run(_within(inner, shard.index), sizes(shard.index))
+            if run is None:
+                return None
+            start, size = (n * self.dtype.itemsize for n in run)
+            index = _within(inner, box)
+            found.append(replace(shard, pa=shard.pa + start, offset=shard.offset + start, nbytes=size, index=index))
+        first = min((s.offset for s in found), default=0)
+        shape = sizes(box)
+        dp = self.dp if prod(shape) in (0, prod(self.shape)) else None  # all or nothing of it
+        layout = Layout(shape, self.dtype, (replace(s, offset=s.offset - first) for s in found), dp)
+        end = 0
+        for part in layout.parts:
+            if part.offset != end:
+                return None
+            end += part.nbytes
+        return first, layout
+
+    def flat(self) -> Layout | None:
+        """Return the same bytes as a layout of one dim, or None if they are not in row-major order."""
+        if not self.is_row_major:
+            return None
+        item = self.dtype.itemsize
+        return Layout(
+            (prod(self.shape),),
+            self.dtype,
+            (replace(s, index=(slice(s.offset // item, (s.offset + s.nbytes) // item),)) for s in self.shards),
+        )
+
+    def of(self, dtype: DType) -> Layout:
+        """Return the same spread of elements for another type."""
+        old, new = self.dtype.itemsize, dtype.itemsize
+        return Layout(
+            self.shape,
+            dtype,
+            (replace(s, offset=s.offset // old * new, nbytes=s.nbytes // old * new) for s in self.shards),
+            self.dp,
+        )
+
+    def permuted(self, dims: Sequence[int]) -> Layout:
+        """Return the layout of an array whose dim i is this one's `dims[i]`; dims of size 1 may be left out."""
+        return Layout(
+            [self.shape[d] for d in dims],
+            self.dtype,
+            (replace(s, index=tuple(s.index[d] for d in dims)) for s in self.shards),
+        )
+
+    def boundaries(self) -> list[list[int]]:
+        """Return for each dim where the shards begin and end."""
+        return [
+            sorted({n for s in self.parts for n in (s.index[dim].start, s.index[dim].stop)})
+            for dim in range(len(self.shape))
+        ]
+
+
+def strided(array: np.ndarray, shape: Sequence[int], stride: Sequence[int]) -> np.ndarray:
+    """Return the elements of `array`, from the first on, with another shape and strides (in elements)."""
+    # as_strided does not know the 8-bit floats: their bits pass as integers.
+    bits = array.view(f"u{array.itemsize}")
+    steps = [n * array.itemsize for n in stride]
+    return np.lib.stride_tricks.as_strided(bits, tuple(shape), steps).view(array.dtype)
+
+
+def _run(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, int] | None:
+    """Return (first element, elements) of `box` in a row-major array of `shape`; None if it is not one run."""
+    first, size, whole = 0, 1, True
+    for dim in range(len(shape)):
+        first = first * shape[dim] + box[dim].start
+    for dim in reversed(range(len(shape))):
+        length = box[dim].stop - box[dim].start
+        if not whole and length > 1:
+            return None
+        size *= length
+        whole = whole and length == shape[dim]
+    return first, size
+
+
+def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
+    """Return the bytes of `shards`, neighbours in one PE's memory joined."""
+    out: list[Span] = []
+    holder = None
+    for s in shards:
+        if holder == (s.cube, s.pe) and out[-1][0] + out[-1][1] == s.pa:
+            out[-1] = out[-1][0], out[-1][1] + s.nbytes
+        else:
+            out.append((s.pa, s.nbytes))
+        holder = s.cube, s.pe
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of a region in one shard."""
+
+    box: Box
+    first: int
+    strides: tuple[int, ...]
+    holders: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive elements that become others: `n` from `source` to `target`, each counted from its pointer."""
+
+    source: int
+    target: int
+    n: int
+    holders: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a tensor, an array of `shape`, as pieces."""
+
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+def whole(layout: Layout) -> Region:
+    """Return all of it as one region."""
+    return _region(layout, everything(layout.shape))
+
+
+def elements(layout: Layout, start: int, stop: int) -> Region | None:
+    """Return elements in row-major order; None if its parts are not in that order."""
+    flat = layout.flat()
+    return None if flat is None else _region(flat, (slice(start, stop),))
+
+
+def along(layout: Layout, dim: int, start: int, stop: int) -> Region:
+    """Return the part from `start` to `stop` along a dim."""
+    box = [*everything(layout.shape)]
+    box[dim] = slice(start, stop)
+    return _region(layout, tuple(box))
+
+
+def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
+    """Return the `n` parts of `shape` that it is the concatenation of (in dim 0), or the stack; None if of neither."""
+    if shape and layout.shape == (n * shape[0], *shape[1:]):
+        return [along(layout, 0, i * shape[0], (i + 1) * shape[0]) for i in range(n)]
+    if layout.shape == (n, *shape):
+        layers = [along(layout, 0, i, i + 1).pieces for i in range(n)]
+        return [
+            Region(tuple(shape), tuple(Piece(p.box[1:], p.first, p.strides[1:], p.holders) for p in pieces))
+            for pieces in layers
+        ]
+    return None
+
+
+def stacked(layout: Layout, n: int) -> Layout:
+    """Return the layout of `n` arrays that follow each other in every shard."""
+    parts = (replace(s, offset=s.offset * n, nbytes=s.nbytes * n, index=(slice(0, n), *s.index)) for s in layout.shards)
+    return Layout((n, *layout.shape), layout.dtype, parts)
+
+
+def runs(source: Region, target: Region) -> list[Run]:
+    """Return the runs by which `source` becomes `target`, of the same shape; holders are those of the target."""
+    assert source.shape == target.shape, f"a region of {source.shape} cannot become one of {target.shape}"
+    found: list[Run] = []
+    for i, j in _meetings([p.box for p in target.pieces], [p.box for p in source.pieces]):
+        to, of = target.pieces[i], source.pieces[j]
+        found += _cut(of, to, _overlap(of.box, to.box))
+    return found
+
+
+def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of boxes that share elements."""
+    if a and b:
+        (a_first, a_last), (b_first, b_last) = (
+            (np.array([[s.start for s in box] for box in boxes]), np.array([[s.stop for s in box] for box in boxes]))
+            for boxes in (a, b)
+        )
+        both = (a_first[:, None] < b_last[None]) & (b_first[None] < a_last[:, None])
+        yield from zip(*(side.tolist() for side in np.nonzero(both.all(axis=-1))), strict=True)
+
+
+def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
+    """Cut the elements that two pieces share into runs that are consecutive in both."""
+    shape = sizes(box)
+    first, n = len(shape), 1
+    while first and all(n == p.strides[first - 1] or shape[first - 1] == 1 for p in (of, to)):
+        first -= 1
+        n *= shape[first]
+    starts = [
+        p.first + sum((b.start - own.start) * step for b, own, step in zip(box, p.box, p.strides, strict=True))
+        for p in (of, to)
+    ]
+    for at in itertools.product(*map(range, shape[:first])):
+        source, target = (
+            start + sum(i * step for i, step in zip(at, p.strides, strict=False))
+            for start, p in zip(starts, (of, to), strict=True)
+        )
+        yield Run(source, target, n, to.holders)
+
+
+def _region(layout: Layout, box: Box) -> Region:
+    holders: dict[int, list[Place]] = {}
+    for shard in layout.shards:
+        holders.setdefault(shard.offset, []).append((shard.cube, shard.pe))
+    pieces = []
+    for i, _ in _meetings([part.index for part in layout.parts], [box]):
+        part = layout.parts[i]
+        inner, strides = _overlap(part.index, box), row_major(sizes(part.index))
+        into = sum(at.start * step for at, step in zip(_within(inner, part.index), strides, strict=True))
+        first = part.offset // layout.dtype.itemsize + into
+        pieces.append(Piece(_within(inner, box), first, strides, tuple(holders[part.offset])))
+    return Region(sizes(box), tuple(pieces))
+
+
+def _overlap(a: Box, b: Box) -> Box:
+    """Return what two boxes share."""
+    return tuple(slice(max(x.start, y.start), min(x.stop, y.stop)) for x, y in zip(a, b, strict=True))
+
+
+def _within(box: Box, outer: Box) -> Box:
+    """Return a box, counted from the start of another one."""
+    return tuple(slice(b.start - o.start, b.stop - o.start) for b, o in zip(box, outer, strict=True))
+
+
+def sizes(box: Box) -> tuple[int, ...]:
+    """Return the shape of a box."""
+    return tuple(b.stop - b.start for b in box)
+
+
+def everything(shape: Sequence[int]) -> Box:
+    """Return the box of a whole array."""
+    return tuple(slice(0, n) for n in shape)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a row-major array, in elements."""
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))

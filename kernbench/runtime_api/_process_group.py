@@ -1,0 +1,545 @@
+"""Process groups: ranks that run collectives together, and which algorithm runs, over which queues, on what parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import simpy
+
+from kernbench._registry import hint
+from kernbench.ccl._group import Subgroup, Target
+from kernbench.ccl.algorithm import Algorithm, Neighbours, Plan, algorithm, plan
+from kernbench.ccl.algorithms import Copy, Message, exchange
+from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.config import AUTO, CclConfig
+from kernbench.config._ccl import COLLECTIVES
+from kernbench.errors import ConfigError, PlacementError, quote
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Start
+from kernbench.runtime_api._layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
+from kernbench.runtime_api.collective import Collectives, title
+from kernbench.runtime_api.work import Call, Mailbox, Meeting, ReduceOp
+from kernbench.triton_emu._handles import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.ccl._group import Place
+    from kernbench.runtime_api._devices import Host
+    from kernbench.runtime_api.work import Work
+    from kernbench.triton_emu.tl_context import TLContext
+
+MOST_RUNS = 4096
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A part of a tensor of member `source` that becomes a part of one of member `target`."""
+
+    source: int
+    target: int
+    of: DeviceTensor
+    to: DeviceTensor
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The graph of those members that send each other something, either way."""
+
+    pairs: frozenset[tuple[int, int]]
+
+    def __call__(self, subgroup: Subgroup) -> Neighbours:
+        """Return each member's neighbours: `to0`, `to1`, ..."""
+        joined = self.pairs | {(b, a) for a, b in self.pairs}
+        return [
+            {f"to{peer}": (peer, f"to{me}") for peer in range(subgroup.world_size) if (me, peer) in joined}
+            for me in range(subgroup.world_size)
+        ]
+
+
+def no_args(*, n_elem: int, world_size: int) -> tuple[()]:
+    """Return nothing: all arguments of the kernel are in its buffers."""
+    return ()
+
+
+def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
+    """Return the algorithm by which members send each other parts of their tensors."""
+    return algorithm(exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name)
+
+
+def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[object, ...]]]:
+    """Return the arguments of `exchange` on the PEs of each member; the same PEs of all, some with nothing to do."""
+    places = sorted({place for route in routes for run in route.runs for place in run.holders})
+    found: list[dict[Target, tuple[list[Message], list[Message], list[Copy]]]] = [
+        {place: ([], [], []) for place in places} for _ in range(members)
+    ]
+    for route in routes:
+        src, dst = route.of.pointer, route.to.pointer
+        for run in route.runs:
+            for place in run.holders:
+                sends, _, copies = found[route.source][place]
+                _, receives, _ = found[route.target][place]
+                if route.source == route.target:
+                    copies.append((src + run.source, dst + run.target, run.n))
+                else:
+                    sends.append((route.target, src + run.source, run.n))
+                    receives.append((route.source, dst + run.target, run.n))
+    return [
+        {place: (tuple(sends), tuple(receives), tuple(copies)) for place, (sends, receives, copies) in each.items()}
+        for each in found
+    ]
+
+
+def checked_runs(part: Region, other: Region) -> list[Run]:
+    """Return the runs from a part of one tensor to a part of another."""
+    found = runs(part, other)
+    if len(found) > MOST_RUNS:
+        raise PlacementError(
+            f"a part of shape {part.shape} of one tensor takes {len(found):,} runs of bytes of another, more than "
+            f"{MOST_RUNS}; give both the same DPPolicy, or cut them along dim 0 (row_wise)"
+        )
+    return found
+
+
+def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Region, other: Region) -> Route:
+    """Return the way from a part of one member's tensor to a part of another's."""
+    return Route(source, target, of, to, checked_runs(part, other))
+
+
+def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
+    """Return the way from all of one member's tensor to all of another's."""
+    if of.layout.shape == to.layout.shape and of.shape == to.shape:
+        return route(source, target, of, to, whole(of.layout), whole(to.layout))
+    return _in_order(source, of, 0, target, to, 0, of.numel())
+
+
+def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
+    """Return the way from `n` rows (of dim 0) of one member's tensor, from `first` on, to another's at `at`."""
+    placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
+    if placed and of.shape[1:] == to.shape[1:]:
+        part, other = along(of.layout, 0, first, first + n), along(to.layout, 0, at, at + n)
+        return route(source, target, of, to, part, other)
+    row = of.numel() // max(of.shape[0], 1)
+    return _in_order(source, of, first * row, target, to, at * row, n * row)
+
+
+def _in_order(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
+    """Return the way of `n` elements, counted in row-major order."""
+    part, other = elements(of.layout, first, first + n), elements(to.layout, at, at + n)
+    if part is None or other is None:
+        raise out_of_order(of, to)
+    return route(source, target, of, to, part, other)
+
+
+def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
+    """Return the error of two tensors whose elements cannot be matched."""
+    return PlacementError(
+        f"{of.name} {tuple(of.shape)} and {to.name} {tuple(to.shape)}: their shapes differ, and the parts of one do "
+        "not follow in row-major order; use the shapes in which they were placed, or the DPPolicy row_wise"
+    )
+
+
+def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
+    """Return what starts the PEs of one device on copies between tensors there, and holds these until then."""
+    (args,) = tasks(routes, 1)
+
+    def start() -> simpy.Event:
+        return host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
+
+    return start
+
+
+# The arguments of a kernel on one shard: its pointers, and its elements.
+Shard = tuple[tuple[Pointer, ...], int]
+
+
+class Transport:
+    """Maps a group's collectives to launches on the machine."""
+
+    def __init__(self, host: Host, collectives: Collectives) -> None:
+        self._host = host
+        self._collectives = collectives
+
+    def chosen(self, algorithms: Mapping[str, AlgorithmLike]) -> dict[str, Algorithm]:
+        """Return the algorithms that a group asks for, by collective."""
+        found, config = {}, self._config
+        for collective, name in algorithms.items():
+            if collective not in COLLECTIVES:
+                raise ConfigError(f"pg_options: {collective!r} is not a collective; {hint(collective, COLLECTIVES)}")
+            if collective == "all_to_all":
+                raise ConfigError("pg_options: all_to_all goes straight from rank to rank here; leave it out")
+            found[collective] = own = resolve_algorithm_config(name, config)
+            if own.collective != collective:
+                raise ConfigError(f"pg_options: {collective}: algorithm {own.name!r} does {own.collective}")
+        return found
+
+    def prepare(self, group: ProcessGroup, calls: list[Call]) -> list[Start]:
+        """Return what starts a collective on each device of a group."""
+        call = calls[0]
+        if not call.runs:
+            return []
+        if call.routes is not None:
+            return self.exchange(group, range(group.size()), calls, group.name)
+        tensors = [t for each in calls for t in each.tensors.values()]
+        if tensors and not any(t.shards for t in tensors):
+            return [self._nothing] * group.size()
+        shards: list[dict[Target, list[Shard]]]
+        if call.name == "barrier":
+            shards = [{(0, 0): [((), 1)]}] * group.size()
+        elif call.name in ("all_gather", "reduce_scatter"):
+            shards = [_side_by_side(each) for each in calls]
+        else:
+            shards = [_shards(each.tensors["tensor"]) for each in calls]
+        options: dict[str, object] = {}
+        if call.op is not None and call.op is not ReduceOp.SUM:
+            options["op"] = call.op.value
+        if call.root is not None:
+            options["root"] = call.root
+        return self._on_shards(group, self._plan(group, call, shards), shards, options)
+
+    def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call], key: str) -> list[Start]:
+        """Return what starts messages between members of a group, as their calls say, on each device.
+
+        `key` names the queues: of two exchanges with one key, a device does one after the other.
+        """
+        assert calls[0].routes is not None, "an exchange says what moves"
+        routes = calls[0].routes(calls)
+        pairs = frozenset((r.source, r.target) for r in routes if r.source != r.target)
+        todo = tasks(routes, len(members))
+        if not todo[0]:
+            return [self._nothing] * len(members)
+        sips = [group.devices[m] for m in members]
+        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
+        buffers = {(sip, *at): args for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
+        return self._starts(key, planned, buffers, dict.fromkeys(buffers, 0), {})
+
+    def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
+        """Return the algorithm of a call on the group: what the group says, else ccl.yaml, else the best."""
+        places, sips, config = list(shards[0]), group.devices, self._config
+        named = group.algorithms.get(call.name)
+        default = config.defaults.algorithm
+        if named is None and default != AUTO and config.algorithms[default].collective == call.name:
+            named = resolve_algorithm_config(default, config)
+        if named is None and len(known := names(config, call.name, "rank")) == 1:
+            named = resolve_algorithm_config(known[0], config)
+        if named is not None:
+            return plan(named, self._host.config, sips, places)
+        n_elem = max(n for mine in shards[0].values() for _, n in mine)
+        itemsize = next(t.dtype.itemsize for t in call.tensors.values())
+        whole = len(sips) if call.name == "all_gather" else 1
+        return self._collectives.chosen(config, call.name, n_elem * itemsize * whole, itemsize, sips, places)
+
+    @cached_property
+    def _config(self) -> CclConfig:
+        return load_ccl_config(machine=self._host.config)
+
+    def _on_shards(
+        self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
+        options: Mapping[str, object],
+    ) -> list[Start]:  # fmt: skip
+        """Return what starts a plan's kernel on the shards of each member."""
+        own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
+        if all(len(mine) == 1 for mine in own.values()):
+            buffers = {place: mine[0][0] for place, mine in own.items()}
+            n_elem = {place: mine[0][1] for place, mine in own.items()}
+            return self._starts(group.name, planned, buffers, n_elem, options)
+        calls = {
+            place: (tuple((*pointers, *planned.args(place, n, **options)) for pointers, n in mine),)
+            for place, mine in own.items()
+        }
+        several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
+        return self._starts(group.name, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
+
+    def _starts(
+        self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int],
+        options: Mapping[str, object],
+    ) -> list[Start]:  # fmt: skip
+        starts = self._collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
+        self._host.requests += len(starts)
+        return [starts[sip] for sip in planned.sips]
+
+    def _nothing(self) -> simpy.Event:
+        return self._host.engine.env.timeout(0)
+
+
+def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *, tl: TLContext) -> None:
+    """Run a kernel on one shard after another."""
+    for args in calls:
+        kernel(*args, tl=tl)
+
+
+def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
+    """Return what each PE holds of a tensor."""
+    return {pe: [((tensor.pointer + first,), n) for first, n in own] for pe, own in sorted(tensor._parts().items())}
+
+
+def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
+    """Return what each PE holds of a part, and where it has what all ranks have of it, in the order of the kernel."""
+    gather = call.name == "all_gather"
+    part, (joint, ranks) = call.tensors["input" if gather else "output"], call.own
+    found: dict[Target, list[Shard]] = {}
+    for pe, own in sorted(part._parts().items()):
+        for first, n in own:
+            pointers = part.pointer + first, joint.pointer + first * ranks
+            found.setdefault(pe, []).append((pointers, n) if gather else (pointers[::-1], n * ranks))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The runs between a packed tensor and the parts, for tensors of one layout."""
+
+    layout: Layout
+    runs: tuple[list[Run], ...]
+    in_place: bool
+
+
+@dataclass(slots=True)
+class Packer:
+    """What one rank's calls in a group have found and used, for later ones."""
+
+    moves: dict[Key, Moves] = field(default_factory=dict)
+    tensors: dict[Key, DeviceTensor] = field(default_factory=dict)
+
+    def packed(
+        self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
+    ) -> tuple[DeviceTensor, Sequence[Start]]:
+        """Return tensors as kernels take them, in one, and what starts the copies that this needs."""
+        ways = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
+        moves = self.moves.get(ways)
+        if moves is None:
+            moves = self.moves[ways] = _moves(given, part, n, unpack)
+        if moves.in_place:
+            return given[0], ()
+        place = part.dtype, n, (moves.layout.shape, moves.layout.placement)
+        if place not in self.tensors:
+            self.tensors[place] = host.deploy_like(moves.layout, given[0].device, f"packed {given[0].name}")
+        pack = self.tensors[place]
+        ends = [given[0]] * n if len(given) == 1 else given
+        routes = [
+            Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own)
+            for t, own in zip(ends, moves.runs, strict=True)
+        ]
+        return pack, (copying(host, routes, "unpack" if unpack else "pack"),)
+
+
+def _moves(given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool) -> Moves:
+    base, regions = _regions(given, part, n)
+    layout = stacked(base, n)
+    inner = chunks(layout, n, base.shape)
+    assert inner is not None, "a stack is the stack of its layers"
+    pairs = zip(inner, regions, strict=True)
+    found = tuple(checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs)
+    places = [[(s.cube, s.pe, s.offset) for s in own.shards] for own in (layout, given[0].layout)]
+    stays = len(given) == 1 and places[0] == places[1]
+    return Moves(layout, found, stays and all(run.source == run.target for own in found for run in own))
+
+
+def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple[Layout, list[Region]]:
+    """Return where each rank's part is, and how a part is laid out: by its dims, else in row-major order."""
+    base, size = part.layout, part.numel()
+    if len(given) == 1:
+        found = chunks(given[0].layout, n, base.shape)
+        pieces = [elements(given[0].layout, i * size, (i + 1) * size) for i in range(n)] if found is None else []
+    else:
+        same_shape = all(t.layout.shape == base.shape for t in given)
+        found = [whole(t.layout) for t in given] if same_shape else None
+        pieces = [elements(t.layout, 0, size) for t in given]
+    if found is not None:
+        return base, found
+    flat = base.flat()
+    if flat is None or any(piece is None for piece in pieces):
+        raise out_of_order(given[0], part)
+    return flat, [piece for piece in pieces if piece is not None]
+
+
+Algorithms = Mapping[str, AlgorithmLike]
+NON_GROUP_MEMBER = -100
+
+
+class GroupMember:
+    """What `new_group` returns to ranks outside the group."""
+
+    NON_GROUP_MEMBER = NON_GROUP_MEMBER
+
+
+@dataclass(slots=True)
+class _Member:
+    """The calls of one rank, those of them that do something, and what they have found and used, for later ones."""
+
+    calls: int = 0
+    launches: int = 0
+    packer: Packer = field(default_factory=Packer)
+
+
+class ProcessGroup:
+    """Ranks that do collectives together; all of them hold the same object.
+
+    Its collectives run in order on a separate stream of each device, concurrently with the device's other work.
+    """
+
+    def __init__(
+        self, host: Host, ranks: Sequence[int], devices: Sequence[int], name: str, title: str,
+        algorithms: Mapping[str, Algorithm], transport: Transport,
+    ) -> None:  # fmt: skip
+        self.ranks, self.devices, self.name, self.title = tuple(ranks), tuple(devices), name, title
+        self.algorithms = dict(algorithms)
+        self.left: set[int] = set()  # ranks that have destroyed it
+        self.children: list[ProcessGroup] = []  # of the world: the groups that `new_group` has made in it
+        self.mailbox = Mailbox(host, self, transport)
+        self._host = host
+        self._transport = transport
+        self._members = [_Member() for _ in self.ranks]
+        self._open: dict[int, Meeting] = {}
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Return the calling rank's number in the group; -1 if it is not a member."""
+        return self.index(self._host.rank_index)
+
+    def index(self, rank: int) -> int:
+        """Return a global rank's number in the group; -1 if it is not a member."""
+        return self.ranks.index(rank) if rank in self.ranks else -1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every rank has left it, and none of its calls or messages still waits for another rank."""
+        return self.left.issuperset(self.ranks) and not self._open and self.mailbox.is_idle
+
+    @property
+    def packer(self) -> Packer:
+        """What the calling rank's calls have found and used, for later ones."""
+        return self._members[self.rank()].packer
+
+    def call(self, call: Call) -> Work:
+        """Take part in the calling rank's next collective of this group."""
+        return self.meet(call)[1]
+
+    def meet(self, call: Call) -> tuple[Meeting, Work]:
+        """Do as `call` does, and return where the ranks meet, too."""
+        rank = self.rank()
+        member = self._members[rank]
+        number = member.calls
+        member.calls += 1
+        member.launches += call.runs
+        meeting = self._open.get(number)
+        if meeting is None:
+            title = f"call {member.launches + (not call.runs)} of {self.title}"
+            start = partial(self._transport.prepare, self)
+            meeting = self._open[number] = Meeting(self._host, title, self.ranks, self.devices, self.name, start)
+        work = meeting.join(rank, call)
+        if meeting.is_complete:
+            del self._open[number]
+        return meeting, work
+
+    def leave(self, ranks: Sequence[int]) -> None:
+        """Note that these global ranks have destroyed the group, and free what it keeps for the members' calls."""
+        self.left.update(ranks)
+        for rank in set(ranks).intersection(self.ranks):
+            self._members[self.index(rank)].packer = Packer()
+
+    def cancel(self) -> None:
+        """Forget collectives that not all members have called."""
+        for meeting in self._open.values():
+            meeting.cancel()
+        self._open.clear()
+        self.mailbox.cancel()
+        self._members.clear()
+
+    def restart(self) -> None:
+        """Forget whatever ranks have done in it: those of the next spawn start afresh."""
+        self.cancel()
+        self.left.clear()
+        self._members = [_Member() for _ in self.ranks]
+
+    def __repr__(self) -> str:
+        return f"<ProcessGroup {self.name}: ranks {self.ranks}>"
+
+
+class _Scope:
+    """The groups of one spawn, or of the program outside of any."""
+
+    def __init__(self) -> None:
+        self.entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
+        self.world: dict[int, ProcessGroup] = {}  # the one that each is in
+        self.made: list[ProcessGroup] = []
+        self.is_inherited = False  # by the ranks of every spawn
+
+
+class Groups:
+    """The process groups of a session: the world of each rank, and the groups that were made in it."""
+
+    def __init__(self, host: Host, collectives: Collectives) -> None:
+        self._host = host
+        self._transport = Transport(host, collectives)
+        self._outside, self._spawned = _Scope(), _Scope()
+        host.at_ranks_start.append(self._inherit)
+        host.at_ranks_end.append(self._forget)
+
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether the caller is the main program, which sets up the world that ranks will inherit."""
+        return self._host.rank is None and self._outside.is_inherited
+
+    @property
+    def scope(self) -> _Scope:
+        """The groups that the caller is in."""
+        return self._outside if self._host.rank is None else self._spawned
+
+    def find(self, group: ProcessGroup | int | None) -> ProcessGroup:
+        """Return `group`, or the calling rank's world."""
+        scope, me = self.scope, self._host.rank_index
+        if me not in scope.world:
+            raise ValueError(
+                "Default process group has not been initialized, please make sure to call init_process_group."
+            )
+        found = scope.world[me] if group is None else group
+        if not isinstance(found, ProcessGroup):
+            raise TypeError(f"group = {quote(group)} is not a process group of rank {me}")
+        if me in found.left or (found is not scope.world[me] and found not in scope.world[me].children):
+            raise ValueError(f"{found!r} has been destroyed")
+        return found
+
+    def make(self, ranks: Sequence[int], devices: Sequence[int], algorithms: Algorithms) -> ProcessGroup:
+        """Return a new group of global ranks and their SIPs."""
+        chosen = self._transport.chosen(algorithms)
+        for scope in (self._outside, self._spawned):
+            scope.made = [group for group in scope.made if not group.is_over]
+        taken = {group.name for scope in (self._outside, self._spawned) for group in scope.made}
+        # A name is used again when its group is over, and with it the queues that are installed under it.
+        sips = ".".join(map(str, devices))
+        endings = (f" ({i})" if i else "" for i in itertools.count())
+        end = next(end for end in endings if f"group {sips}{end}" not in taken)
+        name, title = f"group {sips}{end}", f"group {tuple(ranks)}{end}"
+        group = ProcessGroup(self._host, ranks, devices, name, title, chosen, self._transport)
+        self.scope.made.append(group)
+        return group
+
+    def _inherit(self, nprocs: int) -> None:
+        """Make ranks that are about to start members of the world that was made before."""
+        if not self._outside.is_inherited:
+            return
+        world = self._outside.world[0]
+        if nprocs != world.size():
+            raise ValueError(
+                f"spawn: nprocs = {nprocs}, but init_process_group() was called before spawn, and its world is the "
+                f"machine's {world.size()} SIPs; give nprocs={world.size()}, or call init_process_group() in the ranks"
+            )
+        self._spawned.world = dict.fromkeys(world.ranks, world)
+
+    def _forget(self) -> None:
+        """Leave nothing of the ranks that have ended."""
+        for group in self._spawned.made:
+            group.cancel()
+        self._spawned = _Scope()
+        for group in self._outside.made:
+            group.children = [child for child in group.children if child in self._outside.made]
+            group.restart()

@@ -1,0 +1,224 @@
+"""What compiled modules see of the core."""
+
+from libc.stdint cimport int64_t
+
+from kernbench.sim_engine._transaction cimport Callee
+from kernbench.sim_engine._transaction cimport Route
+from kernbench.sim_engine._transaction cimport Transaction
+
+
+cdef struct Line:  # flit i of a train comes no earlier than a + i * d
+    int64_t a
+    int64_t d
+
+
+cdef struct Lines:  # a growable array
+    Line* at
+    int n
+    int room
+
+
+cdef struct Place:  # of an entry in the calendar
+    int64_t t
+    int64_t priority
+    int64_t order
+
+
+cdef struct Entry:
+    Place place
+    int kind
+    int x  # two objects in `Core.objects`, by number
+    int y
+
+
+cdef struct Calendar:  # a binary heap
+    Entry* at
+    int n
+    int room
+
+
+cdef struct Taken:  # what a train found and did at a link that it has taken
+    int64_t free  # since when the link would be free without it
+    int end  # where its lines end in `Train.out`
+
+
+cdef struct Service:  # flits that a link serves or will serve: one that comes at `a`, or those of a train
+    int64_t a
+    int64_t end
+    int64_t size
+    int link  # of the train's way, -1 for a single flit
+
+
+cdef struct Leaving:  # a flit on its way over a link, behind the one that is in the calendar
+    int64_t t
+    int64_t order
+    int flit  # its number in `Core.objects`
+    int k  # where it comes to
+
+
+cdef class Core
+cdef class HbmSlice
+cdef class Link
+cdef class Train
+
+
+cdef class Claim:
+    cdef Train train
+    cdef int k
+    cdef int64_t number, last
+
+
+cdef class Merge:
+    cdef Calendar interleaved
+    cdef list trains, upstream
+
+
+cdef class Link:
+    cdef readonly str src, dst
+    cdef readonly double bw_gbs
+    cdef readonly int64_t lat, priority, base
+    cdef readonly object hook, times
+    cdef public int64_t free
+    cdef public bint merges
+    cdef public HbmSlice memory
+    cdef int64_t flit_ps, small_size, small_ps, behind
+    cdef Train claim_train
+    cdef int claim_k
+    cdef int64_t claim_number, last
+    cdef list claims
+    cdef int64_t backoff
+    cdef Merge merge
+    # Single flits that have left it or will, in order: the first one is in the calendar.
+    cdef Leaving* leaving
+    cdef int leaves, leaving_first, leaving_room
+    # What live counters need.
+    cdef int64_t busy_ps, nbytes
+    cdef Service* services
+    cdef int first, waiting, room
+    cdef list trains
+    cdef int64_t ps(self, int64_t size) except -1
+    cdef int serve(self, int64_t now, int64_t a, int64_t end, int64_t size, Train train, int k) except -1
+
+
+cdef class Train:
+    cdef tuple links
+    cdef int k
+    cdef int64_t n, size, number, delivered
+    cdef object fn, arg
+    cdef bint each
+    cdef Lines lines, out
+    cdef Taken* taken
+    cdef int stops, room
+    cdef Train child, rest, before
+
+
+cdef class Flit:
+    cdef tuple links
+    cdef int k
+    cdef int64_t size, key
+    cdef object fn, arg
+    cdef bint each
+
+
+cdef class Core:
+    cdef readonly int64_t now, events, reservations
+    cdef public list hops
+    cdef public bint live
+    cdef Calendar calendar
+    cdef list objects
+    cdef int* spare
+    cdef int n_spare, room_spare
+    cdef int64_t number, scheduled, phase
+    cdef Place latest
+    cdef Lines scratch
+    # What other modules call comes first: so they need not be compiled again when the rest changes.
+    cpdef call_at(self, int64_t t, fn, arg=*)
+    cpdef call_last(self, int64_t t, fn, arg=*)
+    cpdef call_ordered(self, int64_t t, int64_t key, fn, arg)
+    cpdef wake_at(self, int64_t t, Callee callee, int what, arg)
+    cpdef event_at(self, int64_t t, int64_t priority, event)
+    cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=*)
+    cdef int keep(self, object x) except -1
+    cdef object give(self, int i)
+    cdef int drop(self, int i, x) except -1
+    cdef int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1
+    cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
+    cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
+    cdef int call(self, fn, arg) except -1
+    cdef Train start(self, tuple links, int64_t count, int64_t size, fn, arg, bint each, int64_t a, int64_t d)
+    cdef bint singly(self, tuple links) except -1
+    cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1
+    cdef int reached(self, int64_t t, int64_t priority, int64_t order) except -1
+    cdef int make_way(self, Link link, int64_t t, int64_t priority, int64_t order) except -1
+    cdef int requeue(self, Train train, int64_t j, int64_t number) except -1
+    cdef int join(self, Train train) except -1
+    cdef int serve(self, Link link, Place place) except -1
+    cdef int advance(self, Train train) except -1
+    cdef int take(self, Train train, int k) except -1
+    cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1
+    cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1
+    cdef int end(self, Train train) except -1
+    cdef int64_t cut(self, Train train, int64_t keep) except -1
+
+
+cdef class Waiting:
+    cdef object fn, arg
+    cdef Route route
+    cdef int64_t count, size, key
+    cdef int kind
+    cdef bint each
+
+
+cdef class Arbiter:
+    cdef readonly Core core
+    cdef readonly Link link
+    cdef readonly int64_t nbytes
+    cdef int64_t chunk, turn_ps, granted_count, granted_start
+    cdef int last, granted_kind
+    cdef list bulk, queue
+    cdef Waiting granted
+    cdef Train train
+    cpdef send(self, int kind, Route route, int64_t nbytes, int64_t key, fn, arg, bint each=*)
+    cpdef start(self, int kind, Route route, int64_t count, int64_t size, int64_t key, fn, arg, bint each)
+    cdef list waiting(self, int kind)
+    cdef int schedule(self) except -1
+    cdef int grant(self, Waiting message) except -1
+    cdef bint alternate(self, Waiting first, list others) except -1
+    cdef int cut(self) except -1
+
+
+cdef struct Channel:
+    int64_t free
+    int64_t since  # since when it has been busy without a gap
+    int64_t key  # of the transaction that came then
+    int direction
+
+
+cdef class Ready:
+    cdef Transaction txn
+    cdef Lines groups
+    cdef int next
+
+
+cdef class HbmSlice:
+    cdef readonly Core core
+    cdef readonly Link link
+    cdef readonly object memory
+    cdef readonly int n, line_bits
+    cdef readonly int64_t burst_ps, turn_ps, access_ps, served_ps
+    cdef int64_t line_mask, round_bytes
+    cdef bint by_rounds
+    cdef Channel* channels
+    cdef Place* coming
+    cdef list what
+    cdef int first, count, room
+    cdef int singly(self, Transaction txn, Lines* groups) except -1
+    cdef bint rounds(self, Transaction txn, Lines* groups) except -1
+    cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1
+    cdef int release(self, Ready ready) except -1
+    cdef int acknowledge(self, Transaction txn) except -1
+    cdef int comes(self, int64_t t, int64_t order, what) except -1
+    cdef int look(self) except -1
+    cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1
+    cdef int run(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1
+    cdef int several(self, Transaction txn, int64_t arrival) except -1

@@ -1,0 +1,1608 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, nonecheck=False
+"""The compiled core: the calendar of a machine, its links and memories, equal to `python_core` to the picosecond.
+
+`python_core` defines the times: every flit takes every link by an entry of the calendar. Here the flits of a message move
+as a train until something comes between them.
+
+A train takes a link for all of its flits, and arithmetic says when each of them leaves. It does so when its first flit
+reaches the link, or earlier where nothing else is under way to it. If something else reaches the link before a flit of
+the train has, the train is split there: its later flits give back that link and the links behind it, and come again as
+a train. So links serve flits in the order in which they come, at a few entries a message. On links where that happens
+often, an entry per link costs less than what would be undone.
+
+Flit i of a train comes at the latest of a + i * d over its lines (a, d). A link that serves a flit in d ps, and is free
+for the first one at s, has served flit i at the latest of s + (i + 1) * d and its arrival + d: lines again, since the
+latest of lines is convex.
+
+Times, sizes and keys are 64-bit integers: what would pass 2**62 ps is an error. Python objects that C arrays refer to
+are kept in lists, where Python's garbage collector sees them.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t
+from libc.stdlib cimport qsort
+
+cimport cython
+
+from kernbench.sim_engine._transaction cimport Transaction
+
+from time import monotonic
+
+import numpy as np
+
+from kernbench.sim_engine._python_core import Hop
+from kernbench._units import ns_to_ps, serialization_ps
+
+cdef int FLIT = 256
+cdef int64_t FIRST_EVENT = 0, NORMAL = 1, ARRIVAL = 2
+cdef int64_t LIMIT = <int64_t>1 << 62
+cdef int64_t LAST = <int64_t>1 << 62
+cdef int NUMBER_BITS = 40
+
+# How many have to come to a link before a train may take it ahead again, once one has had to make way there.
+cdef int BACKOFF = 256
+# After how many entries, and how much host time, `drain` returns.
+cdef int LOOK_EVERY = 128
+cdef double SLICE_S = 0.02
+
+# Kinds of entries; WAKE + what wakes a callee.
+cdef enum:
+    CALL, EVENT, ADVANCE, HOP, LAND, END, SERVE, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, WAKE
+
+cdef int BULK_ = 0, QUEUE_ = 1
+BULK, QUEUE = 0, 1
+cdef int NONE_ = -1, READ_ = 0, WRITE_ = 1
+cdef int ACK = 16
+
+# Whether any link shows its flits to a component: else no route has to be searched for one.
+cdef bint hooked = False
+
+
+cdef object _too_late(t):
+    return OverflowError(f"a simulated time of {t} ps is past 2**62 ps (53 days): use smaller sizes or faster links")
+
+
+cdef int64_t checked(t, what) except -1:
+    if not 0 <= t < LIMIT >> 2:
+        raise ValueError(f"a {what} of {t} ps is not between 0 and 2**60 ps")
+    return t
+
+
+# ---------------------------------------------------------------------------------------------------------- C arrays
+
+
+cdef inline bint before(Place* x, Place* y) noexcept nogil:
+    if x.t != y.t:
+        return x.t < y.t
+    if x.priority != y.priority:
+        return x.priority < y.priority
+    return x.order < y.order
+
+
+cdef int more_room(void** at, int* room, size_t size) except -1:
+    """Double a growable array."""
+    cdef int wanted = 2 * room[0] if room[0] else 4
+    cdef void* grown = PyMem_Realloc(at[0], wanted * size)
+    if grown == NULL:
+        raise MemoryError()
+    at[0], room[0] = grown, wanted
+    return 0
+
+
+cdef inline void put_at(list objects, int i, x) noexcept:
+    """Replace an entry of a list."""
+    cdef PyObject* old = PyList_GET_ITEM(objects, i)
+    Py_INCREF(x)
+    PyList_SET_ITEM(objects, i, x)
+    Py_DECREF(<object>old)
+
+
+cdef inline int add(Lines* lines, int64_t a, int64_t d) except -1:
+    if lines.n == lines.room:
+        more_room(<void**>&lines.at, &lines.room, sizeof(Line))
+    lines.at[lines.n].a = a
+    lines.at[lines.n].d = d
+    lines.n += 1
+    return 0
+
+
+# A heap of four branches is half as deep as one of two, and the four lie in neighbouring lines of the cache.
+
+
+cdef inline int insert(Calendar* heap, Entry* entry) except -1:
+    cdef int i = heap.n, parent
+    if i == heap.room:
+        more_room(<void**>&heap.at, &heap.room, sizeof(Entry))
+    heap.n += 1
+    cdef Entry* at = heap.at
+    while i:
+        parent = (i - 1) >> 2
+        if not before(&entry.place, &at[parent].place):
+            break
+        at[i] = at[parent]
+        i = parent
+    at[i] = entry[0]
+    return 0
+
+
+cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
+    """Take the first entry out."""
+    cdef Entry last
+    first[0] = heap.at[0]
+    heap.n -= 1
+    if heap.n:
+        last = heap.at[heap.n]
+        replace(heap, &last)
+
+
+cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
+    """Put an entry in place of the first one."""
+    cdef Entry* at = heap.at
+    cdef int n = heap.n, i = 0, child = 1, end, j
+    while child < n:
+        end = child + 4 if child + 4 < n else n
+        for j in range(child + 1, end):
+            if before(&at[j].place, &at[child].place):
+                child = j
+        if not before(&at[child].place, &entry.place):
+            break
+        at[i] = at[child]
+        i = child
+        child = 4 * i + 1
+    at[i] = entry[0]
+
+
+cdef inline int64_t latest(Line* lines, int n, int64_t i) noexcept nogil:
+    """Return when flit `i` comes."""
+    cdef int64_t t = lines[0].a + i * lines[0].d, other
+    cdef int j
+    for j in range(1, n):
+        other = lines[j].a + i * lines[j].d
+        if other > t:
+            t = other
+    return t
+
+
+cdef inline int64_t come_before(Line* lines, int m, int64_t n, int64_t t) noexcept nogil:
+    """Return how many of `n` flits come before `t` [ps]."""
+    cdef int j
+    cdef int64_t count
+    for j in range(m):
+        if lines[j].d:
+            count = t - lines[j].a
+            count = (count + lines[j].d - 1) // lines[j].d if count > 0 else 0
+            if count < n:
+                n = count
+        elif lines[j].a >= t:
+            return 0
+    return n
+
+
+# ------------------------------------------------------------------------------------------------- links and trains
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Claim:
+    """Who took a link, with which link of its way this is, its number over the one before, and when its last flit comes."""
+
+
+cdef class Merge:
+    """What a link serves flit by flit, since several trains come to it at once.
+
+    `interleaved` is a heap: when a flit comes, the priority of the link before, its train's number there, and the train,
+    of `trains`. `upstream` are links before it that serve so, too, and pass on to it what they have served.
+    """
+
+    def __cinit__(self):
+        self.trains, self.upstream = [], []
+
+    def __dealloc__(self):
+        PyMem_Free(self.interleaved.at)
+
+
+cdef int join_at(Merge merge, int64_t t, int64_t priority, int64_t order, Train train) except -1:
+    cdef Entry entry
+    entry.place.t, entry.place.priority, entry.place.order = t, priority, order
+    entry.kind = entry.y = 0
+    entry.x = len(merge.trains)
+    merge.trains.append(train)
+    return insert(&merge.interleaved, &entry)
+
+
+cdef Train leave(Merge merge, Place* place):
+    """Take the first of the interleaved trains out."""
+    cdef Entry entry
+    cdef int i
+    cdef Train train
+    remove(&merge.interleaved, &entry)
+    place[0] = entry.place
+    train = <Train>merge.trains[entry.x]
+    merge.trains[entry.x] = None
+    if not merge.interleaved.n:
+        merge.trains.clear()
+    return train
+
+
+cdef class Link:
+    """A directed link: a FIFO server of flits, and a latency behind it.
+
+    `free` is when its last reservation ends. `priority` and `base` order what leaves it among simultaneous arrivals: what
+    leaves it later has a higher number, which counts from `base`. `merges` says that routes reach it over several links,
+    or begin here, or that it has no latency; `hook` is the component behind it, if that wants to see every flit, and
+    `behind` is when the last flit leaves that; `memory` hears of every flit of a write. `leaving` is a ring of the single
+    flits that leave it after the one in the calendar.
+
+    The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
+    that may have flits to come, too. `backoff` counts those that may not take it ahead, `merge` holds trains whose flits
+    take it one by one.
+    """
+
+    def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times):
+        global hooked
+        self.src, self.dst, self.bw_gbs, latency_ps, _, _ = edge
+        self.lat = checked(latency_ps + extra_ps, "latency")
+        self.hook, self.times = hook, times
+        hooked = hooked or hook is not None
+        self.priority = ARRIVAL + 1 + rank
+        self.base = to << NUMBER_BITS
+        self.merges = merges or not self.lat
+        self.flit_ps = checked(times[FLIT], "service time")
+        self.small_size = -1
+        self.last = -1
+
+    def __dealloc__(self):
+        PyMem_Free(self.services)
+        PyMem_Free(self.leaving)
+
+    @property
+    def name(self):
+        """Return its name: from where to where."""
+        return f"{self.src}->{self.dst}"
+
+    cdef int64_t ps(self, int64_t size) except -1:
+        """Return how long it serves a flit of `size` bytes."""
+        if size == FLIT:
+            return self.flit_ps
+        if size != self.small_size:
+            self.small_ps = checked(self.times[size], "service time")
+            self.small_size = size
+        return self.small_ps
+
+    cdef int serve(self, int64_t now, int64_t a, int64_t end, int64_t size, Train train, int k) except -1:
+        """Note that it will serve a flit that comes at `a`, or those of a train, for `counters`."""
+        cdef int mask = self.room - 1, i, j
+        cdef Service* services
+        while self.waiting and self.services[self.first].end <= now:
+            if self.services[self.first].link >= 0:
+                put_at(self.trains, self.first, None)
+            self.first = (self.first + 1) & mask
+            self.waiting -= 1
+        if self.waiting == self.room:
+            # A ring of twice the size that begins at 0.
+            services = <Service*>PyMem_Malloc((2 * self.room if self.room else 4) * sizeof(Service))
+            if services == NULL:
+                raise MemoryError()
+            trains = []
+            for i in range(self.waiting):
+                j = (self.first + i) & mask
+                services[i] = self.services[j]
+                trains.append(self.trains[j])
+            PyMem_Free(self.services)
+            self.services, self.first = services, 0
+            self.room = 2 * self.room if self.room else 4
+            trains.extend([None] * (self.room - len(trains)))
+            self.trains = trains
+            mask = self.room - 1
+        services = &self.services[(self.first + self.waiting) & mask]
+        services.a, services.end, services.size, services.link = a, end, size, k
+        if train is not None:
+            put_at(self.trains, (self.first + self.waiting) & mask, train)
+        self.waiting += 1
+        return 0
+
+
+cdef int counters(Link link, int64_t now, int64_t* busy_ps, int64_t* nbytes, int64_t* queued) except -1:
+    """Count what a link has done by `now`: all that it was ever asked for, less what is still to happen."""
+    cdef int64_t busy = link.busy_ps, served = link.nbytes, waiting = 0, n, gone, end, d
+    cdef int i, m
+    cdef Service* service
+    cdef Train train
+    cdef Line* lines
+    for i in range(link.waiting):
+        service = &link.services[(link.first + i) & (link.room - 1)]
+        if service.end <= now:
+            continue
+        d = link.ps(service.size)
+        if service.link < 0:
+            served -= service.size
+            waiting += service.a <= now
+            end = service.end
+            n, gone = 1, 0
+        else:
+            train = <Train>link.trains[(link.first + i) & (link.room - 1)]
+            while train is not None and not train.k <= service.link < train.k + train.stops:
+                train = train.child
+            if train is None or not train.n:
+                continue
+            n = train.n
+            lines = view(train, service.link + 1, &m)
+            gone = come_before(lines, m, n, now + link.lat + 1)
+            if gone == n:
+                continue
+            end = latest(lines, m, gone) - link.lat
+            lines = view(train, service.link, &m)
+            waiting += come_before(lines, m, n, now + 1) - gone
+            served -= (n - gone) * service.size
+        # The flit in service counts for as long as it has been.
+        busy -= (n - gone) * d - (now - (end - d) if end - d < now else 0)
+    busy_ps[0], nbytes[0], queued[0] = busy, served, waiting
+    return 0
+
+
+@cython.final
+@cython.freelist(512)
+cdef class Train:
+    """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
+
+    `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one; `delivered` counts those
+    that it has heard of, or that have taken a link where flits take it one by one. `out` says when they are behind each link from `k` on that
+    has been taken, `taken` where the lines of each end and since when the link would have been free, for `stops` links.
+    `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
+    `child` is its part from there on, `rest` what came later there, and `before`, until that continues, what it has been
+    split off from. A train without `lines` gets its flits from the one whose `child` it is, as they take the link before.
+    """
+
+    def __dealloc__(self):
+        PyMem_Free(self.lines.at)
+        PyMem_Free(self.out.at)
+        PyMem_Free(self.taken)
+
+
+cdef Train new_train(tuple links, int k, int64_t n, int64_t size, int64_t number, fn, arg, bint each):
+    cdef Train train = Train.__new__(Train)
+    train.links, train.k, train.n, train.size, train.number = links, k, n, size, number
+    train.fn, train.arg, train.each = fn, arg, each
+    return train
+
+
+cdef inline Train front_of(Train train):
+    """Return the part of a train that is furthest on its way."""
+    while train.child is not None:
+        train = train.child
+    return train
+
+
+cdef inline Line* view(Train train, int k, int* m) noexcept:
+    """Return the `m` lines by which the flits of a train come to link `k`."""
+    cdef int i = k - train.k, begin
+    if not i:
+        m[0] = train.lines.n
+        return train.lines.at
+    begin = train.taken[i - 2].end if i > 1 else 0
+    m[0] = train.taken[i - 1].end - begin
+    return train.out.at + begin
+
+
+cdef Train part_from(Train train, int k):
+    """Return the part of a train from link `k` on."""
+    cdef int first = k - train.k, i, m, begin
+    cdef Line* lines
+    cdef Link link
+    if not first:
+        return train
+    cdef Train part = new_train(train.links, k, train.n, train.size, train.number, train.fn, train.arg, train.each)
+    lines = view(train, k, &m)
+    for i in range(m):
+        add(&part.lines, lines[i].a, lines[i].d)
+    begin = train.taken[first - 1].end
+    for i in range(begin, train.out.n):
+        add(&part.out, train.out.at[i].a, train.out.at[i].d)
+    for i in range(first, train.stops):
+        stop(part, train.taken[i].free, train.taken[i].end - begin)
+    train.out.n, train.stops = begin, first
+    part.child, part.delivered, train.child = train.child, train.delivered, part
+    for i in range(k, k + part.stops):
+        link = <Link>train.links[i]
+        if link.claim_train is train:
+            link.claim_train = part
+    return part
+
+
+cdef inline int stop(Train train, int64_t free, int end) except -1:
+    """Note that a train has taken one more link."""
+    if train.stops == train.room:
+        more_room(<void**>&train.taken, &train.room, sizeof(Taken))
+    train.taken[train.stops].free, train.taken[train.stops].end = free, end
+    train.stops += 1
+    return 0
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Flit:
+    """A flit that reaches link `k` of `links` next, where every flit on every link is kept or shown to a component."""
+
+
+# --------------------------------------------------------------------------------------------------------- calendar
+
+
+cdef class Core:
+    """The calendar of one machine, and the movement of flits.
+
+    `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a list)
+    every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `link_counters`.
+
+    An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
+    (see `python_core`). `latest` is the last place of this instant that anything has reached: what takes no time may come
+    to an earlier one.
+    """
+
+    def __cinit__(self):
+        self.number, self.objects = 1, []
+        self.latest.t = self.latest.priority = self.latest.order = -1
+
+    def __dealloc__(self):
+        PyMem_Free(self.calendar.at)
+        PyMem_Free(self.spare)
+        PyMem_Free(self.scratch.at)
+
+    def __len__(self):
+        return self.calendar.n
+
+    def clear(self):
+        """Forget all entries."""
+        self.calendar.n = self.n_spare = 0
+        self.objects.clear()
+
+    def peek(self):
+        """Return the time of the next entry [ps], infinity if there is none."""
+        return self.calendar.at[0].place.t if self.calendar.n else float("inf")
+
+    cdef int keep(self, object x) except -1:
+        """Keep an object for an entry; return its number."""
+        if not self.n_spare:
+            self.objects.append(x)
+            return len(self.objects) - 1
+        # The list's reference to None becomes one to x.
+        self.n_spare -= 1
+        Py_DECREF(None)
+        Py_INCREF(x)
+        PyList_SET_ITEM(self.objects, self.spare[self.n_spare], x)
+        return self.spare[self.n_spare]
+
+    cdef object give(self, int i):
+        """Return a kept object, and forget it."""
+        x = <object>PyList_GET_ITEM(self.objects, i)
+        self.drop(i, x)
+        return x
+
+    cdef inline int drop(self, int i, x) except -1:
+        """Forget `x`, which is kept as number `i`."""
+        Py_INCREF(None)
+        PyList_SET_ITEM(self.objects, i, None)
+        Py_DECREF(x)
+        if self.n_spare == self.room_spare:
+            more_room(<void**>&self.spare, &self.room_spare, sizeof(int))
+        self.spare[self.n_spare] = i
+        self.n_spare += 1
+        return 0
+
+    cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1:
+        cdef Entry entry
+        if t >= LIMIT:
+            raise _too_late(t)
+        if t < self.now:
+            raise ValueError(f"{t} ps has passed: it is {self.now} ps")
+        entry.place.t, entry.place.priority, entry.place.order = t, priority, order
+        entry.kind = kind
+        entry.x = self.keep(x)
+        entry.y = self.keep(y) if y is not None else -1
+        return insert(&self.calendar, &entry)
+
+    cdef inline int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
+        """Push an entry with a number in place of the second object."""
+        return self.push_kept(t, priority, order, kind, self.keep(x), y)
+
+    cdef inline int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1:
+        """Push an entry of an object that is kept."""
+        cdef Entry entry
+        if t >= LIMIT or t < 0:
+            raise _too_late(t)
+        entry.place.t, entry.place.priority, entry.place.order = t, priority, order
+        entry.kind, entry.x, entry.y = kind, x, y
+        return insert(&self.calendar, &entry)
+
+    cpdef call_at(self, int64_t t, fn, arg=None):
+        """Call `fn(arg)` at time `t` [ps]."""
+        self.scheduled += 1
+        self.push(t, NORMAL, self.scheduled, CALL, fn, arg)
+
+    cpdef call_last(self, int64_t t, fn, arg=None):
+        """Call `fn(arg)` at time `t` [ps], after everything else that happens then."""
+        self.scheduled += 1
+        self.push(t, LAST, self.scheduled, CALL, fn, arg)
+
+    cpdef call_ordered(self, int64_t t, int64_t key, fn, arg):
+        """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
+        self.push(t, ARRIVAL, key, CALL, fn, arg)
+
+    cpdef wake_at(self, int64_t t, Callee callee, int what, arg):
+        """Call `callee.woken(what, arg)` at time `t` [ps]."""
+        self.scheduled += 1
+        self.push(t, NORMAL, self.scheduled, WAKE + what, callee, arg)
+
+    cpdef event_at(self, int64_t t, int64_t priority, event):
+        """Process a SimPy event at time `t` [ps]."""
+        self.scheduled += 1
+        self.push(t, priority, self.scheduled, EVENT, event, None)
+
+    def drain(self, int64_t limit, until=None):
+        """Process up to `limit` entries, for some 20 ms of host time; return True while there is more to do.
+
+        Stops early when `until` has been processed or the calendar is empty, and then returns False.
+        """
+        cdef int64_t done = 0
+        cdef Entry entry, following
+        cdef Leaving* leaving
+        cdef Train flit
+        cdef Link link
+        cdef object x, y
+        cdef double deadline = monotonic() + SLICE_S
+        if until is not None and until.callbacks is None:
+            return False
+        try:
+            while self.calendar.n:
+                if done == limit:
+                    return True
+                if done % LOOK_EVERY == LOOK_EVERY - 1:
+                    PyErr_CheckSignals()
+                    if monotonic() > deadline:
+                        return True
+                done += 1
+                entry = self.calendar.at[0]
+                self.now, self.phase = entry.place.t, entry.place.priority
+                if entry.kind == HOP:
+                    # On links that many share most entries are these, so the flit keeps its place in `objects`.
+                    flit = <Train>PyList_GET_ITEM(self.objects, entry.x)
+                    link = <Link>flit.links[entry.y - 1]
+                    link.leaves -= 1
+                    if link.leaves:
+                        leaving = &link.leaving[link.leaving_first]
+                        link.leaving_first = (link.leaving_first + 1) & (link.leaving_room - 1)
+                        following.place.t, following.place.priority = leaving.t, link.priority
+                        following.place.order, following.kind = leaving.order, HOP
+                        following.x, following.y = leaving.flit, leaving.k
+                        replace(&self.calendar, &following)
+                    else:
+                        remove(&self.calendar, &following)
+                    self.hop(flit, entry.y, entry.place.priority, entry.place.order, entry.x)
+                    continue
+                remove(&self.calendar, &entry)
+                x = self.give(entry.x)
+                if entry.kind == ADVANCE:
+                    self.advance(<Train>x)
+                elif entry.kind == END:
+                    self.reached(self.now, entry.place.priority, entry.place.order)
+                    self.end(front_of(<Train>x))
+                elif entry.kind == LAND:
+                    self.reached(self.now, entry.place.priority, entry.place.order)
+                    self.end(<Train>x)
+                elif entry.kind == SERVE:
+                    if (<Link>x).merge is not None:
+                        self.reached(self.now, entry.place.priority, entry.place.order + 1)
+                        self.serve(<Link>x, self.latest)
+                elif entry.kind == EVENT:
+                    callbacks, x.callbacks = x.callbacks, None
+                    for callback in callbacks:
+                        callback(x)
+                    if not x._ok and not hasattr(x, "_defused"):
+                        raise x._value
+                    if until is not None and until.callbacks is None:
+                        return False
+                else:
+                    y = self.give(entry.y) if entry.y >= 0 else None
+                    if entry.kind >= WAKE:
+                        (<Callee>x).woken(entry.kind - WAKE, y)
+                    elif entry.kind == CALL:
+                        x(y)
+                    elif entry.kind == RELEASE:
+                        (<HbmSlice>y).release(<Ready>x)
+                    elif entry.kind == ACKNOWLEDGE:
+                        (<HbmSlice>y).acknowledge(<Transaction>x)
+                    elif entry.kind == REACH:
+                        self.reach(<Flit>x, entry.place.priority, entry.place.order)
+                    else:
+                        self.reached(self.now, entry.place.priority, entry.place.order)
+                        self.call((<Flit>x).fn, (<Flit>x).arg)
+            return False
+        finally:
+            self.events += done
+
+    cdef inline int call(self, fn, arg) except -1:
+        if isinstance(fn, Callee):
+            (<Callee>fn).landed(arg)
+        else:
+            fn(arg)
+        return 0
+
+    def link_counters(self, links):
+        """Return what links have done by now: busy time [ps], bytes of flits that have left, and flits that wait.
+
+        Counts nothing that is still to happen, whatever has been reserved, if the core is `live`. A flit in service waits, too.
+
+        Parameters
+        ----------
+        links : sequence of Link
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            Three int64 arrays of shape (len(links),).
+        """
+        cdef int i, n = len(links)
+        cdef int64_t[::1] busy_ps, nbytes, queued
+        cdef Place place
+        cdef Link link
+        place.t, place.priority, place.order = self.now, -1, -1
+        found = np.zeros((3, n), np.int64)
+        busy_ps, nbytes, queued = found
+        for i in range(n):
+            link = <Link?>links[i]
+            if link.merge is not None:
+                self.serve(link, place)
+            counters(link, self.now, &busy_ps[i], &nbytes[i], &queued[i])
+        return found[0], found[1], found[2]
+
+    # ---------------------------------------------------------------------------------------------------- movement
+
+    cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=False):
+        """Put `count` flits of `size` bytes on the first of `links` now; `fn(arg)` is called when the last one arrives.
+
+        With `each` the memory behind the last link hears of every flit.
+        """
+        cdef Flit flit
+        if count < 1 or size < 0:
+            raise ValueError(f"cannot send {count} flits of {size} bytes")
+        if not self.singly(links):
+            self.start(links, count, size, fn, arg, each, self.now, 0)
+            return
+        for left in range(count - 1, -1, -1):
+            flit = Flit.__new__(Flit)
+            flit.links, flit.size, flit.key = links, size, key
+            flit.fn, flit.arg, flit.each = None if left else fn, arg, each
+            self.reach(flit, ARRIVAL, key)
+
+    cdef Train start(self, tuple links, int64_t count, int64_t size, fn, arg, bint each, int64_t a, int64_t d):
+        """Send flits as a train: the first one at `a`, each next one `d` later."""
+        cdef Train train = new_train(links, 0, count, size, 0, fn, arg, each)
+        add(&train.lines, a, d)
+        self.take(train, 0)
+        return train
+
+    cdef bint singly(self, tuple links) except -1:
+        """Return whether flits take these links one by one, as they are kept or shown to a component."""
+        cdef int i
+        if self.hops is not None:
+            return True
+        if hooked:
+            for i in range(len(links)):
+                if (<Link>links[i]).hook is not None:
+                    return True
+        return False
+
+    cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1:
+        """Let a link serve a flit that has reached it now."""
+        cdef Link link = <Link>flit.links[flit.k]
+        cdef int64_t t = self.now, start, end
+        if flit.k:
+            self.make_way(link, t, priority, order)
+        link.claim_train, link.last = None, -1
+        start = t if t > link.free else link.free
+        link.free = end = start + link.ps(flit.size)
+        self.reservations += 1
+        link.busy_ps += end - start
+        link.nbytes += flit.size
+        if self.live:
+            link.serve(t, t, end, flit.size, None, -1)
+        if self.hops is not None:
+            self.hops.append(Hop(flit.key, link.name, flit.size, t, start, end))
+        t = end + link.lat
+        if link.hook is not None:
+            t += link.hook(flit.size, t)
+            if t < link.behind:  # the component behind it is FIFO, too
+                t = link.behind
+            link.behind = t
+        flit.k += 1
+        order = link.base + self.number
+        self.number += 1
+        if flit.k < len(flit.links):
+            self.push(t, link.priority, order, REACH, flit, None)
+            return 0
+        if flit.each and link.memory is not None:
+            link.memory.comes(t, order, flit.arg)
+        if flit.fn is not None:
+            self.push(t, link.priority, order, ARRIVE, flit, None)
+        return 0
+
+    cdef inline int reached(self, int64_t t, int64_t priority, int64_t order) except -1:
+        """Note that this instant has seen a place."""
+        cdef Place place
+        place.t, place.priority, place.order = t, priority, order
+        if self.latest.t != t or before(&self.latest, &place):
+            self.latest = place
+        return 0
+
+    cdef int make_way(self, Link link, int64_t t, int64_t priority, int64_t order) except -1:
+        """Let `link` serve what comes before this place; what comes later has not taken it any more."""
+        cdef int64_t come
+        cdef Train train
+        cdef Link previous
+        cdef Place place
+        cdef int m, k
+        cdef Line* lines
+        self.reached(t, priority, order)
+        if link.merge is not None:
+            self.serve(link, self.latest)
+        while t <= link.last:
+            train, k = link.claim_train, link.claim_k
+            previous = <Link>train.links[k - 1]
+            place.t, place.priority, place.order = t, previous.priority, previous.base + link.claim_number
+            lines = view(train, k, &m)
+            come = come_before(lines, m, train.n, t + 1 if before(&place, &self.latest) else t)
+            if come == train.n:
+                return 0
+            link.backoff = BACKOFF
+            self.requeue(part_from(train, k), come, link.claim_number)
+            if come:
+                return 0
+        return 0
+
+    cdef int requeue(self, Train train, int64_t j, int64_t number) except -1:
+        """Let the flits of a train from `j` on come as another one."""
+        cdef Train rest = new_train(train.links, train.k, train.n - j, train.size, number, train.fn, train.arg, train.each)
+        cdef int i
+        cdef Link previous
+        for i in range(train.lines.n):
+            add(&rest.lines, train.lines.at[i].a + j * train.lines.at[i].d, train.lines.at[i].d)
+        self.reservations -= self.cut(train, j)
+        train.rest = rest
+        if j:
+            rest.before = train
+        if rest.k == len(rest.links) - 1:
+            return self.join(rest)
+        previous = <Link>rest.links[rest.k - 1]
+        return self.push_train(
+            latest(rest.lines.at, rest.lines.n, 0), previous.priority, previous.base + number, ADVANCE, rest, -1
+        )
+
+    cdef int64_t cut(self, Train train, int64_t keep) except -1:
+        """Forget all but the first `keep` flits of a train and its `rest`; return how many reservations that gives back.
+
+        What is forgotten has not come yet, here or further on.
+        """
+        cdef Train gone, child
+        cdef int i, m, come_m, begin = 0
+        cdef int64_t given_back, unsent
+        cdef Line* come
+        cdef Line* out
+        cdef Link link
+        cdef Claim claim
+        while train is not None and keep >= train.n:
+            keep -= train.n
+            train = train.rest
+        if train is None:
+            return 0
+        gone, train.rest = train.rest, None
+        while gone is not None:
+            gone.n, gone.before = 0, None
+            gone = gone.rest
+        unsent = train.n - keep
+        given_back = unsent * train.stops
+        train.n, train.fn = keep, None
+        come, come_m = train.lines.at, train.lines.n
+        for i in range(train.stops):
+            link = <Link>train.links[train.k + i]
+            out, m = train.out.at + begin, train.taken[i].end - begin
+            link.free = latest(out, m, keep - 1) - link.lat if keep else train.taken[i].free
+            link.busy_ps -= unsent * link.ps(train.size)
+            link.nbytes -= unsent * train.size
+            if link.claim_train is train:
+                if keep:
+                    link.last = latest(come, come_m, keep - 1)
+                elif link.claims:
+                    claim = <Claim>link.claims.pop()
+                    link.claim_train, link.claim_k, link.claim_number = claim.train, claim.k, claim.number
+                    link.last = claim.last
+                else:
+                    link.claim_train, link.last = None, -1
+            come, come_m = out, m
+            begin = train.taken[i].end
+        child = train.child
+        return given_back + (self.cut(child, keep) if child is not None else 0)
+
+    cdef int join(self, Train train) except -1:
+        """Let the flits of a train take its first link one by one among others, and the last one, if that is the next.
+
+        Only when all are through the last link matters.
+        """
+        cdef tuple links = train.links
+        cdef int k = train.k, n = len(links)
+        cdef Link link = <Link>links[k], previous = <Link>links[k - 1], last = <Link>links[n - 1]
+        cdef int64_t priority = previous.priority, order = previous.base + train.number
+        train.before = None
+        if k < n - 1:
+            self.make_way(last, self.now, priority, order)
+            train.child = new_train(links, k + 1, train.n, train.size, 0, train.fn, train.arg, train.each)
+            if last.merge is None:
+                last.merge = Merge()
+            if link not in last.merge.upstream:
+                last.merge.upstream.append(link)
+        last.backoff = link.backoff = BACKOFF
+        if link.merge is None:
+            link.merge = Merge()
+        join_at(link.merge, latest(train.lines.at, train.lines.n, 0), priority, order, train)
+        # The link has to have served them once the last one has come.
+        return self.push_train(
+            latest(train.lines.at, train.lines.n, train.n - 1), priority, order, SERVE, link, -1
+        )
+
+    cdef int serve(self, Link link, Place place) except -1:
+        """Let a link serve the flits of the interleaved trains that come before this place."""
+        cdef Merge merge = link.merge
+        cdef Link source, last
+        cdef int64_t free, order, d, priority = link.priority
+        cdef Train train, onward
+        cdef Place come
+        for source in merge.upstream:
+            if source.merge is not None:
+                self.serve(source, place)
+        free = link.free
+        while merge.interleaved.n and before(&merge.interleaved.at[0].place, &place):
+            train = leave(merge, &come)
+            if train.delivered >= train.n:
+                continue
+            d = link.ps(train.size)
+            free = (free if free > come.t else come.t) + d
+            link.busy_ps += d
+            link.nbytes += train.size
+            if self.live:
+                link.serve(self.now, come.t, free, train.size, None, -1)
+            self.reservations += 1
+            train.delivered += 1
+            order = link.base + self.number
+            self.number += 1
+            if train.delivered < train.n and train.lines.n:
+                join_at(merge, latest(train.lines.at, train.lines.n, train.delivered), come.priority, come.order, train)
+            onward = train.child
+            if onward is not None:
+                last = <Link>onward.links[len(onward.links) - 1]
+                if last.merge is None:
+                    last.merge = Merge()
+                join_at(last.merge, free + link.lat, priority, order, onward)
+                if train.delivered == train.n:
+                    self.push_train(free + link.lat, priority, order, SERVE, last, -1)
+                continue
+            if train.each and link.memory is not None:
+                link.memory.comes(free + link.lat, order, train.arg)
+            if train.delivered == train.n and train.fn is not None:
+                self.push_train(free + link.lat, priority, order, LAND, train, -1)
+        link.free = free
+        if not merge.interleaved.n:
+            for source in merge.upstream:
+                if source.merge is not None:
+                    return 0
+            link.merge = None
+        return 0
+
+    cdef int advance(self, Train train) except -1:
+        """Take links for a train whose first flit has come to the next one."""
+        cdef int k
+        cdef Link link, previous
+        cdef int64_t number
+        train = front_of(train)
+        if not train.n:
+            return 0
+        k, number = train.k + train.stops, train.number
+        link, previous = <Link>train.links[k], <Link>train.links[k - 1]
+        if train.n > 1:
+            self.make_way(link, self.now, previous.priority, previous.base + number)
+            # Others come between these flits: they take links one by one, for as long as others do. `before` tells
+            # whether what this has been split off from took the link last, or something else has since.
+            if link.merge is not None or (
+                train.before is not None and not train.stops and link.claim_train is not train.before
+            ):
+                train = part_from(train, k)
+                if k >= len(train.links) - 2 and (<Link>train.links[len(train.links) - 1]).merges:
+                    return self.join(train)
+                self.requeue(train, 1, number)
+        train.before = None
+        if train.n > 1:
+            if link.backoff:
+                link.backoff -= 1
+            return self.take(train, k)
+        self.hop(train, k, previous.priority, previous.base + number, -1)
+        link.claim_train, link.claim_k, link.claim_number, link.last = train, k, number, -1
+        return 0
+
+    cdef int take(self, Train train, int k) except -1:
+        """Take link `k`, and those behind it that nothing else is under way to, except over the link before."""
+        cdef tuple links = train.links
+        cdef int64_t n = train.n, size = train.size, now = self.now, more = n - 1
+        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start, a
+        cdef int first = k, last = len(links) - 1, m, i, begin
+        cdef bint single, covered
+        cdef Claim claim
+        cdef Line line
+        cdef Line* lines
+        cdef Link link = <Link>links[k], previous
+        lines = view(train, k, &m)
+        head, tail = latest(lines, m, 0), latest(lines, m, more)
+        single = m == 1
+        if single:
+            step = lines[0].d
+        number = self.number
+        self.number += 1
+        while True:
+            free = link.free
+            if k and link.merges:
+                if link.last >= now:
+                    # Who took it last has flits to come, and gets it back if this gives it back.
+                    if link.claims is None:
+                        link.claims = []
+                    while link.claims and (<Claim>link.claims[0]).last < now:
+                        link.claims.pop(0)
+                    claim = Claim.__new__(Claim)
+                    claim.train, claim.k, claim.number = link.claim_train, link.claim_k, link.claim_number
+                    claim.last = link.last
+                    link.claims.append(claim)
+                link.claim_train, link.claim_k, link.claim_number, link.last = train, k, came, tail
+            came = number
+            d = link.ps(size)
+            a = head
+            start = free if free > head else head
+            if start + <double>n * <double>(d if d > step else step) + link.lat >= <double>LIMIT:
+                raise _too_late(start + <double>n * <double>d + link.lat)
+            if free <= head and single:
+                head += d + link.lat
+                if step < d:
+                    step = d
+                tail = head + more * step
+                add(&train.out, head, step)
+            else:
+                begin = train.out.n
+                # Adding to `out` may move what `lines` points to.
+                lines = view(train, k, &m)
+                self.scratch.n = 0
+                covered = False
+                for i in range(m):
+                    line = lines[i]
+                    if line.d > d and line.a + more * (line.d - d) > start:
+                        covered = covered or line.a == start
+                        add(&self.scratch, line.a + d + link.lat, line.d)
+                if not covered:
+                    add(&train.out, start + d + link.lat, d)
+                for i in range(self.scratch.n):
+                    add(&train.out, self.scratch.at[i].a, self.scratch.at[i].d)
+                lines, m = train.out.at + begin, train.out.n - begin
+                head, tail = latest(lines, m, 0), latest(lines, m, more)
+                single = m == 1
+                if single:
+                    step = lines[0].d
+            stop(train, free, train.out.n)
+            link.free = tail - link.lat
+            link.busy_ps += n * d
+            link.nbytes += n * size
+            if self.live:
+                link.serve(now, a, link.free, size, train, k)
+            if k == last:
+                if train.each and link.memory is not None:
+                    link.memory.comes(-1, link.base + number, train)
+                if train.fn is not None:
+                    self.push_train(tail, link.priority, link.base + number, END, train, -1)
+                break
+            k += 1
+            previous, link = link, <Link>links[k]
+            if link.merges:
+                if now < head and not link.backoff and (size or link.lat):
+                    if link.last < now:
+                        continue
+                    if link.claim_train is not None and link.claim_train.links[link.claim_k - 1] is previous:
+                        continue
+                self.push_train(head, previous.priority, previous.base + number, ADVANCE, train, -1)
+                k -= 1
+                break
+        train.number = number
+        self.reservations += (k + 1 - first) * n
+        return 0
+
+    cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1:
+        """Let a flit come to link `k` of its way behind those that have left `link` before it.
+
+        What leaves a link comes in order, so the calendar holds only the first: it is short, however long the queues.
+        """
+        cdef int i, mask
+        cdef Leaving* grown
+        if not link.leaves:
+            self.push_kept(t, link.priority, order, HOP, flit, k)
+            link.leaves = 1
+            return 0
+        if link.leaves > link.leaving_room:
+            mask = link.leaving_room - 1
+            i = 2 * link.leaving_room if link.leaving_room else 4
+            grown = <Leaving*>PyMem_Malloc(i * sizeof(Leaving))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(link.leaving_room):
+                grown[i] = link.leaving[(link.leaving_first + i) & mask]
+            PyMem_Free(link.leaving)
+            link.leaving, link.leaving_first = grown, 0
+            link.leaving_room = 2 * link.leaving_room if link.leaving_room else 4
+        i = (link.leaving_first + link.leaves - 1) & (link.leaving_room - 1)
+        link.leaving[i].t, link.leaving[i].order, link.leaving[i].flit, link.leaving[i].k = t, order, flit, k
+        link.leaves += 1
+        return 0
+
+    cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1:
+        """Take links for a single flit that has come to link `k` from a place; it is `kept` as a number, -1 if not."""
+        cdef tuple links = train.links
+        cdef int first = k, n = len(links)
+        cdef int64_t size = train.size, t = self.now, now = self.now, start, end
+        cdef Link link
+        while True:
+            link = <Link>links[k]
+            if t <= link.last or link.merge is not None:
+                self.make_way(link, t, priority, order)
+            link.claim_train, link.last = None, -1
+            if link.backoff and link.merge is None:
+                link.backoff -= 1
+            start = link.free
+            if start < t:
+                start = t
+            end = start + link.ps(size)
+            link.free = end
+            link.busy_ps += end - start
+            link.nbytes += size
+            if self.live:
+                link.serve(now, t, end, size, None, -1)
+            start = end + link.lat
+            if start == t:
+                self.reached(t, priority, order)
+            t = start
+            if t >= LIMIT:
+                raise _too_late(t)
+            priority, order = link.priority, link.base + self.number
+            self.number += 1
+            k += 1
+            if k == n:
+                if train.each and link.memory is not None:
+                    link.memory.comes(t, order, train.arg)
+                if train.fn is not None:
+                    self.push_kept(t, priority, order, LAND, kept if kept >= 0 else self.keep(train), -1)
+                elif kept >= 0:
+                    self.drop(kept, train)
+                break
+            # Nothing can come between before the next entry.
+            if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
+                self.leave(link, t, order, kept if kept >= 0 else self.keep(train), k)
+                break
+        self.reservations += k - first
+        return 0
+
+    cdef int end(self, Train train) except -1:
+        """Call who waits for a train that is at its end, if that is not another one by now."""
+        if train.fn is not None:
+            self.call(train.fn, train.arg)
+        if not train.each:
+            # All its flits are through; links that it took last still hold on to it.
+            train.out.n = train.stops = 0
+        return 0
+
+
+# --------------------------------------------------------------------------------------------------------- arbiters
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Waiting:
+    """A message of which `count` flits wait for their turn at an arbiter."""
+
+
+cdef class Arbiter:
+    """Two request queues in front of a PE's first link: bulk traffic and queue traffic take turns (M8.6).
+
+    A turn is a chunk of `chunk_bytes` of one message, at least one flit; what asks for the link at the instant at which a
+    turn begins takes part in it. Nothing else uses the link. While the other queue is empty a message gets the link for
+    all of its flits, and gives back what is behind the chunk under way when the other queue gets something.
+    """
+
+    def __init__(self, Core core, Link link, int64_t chunk_bytes):
+        self.core, self.link, self.nbytes = core, link, chunk_bytes
+        self.chunk = max(1, chunk_bytes // FLIT)
+        self.bulk, self.queue = [], []
+        self.turn_ps, self.last = -1, QUEUE_
+
+    cpdef send(self, int kind, Route route, int64_t nbytes, int64_t key, fn, arg, bint each=False):
+        """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
+        cdef int64_t count = 1, size = nbytes
+        if nbytes >= FLIT:
+            count, size = (nbytes + FLIT - 1) // FLIT, FLIT
+        route.nbytes += nbytes
+        count_flits(route, count, size)
+        self.start(kind, route, count, size, key, fn, arg, each)
+
+    cpdef start(self, int kind, Route route, int64_t count, int64_t size, int64_t key, fn, arg, bint each):
+        """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
+        cdef Waiting message
+        if self.turn_ps < 0 and self.link.free <= self.core.now and count <= self.chunk:
+            # The usual case: nothing waits, and one turn is enough.
+            self.granted, self.last = None, kind
+            self.core.put(route.links, count, size, key, fn, arg, each)
+            return
+        message = Waiting.__new__(Waiting)
+        message.kind, message.route, message.count, message.size, message.key = kind, route, count, size, key
+        message.fn, message.arg, message.each = fn, arg, each
+        if self.turn_ps < 0 and self.link.free <= self.core.now:
+            self.grant(message)
+            return
+        self.waiting(kind).append(message)
+        if self.granted is not None and self.granted.kind != kind:
+            self.cut()
+        self.schedule()
+
+    cdef inline list waiting(self, int kind):
+        return self.queue if kind == QUEUE_ else self.bulk
+
+    cdef int schedule(self) except -1:
+        """Give the next turn when the link is free, if anything waits."""
+        cdef int64_t t
+        if self.bulk or self.queue:
+            t = max(self.link.free, self.core.now)
+            if t != self.turn_ps:
+                self.turn_ps = t
+                self.core.call_last(t, self.turn, t)
+        return 0
+
+    def turn(self, int64_t t):
+        """Give the turn that has been scheduled for now."""
+        cdef int kind
+        if t != self.turn_ps:
+            return
+        self.turn_ps = -1
+        # All else of this instant has come: what the turn sends may take no time, and overtakes none of it.
+        self.core.reached(t, LAST, 0)
+        kind = 1 - self.last if self.bulk and self.queue else QUEUE_ if self.queue else BULK_
+        self.grant(<Waiting>self.waiting(kind).pop(0))
+
+    cdef int grant(self, Waiting message) except -1:
+        """Give the link to a message: for all its flits if nothing of the other kind waits, else for a chunk or in turns."""
+        cdef int64_t count = message.count, free = self.link.free, now = self.core.now
+        cdef list others = self.waiting(1 - message.kind)
+        cdef bint singly = self.core.singly(message.route.links)
+        if others and not singly and self.alternate(message, others):
+            return 0
+        if others or singly:
+            count = min(count, self.chunk)
+        self.granted_start = free if free > now else now
+        self.granted, self.granted_count, self.last = message, count, message.kind
+        message.count -= count
+        if message.count:
+            self.waiting(message.kind).insert(0, message)
+        fn = None if message.count else message.fn
+        if singly:
+            self.train = None
+            self.core.put(message.route.links, count, message.size, message.key, fn, message.arg, message.each)
+        else:
+            self.train = self.core.start(message.route.links, count, message.size, fn, message.arg, message.each, now, 0)
+        return self.schedule()
+
+    cdef bint alternate(self, Waiting first, list others) except -1:
+        """Let two messages whose ways part behind the link take turns of a flit until one is through, if they can.
+
+        Nothing that comes meanwhile changes these turns. Return whether they do.
+        """
+        cdef Waiting second = <Waiting>others[0], message
+        cdef Link link = self.link
+        cdef int64_t rounds, t, after, both
+        cdef bint apart = first.route.links[:2] != second.route.links[:2]
+        if self.chunk > 1 or not apart or self.core.singly(second.route.links):
+            return False
+        others.pop(0)
+        rounds = min(first.count, second.count)
+        t = max(self.core.now, link.free)
+        after, both = link.ps(first.size), link.ps(first.size) + link.ps(second.size)
+        for message, t in ((first, t), (second, t + after)):
+            link.free = t
+            message.count -= rounds
+            if message.count:
+                self.waiting(message.kind).insert(0, message)
+            fn = None if message.count else message.fn
+            self.core.start(message.route.links, rounds, message.size, fn, message.arg, message.each, t, both)
+        self.granted, self.train, self.last = second, None, second.kind
+        self.schedule()
+        return True
+
+    cdef int cut(self) except -1:
+        """Take back what is behind the chunk under way."""
+        cdef Waiting message = self.granted
+        cdef int64_t d, started, keep, rest, passed
+        if self.train is None or self.granted_count <= self.chunk:
+            return 0
+        d = self.link.ps(message.size)
+        passed = self.core.now - self.granted_start
+        # A turn that begins now has yet to be given, unless the turns of this instant are being given.
+        started = passed // d + 1 if self.core.phase == LAST else (passed + d - 1) // d
+        keep = max(1, (started + self.chunk - 1) // self.chunk) * self.chunk
+        rest = self.granted_count - keep
+        if rest <= 0:
+            return 0
+        self.core.reservations -= self.core.cut(self.train, keep)
+        self.granted_count = keep
+        if not message.count:
+            self.waiting(message.kind).insert(0, message)
+        message.count += rest
+        return 0
+
+
+cdef inline int count_flits(Route route, int64_t n, int64_t size) except -1:
+    if size == FLIT:
+        route.flits += n
+    else:
+        route.small[size] = route.small.get(size, 0) + n
+    return 0
+
+
+# --------------------------------------------------------------------------------------------------------- memories
+
+
+cdef struct Burst:
+    int64_t end
+    int64_t line
+
+
+cdef int by_end(const void* x, const void* y) noexcept nogil:
+    cdef Burst* a = <Burst*>x
+    cdef Burst* b = <Burst*>y
+    if a.end != b.end:
+        return -1 if a.end < b.end else 1
+    return -1 if a.line < b.line else a.line > b.line
+
+
+cdef inline void log(Transaction txn, int64_t arrived, Channel* channel, int64_t served) noexcept:
+    txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps = arrived, channel.since, channel.key, served
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Ready:
+    """The flits of a read that are yet to leave its memory: when, and how many then; `next` of them first."""
+
+    def __dealloc__(self):
+        PyMem_Free(self.groups.at)
+
+
+cdef class HbmSlice:
+    """One slice of a cube's memory stack: bursts over interleaved channels (M4.5).
+
+    Whole rounds of bursts over idle channels, and the flits of a write, are served by arithmetic. What has come of
+    writes is looked at when it matters: when something else comes, or somebody asks.
+
+    Parameters
+    ----------
+    network
+        The machine's links.
+    link
+        The only link into the memory.
+    hbm
+        The fields of the machine file.
+    memory
+        Where values are kept, None without data.
+    """
+
+    by_flit = True
+
+    def __cinit__(self):
+        self.what = []
+
+    def __init__(self, network, Link link, hbm, memory):
+        cdef int i
+        self.core, self.link, self.memory = network.core, link, memory
+        self.n = hbm.channels
+        self.line_bits = hbm.burst_bytes.bit_length() - 1
+        self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        self.turn_ps, self.access_ps = ns_to_ps(hbm.turnaround_ns), ns_to_ps(hbm.access_ns)
+        self.by_rounds = hbm.burst_bytes == FLIT
+        self.line_mask = hbm.burst_bytes - 1
+        self.round_bytes = hbm.burst_bytes * self.n
+        self.channels = <Channel*>PyMem_Malloc(self.n * sizeof(Channel))
+        if self.channels == NULL:
+            raise MemoryError()
+        for i in range(self.n):
+            self.channels[i].free = self.channels[i].since = 0
+            self.channels[i].key, self.channels[i].direction = -1, NONE_
+        link.memory = self
+
+    def __dealloc__(self):
+        PyMem_Free(self.channels)
+        PyMem_Free(self.coming)
+
+    @property
+    def busy_ps(self):
+        """Return how long its channels were busy, on average [ps]."""
+        self.look()
+        return self.served_ps // self.n
+
+    def idle_ps(self):
+        """Return since when its channels are free, or when they will be free of everything that has come [ps]."""
+        cdef int i
+        cdef int64_t t = 0
+        self.look()
+        for i in range(self.n):
+            t = max(t, self.channels[i].free)
+        return t
+
+    # -- reads
+
+    def on_read(self, Transaction txn):
+        """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
+        cdef Ready ready = Ready.__new__(Ready)
+        self.look()
+        ready.txn = txn
+        if not self.rounds(txn, &ready.groups):
+            self.singly(txn, &ready.groups)
+        txn.back.nbytes += txn.nbytes
+        self.core.push(ready.groups.at[0].a, ARRIVAL, txn.key, RELEASE, ready, self)
+
+    cdef int singly(self, Transaction txn, Lines* groups) except -1:
+        """Serve bursts one by one; find how the flits become ready."""
+        cdef int64_t now = self.core.now, line, t, j, q, m, first
+        cdef Burst* done
+        cdef Channel* channel
+        cdef list lines = None
+        if txn.lines is not None:
+            lines = list(txn.lines)
+            m, first = len(lines), 0
+        else:
+            first = txn.offset >> self.line_bits
+            m = ((txn.offset + txn.nbytes - 1) >> self.line_bits) + 1 - first
+        done = <Burst*>PyMem_Malloc(m * sizeof(Burst))
+        if done == NULL:
+            raise MemoryError()
+        try:
+            for j in range(m):
+                line = lines[j] if lines is not None else first + j
+                done[j].line, done[j].end = line, self.burst(line, now, READ_, txn.key)
+            qsort(done, m, sizeof(Burst), by_end)
+            q = (txn.nbytes + FLIT - 1) // FLIT or 1
+            for j in range(1, q + 1):
+                t = done[(j * m + q - 1) // q - 1].end + self.access_ps
+                if groups.n and groups.at[groups.n - 1].a == t:
+                    groups.at[groups.n - 1].d += 1
+                else:
+                    add(groups, t, 1)
+            channel = &self.channels[done[m - 1].line & (self.n - 1)]
+            log(txn, now, channel, groups.at[groups.n - 1].a)
+        finally:
+            PyMem_Free(done)
+        return 0
+
+    cdef bint rounds(self, Transaction txn, Lines* groups) except -1:
+        """Do the same by the round, for whole rounds of consecutive lines over channels that are free at one time."""
+        cdef int64_t now = self.core.now, start = 0, least = LIMIT, free, end, count, i, access = self.access_ps
+        cdef Channel* channel
+        if not self.by_rounds or txn.lines is not None or txn.offset & self.line_mask or txn.nbytes % self.round_bytes:
+            return False
+        for i in range(self.n):
+            channel = &self.channels[i]
+            start, least = max(start, channel.free), min(least, channel.free)
+            if self.turn_ps and channel.direction == WRITE_:
+                return False
+        if start > now and least != start:
+            return False
+        count = txn.nbytes // self.round_bytes
+        free = max(start, now)
+        end = free + count * self.burst_ps
+        for i in range(self.n):
+            channel = &self.channels[i]
+            if channel.free < now:
+                channel.since, channel.key = now, txn.key
+            channel.free, channel.direction = end, READ_
+        self.served_ps += count * self.n * self.burst_ps
+        channel = &self.channels[((txn.offset >> self.line_bits) + count * self.n - 1) & (self.n - 1)]
+        log(txn, now, channel, end + access)
+        if access < self.burst_ps <= self.n * (<Link>txn.back.links[0]).flit_ps:
+            # Every channel is taken until `end`: nothing else can be ready between the first round and the last, and
+            # the link is busy from one to the next. So the flits may as well queue for it at once.
+            add(groups, free + self.burst_ps + access, count * self.n)
+            return True
+        for i in range(1, count + 1):
+            add(groups, free + i * self.burst_ps + access, self.n)
+        return True
+
+    cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1:
+        """Serve a burst; return when it is done."""
+        cdef Channel* channel = &self.channels[line & (self.n - 1)]
+        cdef int64_t end = channel.free
+        if end < arrival:
+            end = arrival
+            channel.since, channel.key = arrival, key
+        if channel.direction != direction:
+            if channel.direction != NONE_:
+                end += self.turn_ps
+            channel.direction = direction
+        channel.free = end = end + self.burst_ps
+        self.served_ps += self.burst_ps
+        if end >= LIMIT:
+            raise _too_late(end)
+        return end
+
+    cdef int release(self, Ready ready) except -1:
+        """Put the flits that are ready now on their way back."""
+        cdef Transaction txn = ready.txn
+        cdef Route back = txn.back
+        cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, FLIT)
+        ready.next += 1
+        count_flits(back, count, size)
+        if ready.next < ready.groups.n:
+            self.core.put(back.links, count, size, txn.key, None, None, False)
+            self.core.push(ready.groups.at[ready.next].a, ARRIVAL, txn.key, RELEASE, ready, self)
+            return 0
+        if self.memory is not None and txn.pieces:
+            txn.data = self.memory.peek(txn.pieces)
+        self.core.put(back.links, count, size, txn.key, txn.fn, txn, False)
+        return 0
+
+    # -- writes
+
+    def on_write(self, Transaction txn):
+        """Take a write whose flits have all arrived; acknowledge it when its bursts are done."""
+        self.look()
+        if self.memory is not None and txn.data is not None:
+            self.memory.poke(txn.pieces, txn.data)
+        self.core.push(txn.end, ARRIVAL, txn.key, ACKNOWLEDGE, txn, self)
+
+    cdef int acknowledge(self, Transaction txn) except -1:
+        cdef Route back = txn.back
+        if txn.posted:
+            txn.fn(txn)
+            return 0
+        back.nbytes += ACK
+        count_flits(back, 1, ACK)
+        self.core.put(back.links, 1, ACK, txn.key, txn.fn, txn, False)
+        return 0
+
+    cdef int comes(self, int64_t t, int64_t order, what) except -1:
+        """Note that a flit of a write, or (with t < 0) a train of them, is on its way over the last link."""
+        cdef Place* place
+        cdef Place* places
+        cdef int i, mask = self.room - 1
+        if self.count == self.room:
+            places = <Place*>PyMem_Malloc((2 * self.room if self.room else 4) * sizeof(Place))
+            if places == NULL:
+                raise MemoryError()
+            found = []
+            for i in range(self.count):
+                places[i] = self.coming[(self.first + i) & mask]
+                found.append(self.what[(self.first + i) & mask])
+            PyMem_Free(self.coming)
+            self.coming, self.first = places, 0
+            self.room = 2 * self.room if self.room else 4
+            found.extend([None] * (self.room - len(found)))
+            self.what = found
+            mask = self.room - 1
+        i = (self.first + self.count) & mask
+        self.coming[i].t, self.coming[i].priority, self.coming[i].order = t, self.link.priority, order
+        put_at(self.what, i, what)
+        self.count += 1
+        return 0
+
+    cdef int look(self) except -1:
+        """Serve what has come by now, in its order."""
+        cdef Place* place
+        cdef Place latest_
+        cdef Train train
+        cdef Line* lines
+        cdef Line line
+        cdef int m
+        cdef int64_t first
+        cdef bint now_too
+        if not self.count:
+            return 0
+        self.core.reached(self.core.now, -1, -1)
+        latest_ = self.core.latest
+        while self.count:
+            place = &self.coming[self.first]
+            if place.t >= 0:
+                if before(&latest_, place):
+                    return 0
+                line.a, line.d = place.t, 0
+                self.flits(<Transaction>self.what[self.first], &line, 1, 0, 1)
+            else:
+                train = front_of(<Train>self.what[self.first])
+                first = train.delivered
+                lines = view(train, train.k + train.stops, &m)
+                place.t = latest_.t
+                now_too = not before(&latest_, place)
+                place.t = -1
+                train.delivered = come_before(lines, m, train.n, latest_.t + 1 if now_too else latest_.t)
+                if first < train.delivered:
+                    self.flits(<Transaction>train.arg, lines, m, first, train.delivered)
+                if train.delivered < train.n:
+                    return 0
+            put_at(self.what, self.first, None)
+            self.first = (self.first + 1) & (self.room - 1)
+            self.count -= 1
+        return 0
+
+    cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
+        """Serve the bursts that flits `first` to `until` (exclusive) of those that come by `lines` complete."""
+        cdef int64_t begun, i
+        if self.by_rounds and txn.lines is None:
+            begun, first = first, until
+            if txn.offset & self.line_mask and txn.arrived + until - begun == ((txn.nbytes + FLIT - 1) // FLIT or 1):
+                first -= 1  # The last one may complete two.
+            self.run(txn, lines, m, begun, first)
+        for i in range(first, until):
+            self.several(txn, latest(lines, m, i))
+        return 0
+
+    cdef int run(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
+        """Serve the same in one go, at a burst a flit.
+
+        What comes to a channel comes by lines, too: ever more slowly. So if its last burst finds it free only that one
+        matters, and if not, none has since the first.
+        """
+        cdef int64_t n = self.n, burst = self.burst_ps, i, previous, arrival, begin, end, arrived = 0
+        cdef int64_t line = (txn.offset >> self.line_bits) + txn.arrived - first, latest_end = txn.end
+        cdef Channel* channel
+        cdef Channel* last = NULL
+        txn.arrived += until - first
+        self.served_ps += (until - first) * burst
+        for i in range(until - n if until - n > first else first, until):
+            channel = &self.channels[(line + i) & (n - 1)]
+            previous = (i - first) // n
+            arrival, begin = latest(lines, m, i), latest(lines, m, i - previous * n)
+            end = channel.free
+            if end < begin:
+                end = begin
+                channel.since, channel.key = begin, txn.key
+            if channel.direction != WRITE_:
+                if channel.direction != NONE_:
+                    end += self.turn_ps
+                channel.direction = WRITE_
+            end += previous * burst
+            if end < arrival:
+                end = arrival
+                channel.since, channel.key = arrival, txn.key
+            channel.free = end = end + burst
+            if end >= LIMIT:
+                raise _too_late(end)
+            if end >= latest_end:
+                latest_end, last, arrived = end, channel, arrival
+        if last != NULL:
+            txn.end = latest_end
+            log(txn, arrived, last, latest_end)
+        return 0
+
+    cdef int several(self, Transaction txn, int64_t arrival) except -1:
+        """Serve the bursts that a flit completes, however many."""
+        cdef int64_t first = txn.offset >> self.line_bits, m, i, line, end, j = txn.arrived
+        cdef int64_t q = (txn.nbytes + FLIT - 1) // FLIT or 1
+        cdef Channel* channel
+        if txn.lines is not None:
+            m = len(txn.lines)
+        else:
+            m = ((txn.offset + txn.nbytes - 1) >> self.line_bits) + 1 - first
+        txn.arrived += 1
+        for i in range(j * m // q, (j + 1) * m // q):
+            line = txn.lines[i] if txn.lines is not None else first + i
+            end = self.burst(line, arrival, WRITE_, txn.key)
+            if end >= txn.end:
+                channel = &self.channels[line & (self.n - 1)]
+                txn.end = end
+                log(txn, arrival, channel, end)
+        return 0

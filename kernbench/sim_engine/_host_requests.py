@@ -1,0 +1,392 @@
+"""What the host asks of a machine: messages to the PEs of a SIP (launches, maps, queues), and copies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import simpy
+
+from kernbench.analysis._records import READ, WRITE
+from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
+from kernbench.sim_engine._op_log import KIND
+from kernbench.sim_engine._transaction import ACK_BYTES, Transaction
+from kernbench.topology import _naming as naming
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+LAUNCH_BYTES = 64
+ARGUMENT_BYTES = 8
+RANGE_BYTES = 32
+
+Target = tuple[int, int]
+
+
+class Parcel(Protocol):
+    """A message in a queue, as seen from outside its PE."""
+
+    nbytes: int
+    parts: int
+
+
+class QueueState(Protocol):
+    """One direction of a PE, as seen from outside: heads and tails of its ring and of its peer's."""
+
+    spec: QueueSpec
+    arrived: int
+    released: int
+    sent: int
+    taken: int
+
+    @property
+    def inbox(self) -> Sequence[Parcel]:
+        """Messages that no receive has taken."""
+
+    @property
+    def outbox(self) -> Sequence[Parcel]:
+        """Messages that have not left whole."""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many slots of the peer's ring have come free."""
+
+
+class QueueEngine(Protocol):
+    """The queues of a PE: of each installation, by direction."""
+
+    @property
+    def sets(self) -> Mapping[str, Mapping[str, QueueState]]:
+        """What each installation brought, by its key."""
+
+    def install(self, key: str, specs: Sequence[QueueSpec]) -> None:
+        """Set up the queues of one installation."""
+
+
+class Pe(Protocol):
+    """A PE, as seen from outside."""
+
+    name: str
+    place: tuple[int, int, int]
+
+    @property
+    def mmu(self) -> PeMMU:
+        """Its MMU."""
+
+    @property
+    def ipcq(self) -> QueueEngine:
+        """Its queues."""
+
+
+class Cpu(Protocol):
+    """The control processor of a PE: it takes the host's messages, and makes its PE when something is asked of it."""
+
+    name: str
+    place: tuple[int, int, int]
+
+    @property
+    def mmu(self) -> PeMMU:
+        """The MMU of its PE."""
+
+    @property
+    def pe(self) -> Pe:
+        """Its PE."""
+
+    def start(self, launch: Launch) -> None:
+        """Run the launch's program from now on."""
+
+
+class RunningProgram(Protocol):
+    """A program of a launch."""
+
+    @property
+    def pe(self) -> Pe:
+        """The PE that it runs on."""
+
+    def location(self) -> str:
+        """Return PE, kernel and line."""
+
+    def describe(self) -> str:
+        """Return what it waits for since when."""
+
+    def receives(self) -> bool:
+        """Return whether it waits for a message."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class Broadcast(ABC):
+    """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one.
+
+    It is logged at its end, as a row of its `kind`, if that is not empty.
+    """
+
+    kind = ""
+
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], name: str) -> None:
+        self.engine, self.sip = engine, sip
+        self.id = engine.log.command(name, sip)
+        self.cubes: dict[int, list[int]] = {}
+        for cube, pe in targets:
+            self.cubes.setdefault(cube, []).append(pe)
+        self._left = {cube: len(pes) for cube, pes in self.cubes.items()}
+        self._cubes_left = len(self.cubes)
+        self.sent_ps = engine.env._now
+        self.done = simpy.Event(engine.env)
+
+    def send(self) -> None:
+        """Send it from the host."""
+        self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self, self.id)
+
+    @abstractmethod
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
+
+    def stamp(self, t: int) -> None:  # noqa: B027  only a launch needs it
+        """Note when the IO chiplet's CPU hands the message on."""
+
+    @abstractmethod
+    def taken(self, cpu: Cpu) -> None:
+        """Do what the message asks of a PE whose CPU has decoded it."""
+
+    def answer(self, place: tuple[int, int, int]) -> None:
+        """Send a PE's completion on its way to the host."""
+        _, cube, pe = place
+        self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube)
+
+    def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
+        network = self.engine.network
+        route = network.back(network.route(asker, answerer))
+        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn)
+        network.send(route, ACK_BYTES, route.key(), heard, arg)
+
+    def _pe_done(self, cube: int) -> None:
+        self._left[cube] -= 1
+        if not self._left[cube]:
+            self._reply(naming.io_cpu(self.sip), naming.m_cpu(self.sip, cube), self._cube_done, None)
+
+    def _cube_done(self, _: object) -> None:
+        self._cubes_left -= 1
+        if not self._cubes_left:
+            self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None)
+
+    def _all_done(self, _: object) -> None:
+        if self.kind:
+            self.log_row(self.kind, self.nbytes_of())
+        self.done.succeed()
+
+    def log_row(self, kind: str, nbytes: int) -> None:
+        """Log the message as a whole, from its sending until now."""
+        log = self.engine.log
+        if log.operation:
+            row = self.sent_ps, self.engine.env._now, log.component(naming.HOST), KIND[kind], self.id, nbytes, 0, -1
+            log.row(*row)
+
+
+class Launch(Broadcast):
+    """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps.
+
+    `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
+    are participants `ranks` of `world`.
+    """
+
+    def __init__(
+        self,
+        engine: GraphEngine,
+        sip: int,
+        targets: Sequence[Target],
+        kernel: Callable[..., Any],
+        args: tuple[Any, ...] | Mapping[Target, tuple[Any, ...]],
+        name: str,
+        queues: str | None = None,
+        ranks: Mapping[Target, int] | None = None,
+        world: int = 1,
+    ) -> None:
+        super().__init__(engine, sip, targets, name)
+        self.kernel, self.args, self.name = kernel, args, name
+        self.queues, self.ranks, self.world = queues, ranks or {}, world
+        self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
+        self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
+        races = engine.races(sip)
+        self.task = None if races is None else races.task
+        self.target_start_ps = 0
+        self.ended = 0
+        self.start_ps: int | None = None
+        self.end_ps: int | None = None
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of a copy, the same for all."""
+        return LAUNCH_BYTES + ARGUMENT_BYTES * self._count
+
+    def args_of(self, cube: int, pe: int) -> tuple[Any, ...]:
+        """Return the arguments of one PE's program."""
+        return self.args if isinstance(self.args, tuple) else self.args[cube, pe]
+
+    def stamp(self, t: int) -> None:
+        """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""
+        self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
+
+    def taken(self, cpu: Cpu) -> None:
+        """Start the program at the stamped time, or now if that has passed (logged as skew)."""
+        now, log = self.engine.env._now, self.engine.log
+        if now > self.target_start_ps and log.operation:
+            log.row(self.target_start_ps, now, log.component(cpu.name), KIND["skew"], self.id, 0, 0, -1)
+        start = max(now, self.target_start_ps)
+        self.start_ps = start if self.start_ps is None else min(self.start_ps, start)
+        self.engine.env.call_at(start, cpu.start, self)
+
+    def program_done(self, program: RunningProgram) -> None:
+        """Note that a program has ended, its commands complete."""
+        self.ended += 1
+        self.answer(program.pe.place)
+
+    def finish(self) -> None:
+        """Note that the host has heard of all."""
+        self.end_ps = self.engine.env._now
+        self.log_row("launch", 0)
+
+
+class RangeMap(Broadcast):
+    """Ranges for the MMUs: 32 B per distinct range of the PEs behind a copy."""
+
+    kind = "map"
+
+    def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
+        super().__init__(engine, sip, list(ranges), f"map {owner}")
+        self.ranges, self.owner = ranges, owner
+        # Most PEs, often all, receive the same: the content of a copy is counted once for each set of mappings.
+        self._told = {id(mine): mine for mine in ranges.values()}
+        self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
+        for (cube, _), mine in ranges.items():
+            self._tellings.setdefault(cube, set()).add(id(mine))
+        self._nbytes: dict[frozenset[int], int] = {}
+        self._made: dict[int, dict[Table, Table]] = {}
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
+        if cube is None or pe is None:
+            tellings = frozenset(self._tellings[cube])
+        else:
+            tellings = frozenset((id(self.ranges[cube, pe]),))
+        nbytes = self._nbytes.get(tellings)
+        if nbytes is None:
+            distinct = set().union(*(self._told[telling] for telling in tellings))
+            nbytes = self._nbytes[tellings] = RANGE_BYTES * len(distinct)
+        return nbytes
+
+    def taken(self, cpu: Cpu) -> None:
+        """Enter the ranges, and answer."""
+        _, cube, pe = cpu.place
+        mine = self.ranges[cube, pe]
+        cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
+        self.answer(cpu.place)
+
+
+class Spread(Broadcast):
+    """A dry run of a launch's copies, to learn when the last PE has decoded its own."""
+
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], nbytes: int) -> None:
+        super().__init__(engine, sip, targets, "spread")
+        self._nbytes = nbytes
+        self.last_ps = 0
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of a copy, the same for all."""
+        return self._nbytes
+
+    def taken(self, cpu: Cpu) -> None:
+        """Note the time."""
+        self.last_ps = self.engine.env._now
+
+
+# A direction's entry: two addresses, a place, two names, sizes (chosen: one line of registers).
+QUEUE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """One direction of a PE: a ring that its peer fills, and the peer's ring that it fills."""
+
+    direction: str
+    peer: tuple[int, int, int]
+    ring_pa: int
+    peer_pa: int
+    kind: str
+    n_slots: int
+    slot_bytes: int
+    credit_bytes: int
+    chunk_bytes: int
+
+
+class QueueInstall(Broadcast):
+    """The queues of PEs of one SIP: `QUEUE_BYTES` for each direction of the PEs behind a copy."""
+
+    kind = "install"
+
+    def __init__(self, engine: GraphEngine, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> None:
+        super().__init__(engine, sip, list(wiring), f"install {key}")
+        self.wiring, self.key = wiring, key
+        self._directions: dict[int | None, int] = {None: sum(map(len, wiring.values()))}
+        for (cube, _), specs in wiring.items():
+            self._directions[cube] = self._directions.get(cube, 0) + len(specs)
+
+    def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
+        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
+        if cube is None or pe is None:
+            return QUEUE_BYTES * self._directions[cube]
+        return QUEUE_BYTES * len(self.wiring[cube, pe])
+
+    def taken(self, cpu: Cpu) -> None:
+        """Set up the queues, and answer."""
+        _, cube, pe = cpu.place
+        cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
+        self.answer(cpu.place)
+
+
+class HostCopy:
+    """A copy of `pieces` (physical address, bytes), one transaction each, all sent at once."""
+
+    def __init__(
+        self, engine: GraphEngine, pieces: Sequence[tuple[int, int]], data: np.ndarray | None, write: bool
+    ) -> None:
+        self.engine, self.pieces, self.write = engine, list(pieces), write
+        self.done = simpy.Event(engine.env)
+        self._start = engine.env._now
+        self._id = engine.log.command("h2d" if write else "d2h")
+        self._left = len(self.pieces)
+        self._parts: list[np.ndarray | None] = [None] * self._left
+        if not self.pieces:
+            self.done.succeed(np.zeros(0, np.uint8) if engine.data and not write else None)
+        if self.pieces and (races := engine.races(engine.addresses.locate(self.pieces[0][0]).sip)) is not None:
+            engine.guarded(lambda: races.host(self.pieces, write))
+        at = 0
+        for i, (pa, nbytes) in enumerate(self.pieces):
+            node_id, offset = engine.locate(pa)
+            txn = Transaction(nbytes, offset, self._finished, i, None, [(pa, nbytes)])
+            route = engine.network.route(naming.HOST, node_id)
+            if write:
+                txn.data = None if data is None else data[at : at + nbytes]
+                txn.write(engine.network, route, engine.memory_at(node_id))
+            else:
+                txn.read(engine.network, route, engine.memory_at(node_id))
+            at += nbytes
+
+    def _finished(self, txn: Transaction) -> None:
+        if not self.write:
+            self._parts[txn.arg] = txn.data
+        engine, log = self.engine, self.engine.log
+        if log.operation:
+            log.transfer(self._start, engine.env._now, txn, self._id, -1, WRITE if self.write else READ)
+        self._left -= 1
+        if self._left:
+            return
+        if log.operation:
+            name = "h2d" if self.write else "d2h"
+            nbytes = sum(n for _, n in self.pieces)
+            log.row(self._start, engine.env._now, log.component(naming.HOST), KIND[name], self._id, nbytes, 0, -1)
+        parts = [part for part in self._parts if part is not None]
+        self.done.succeed(np.concatenate(parts) if parts else None)

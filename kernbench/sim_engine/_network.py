@@ -1,0 +1,159 @@
+"""The links and routes of a machine, and its clock: those of the compiled core, or of its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import simpy
+from simpy.core import EmptySchedule
+from simpy.events import NORMAL, Event
+
+from kernbench._registry import COMPONENTS
+from kernbench._units import service_times
+from kernbench.build import CORE, engine
+from kernbench.policy._routing import reverse, router_of
+from kernbench.sim_engine._python_core import Hop
+from kernbench.sim_engine._transaction import COUNT_BITS, Route
+from kernbench.topology._graph import Graph, Node
+
+ENGINE = engine()
+
+if TYPE_CHECKING or ENGINE != CORE:
+    from kernbench.sim_engine._python_core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
+else:
+    from kernbench.sim_engine._core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
+
+__all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "HbmSlice", "Hop", "Link", "Network", "QUEUE"]  # noqa: RUF022  as a test sorts
+
+Callback = Callable[[Any], None]
+Hook = Callable[[int, int], int]
+
+_TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
+
+
+class Network:
+    """The links of one machine, made when first used."""
+
+    def __init__(self, graph: Graph, core: Core, *, trace: bool = False, tie_seed: int | None = None) -> None:
+        self.graph, self.core, self.tie_seed = graph, core, tie_seed
+        self.links: dict[tuple[str, str], Link] = {}
+        self.routes: dict[tuple[str, str], Route] = {}
+        self._router = router_of(graph)
+        self._counts: dict[int, list[int]] = {}
+        self._hooks: dict[str, tuple[int, Hook]] = {}
+        if trace:
+            core.hops = []
+
+    @property
+    def hops(self) -> list[Hop] | None:
+        """Return every hop of every flit so far, None without `trace`."""
+        return self.core.hops
+
+    def link(self, src: str, dst: str) -> Link:
+        """Return the link from `src` to `dst`, its latency as the node behind it says."""
+        link = self.links.get((src, dst))
+        if link is None:
+            edge = self.graph.edge(src, dst)
+            rank = edge.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
+            node = self.graph.node(dst)
+            extra_ps, hook = self._look_behind(node)
+            merges = self._router.merges(src, dst)
+            link = Link(edge, node.index, extra_ps, rank, hook, merges, service_times(edge.bw_gbs))
+            self.links[edge.src, edge.dst] = link
+        return link
+
+    def into(self, node_id: str) -> Link:
+        """Return the one link into a memory."""
+        (edge,) = self.graph.out(node_id)
+        return self.link(edge.dst, node_id)
+
+    def _look_behind(self, node: Node) -> tuple[int, Hook | None]:
+        """Return what a node's transit component adds to the latency of links into it, and its hook."""
+        if node.kind not in _TRANSIT:
+            return 0, None
+        if node.id in self._hooks:
+            return self._hooks[node.id]
+        part = COMPONENTS.resolve(node.impl)(node)
+        extra_ps, hook = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
+        if hook is not None:  # the links into the node share what it keeps in mind
+            self._hooks[node.id] = extra_ps, hook
+        return extra_ps, hook
+
+    def route(self, src: str, dst: str) -> Route:
+        """Return the route from `src` to `dst` (cached)."""
+        route = self.routes.get((src, dst))
+        if route is None:
+            route = self._make(self._router.path(src, dst))
+            self.routes[src, dst] = route
+        return route
+
+    def back(self, route: Route) -> Route:
+        """Return the route over the reverse links of `route`: the way of replies, acknowledgements and credits."""
+        if route.reply is None:
+            path = (route.links[0].src, *(link.dst for link in route.links))
+            route.reply = self._make(reverse(path))
+            self.routes[f"reply {path[0]}", path[-1]] = route.reply
+        return route.reply
+
+    def _make(self, path: tuple[str, ...]) -> Route:
+        known, make = self.links.get, self.link
+        links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
+        links[0].merges = True
+        node = self.graph.index(path[0])
+        return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]))
+
+    def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
+        """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
+        n, size = route.count(nbytes)
+        self.core.put(route.links, n, size, key, fn, arg, each)
+
+    def train(self, route: Route, n: int, size: int, key: int, fn: Callback | None, arg: object) -> None:
+        """Put `n` flits of `size` bytes on the first link now; `fn(arg)` is called when the last one has arrived."""
+        route.count_flits(n, size)
+        self.core.put(route.links, n, size, key, fn, arg)
+
+
+class Clock(simpy.Environment):
+    """A `simpy.Environment` whose events share one calendar with the flits and callbacks of `core`."""
+
+    def __init__(self) -> None:
+        self.core = Core()
+        super().__init__(0)
+        self.call_at, self.call_last = self.core.call_at, self.core.call_last
+
+    @property
+    def _now(self) -> int:
+        return self.core.now
+
+    @_now.setter
+    def _now(self, t: int) -> None:
+        assert t == self.core.now  # SimPy sets the start time only; the core moves the clock
+
+    @property
+    def events(self) -> int:
+        """Return how many calendar entries have been processed."""
+        return self.core.events
+
+    def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
+        """Process `event` after `delay` [ps]."""
+        self.core.event_at(self.core.now + int(delay), int(priority), event)
+
+    def peek(self) -> float:
+        """Return the time of the next calendar entry [ps], infinity if there is none."""
+        return self.core.peek()
+
+    def timer(self, t: int, value: object = None) -> Event:
+        """Return an event that succeeds with `value` at time `t` [ps]."""
+        event = Event(self)
+        event._ok, event._value = True, value
+        self.core.event_at(t, NORMAL, event)
+        return event
+
+    def step(self) -> None:
+        """Process the next calendar entry."""
+        if not len(self.core):
+            raise EmptySchedule
+        self.core.drain(1)

@@ -1,0 +1,263 @@
+"""The op log, one row per operation or per stage of a tile, and the records of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench._units import FLIT_BYTES
+from kernbench.analysis._records import (
+    COLUMNS,
+    MESSAGE,
+    TRANSFERS,
+    CommandInfo,
+    Dependencies,
+    Launch,
+    LinkTable,
+    Records,
+    covered_ps,
+)
+from kernbench.sim_engine._network import ENGINE
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._network import Clock
+    from kernbench.sim_engine._transaction import Route, Transaction
+    from kernbench.sim_engine.engine import GraphEngine
+
+LEVELS = ("off", "operation", "tile")
+KINDS = (
+    "load", "store", "fetch", "gemm", "math", "dma_in", "dma_out", "store_tcm", "composite", "launch", "h2d", "d2h",
+    "map", "skew", "send", "recv", "install",
+)  # fmt: skip
+KIND = {name: i for i, name in enumerate(KINDS)}
+_ROWS = 16384  # of a block
+_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(TRANSFERS)
+
+
+class OpLog:
+    """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids.
+
+    `operation` is False when nothing is kept; `tiles` is True when stages of tiles are kept, too. Rows are written to
+    blocks of a fixed size, number by number: so a log costs what its columns hold.
+    """
+
+    def __init__(self, level: str = "operation") -> None:
+        if level not in LEVELS:
+            raise ValueError(f"log = {level!r} is unknown; known: {', '.join(LEVELS)}")
+        self.level = level
+        self.operation, self.tiles = level != "off", level == "tile"
+        self.components: dict[str, int] = {}
+        self.routes: list[Route] = []
+        self.issued: list[tuple[int, int, int]] = []
+        self.after: list[tuple[int, int]] = []
+        self._commands: list[tuple[Any, ...]] = []
+        self._blocks: list[np.ndarray] = []
+        self._move_blocks: list[np.ndarray] = []
+        self._rows, self._moves = _block(0), _block(0)
+        self._free = self._moves_free = 0  # numbers for which the last block has room
+
+    def component(self, name: str) -> int:
+        """Return the id of a component's name."""
+        return self.components.setdefault(name, len(self.components))
+
+    def command(
+        self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = ""
+    ) -> int:
+        """Enter a command, with the fields of `CommandInfo`; return its id."""
+        self._commands.append((name, sip, cube, pe, shape, tag))
+        return len(self._commands) - 1
+
+    @property
+    def commands(self) -> tuple[CommandInfo, ...]:
+        """Return what is known of each command so far, by id."""
+        return tuple([CommandInfo(*fields) for fields in self._commands])
+
+    def route(self, route: Route) -> int:
+        """Return the id of a route."""
+        if route.logged < 0:
+            route.logged = len(self.routes)
+            self.routes.append(route)
+        return route.logged
+
+    def row(
+        self, start: int, end: int, component: int, kind: int, command: int, nbytes: int, flops: int, tile: int
+    ) -> None:
+        """Add a row."""
+        if not self._free:
+            self._free = _ROWS * _WIDTH
+            self._rows = _block(self._free)
+            self._blocks.append(np.asarray(self._rows))
+        rows, i = self._rows, len(self._rows) - self._free
+        rows[i], rows[i + 1], rows[i + 2], rows[i + 3] = start, end, component, kind
+        rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7] = command, nbytes, flops, tile
+        self._free -= _WIDTH
+
+    def move(
+        self, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int, key: int,
+        arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1,
+    ) -> None:  # fmt: skip
+        """Add a transaction or message: a row of `TRANSFERS`."""
+        if not self._moves_free:
+            self._moves_free = _ROWS * _MOVE_WIDTH
+            self._moves = _block(self._moves_free)
+            self._move_blocks.append(np.asarray(self._moves))
+        moves, i = self._moves, len(self._moves) - self._moves_free
+        moves[i], moves[i + 1], moves[i + 2], moves[i + 3] = start, end, self.route(route), nbytes
+        moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
+        moves[i + 8], moves[i + 9], moves[i + 10], moves[i + 11] = arrived, since, opener, served
+        self._moves_free -= _MOVE_WIDTH
+
+    def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
+        """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
+        self.move(
+            start, end, txn.back, txn.nbytes, command, tile, kind, txn.key,
+            txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps,
+        )  # fmt: skip
+
+    def heard(
+        self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any], None]
+    ) -> Callable[[Any], None]:
+        """Return `fn` for the arrival of a message that is sent now, which is logged then."""
+        if not self.operation:
+            return fn
+        core = clock.core
+        sent = core.now
+        self.route(route)
+
+        def arrived(arg: Any) -> None:
+            self.move(sent, core.now, route, nbytes, command, -1, MESSAGE, -1)
+            fn(arg)
+
+        return arrived
+
+    def moves(self) -> dict[str, np.ndarray]:
+        """Return all transactions and messages so far as columns."""
+        return _columns(self._move_blocks, self._moves_free, TRANSFERS)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all rows so far as columns."""
+        return _columns(self._blocks, self._free, COLUMNS)
+
+
+def _block(n: int) -> memoryview:
+    return np.empty(n, np.int64).data
+
+
+def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type]) -> dict[str, np.ndarray]:
+    """Return the columns of rows in `blocks`, of which the last one has room for `free` numbers."""
+    filled = [*blocks[:-1], blocks[-1][: len(blocks[-1]) - free]] if blocks else [np.zeros(0, np.int64)]
+    table = np.concatenate(filled).reshape(-1, len(types))
+    return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
+
+
+def busy_by_component(engine: GraphEngine) -> dict[str, int]:
+    """Return the busy time of every server that keeps count [ps]: pipeline stages, memories."""
+    busy: dict[str, int] = {}
+    for name, part in engine.parts.items():
+        if hasattr(part, "busy_ps"):
+            busy[name] = part.busy_ps
+        for stage in getattr(part, "stages", ()):
+            busy[stage.name] = stage.busy_ps
+    return busy
+
+
+def link_table(engine: GraphEngine) -> LinkTable:
+    """Return traffic and busy time of every link, from what was sent over each route."""
+    ordered = sorted(engine.network.links.values(), key=attrgetter("name"))
+    number = {link: i for i, link in enumerate(ordered)}
+    # For each link of each route: the link, the route's bytes, and by size of flit how many the route carried.
+    at: list[int] = []
+    nbytes: list[int] = []
+    flits: dict[int, tuple[list[int], list[int]]] = {}
+    for route in engine.network.routes.values():
+        if not route.flits and not route.small:
+            continue
+        mine = [number[link] for link in route.links]
+        at += mine
+        nbytes += [route.nbytes] * len(mine)
+        for size, n in (*route.small.items(), (FLIT_BYTES, route.flits)):
+            links, counts = flits.setdefault(size, ([], []))
+            links += mine
+            counts += [n] * len(mine)
+    busy = np.zeros(len(ordered), np.int64)
+    for size, (links, counts) in flits.items():
+        busy += np.array([link.times[size] for link in ordered], np.int64) * _sums(links, counts, len(ordered))
+    return LinkTable(
+        tuple([link.name for link in ordered]),
+        _sums(at, nbytes, len(ordered)),
+        busy,
+        np.array([link.bw_gbs for link in ordered]),
+    )
+
+
+def _sums(at: list[int], values: list[int], n: int) -> np.ndarray:
+    """Return the sum of the `values` at each of `n` places."""
+    sums = np.zeros(n, np.int64)
+    np.add.at(sums, np.array(at, np.int64), np.array(values, np.int64))
+    return sums
+
+
+def dependencies(engine: GraphEngine) -> Dependencies:
+    """Return what the log keeps of moves and of the order of commands."""
+    log, graph = engine.log, engine.machine.graph
+    nodes: dict[str, int] = {}
+    routes = []
+    links: dict[tuple[int, int], tuple[int, int, float]] = {}
+    for route in log.routes:
+        path = [nodes.setdefault(name, len(nodes)) for name in (route.links[0].src, *(x.dst for x in route.links))]
+        routes.append(tuple(path))
+        for at, link in enumerate(route.links):
+            if (path[at], path[at + 1]) in links:
+                continue
+            # Both ways: a transaction goes out over one and comes back over the other.
+            for here, there in ((at, at + 1), (at + 1, at)):
+                src, dst = (link.src, link.dst) if here < there else (link.dst, link.src)
+                edge = graph.edge(src, dst)
+                latency = engine.network.link(src, dst).lat
+                wire = edge.latency_ps - graph.node(dst).overhead_ps
+                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
+    return Dependencies(
+        log.moves(),
+        tuple(nodes),
+        tuple(routes),
+        links,
+        np.array(log.issued, np.int64).reshape(-1, 3),
+        np.array(log.after, np.int64).reshape(-1, 2),
+        np.array([(x.id, x.target_start_ps) for x in engine.launches], np.int64).reshape(-1, 2),
+    )
+
+
+def collect(engine: GraphEngine) -> Records:
+    """Return the records of a run so far."""
+    log = engine.log
+    columns = log.columns()
+    counted = busy_by_component(engine)
+    for name in counted:
+        log.component(name)
+    names = tuple(log.components)
+    busy = np.zeros(len(names), np.int64)
+    for name, i in log.components.items():
+        rows = columns["component"] == i
+        busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
+    launches = [
+        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps is None else x.end_ps, x.sip, x.queues or "")
+        for x in engine.launches
+    ]
+    return Records(
+        **columns,
+        components=names,
+        kinds=KINDS,
+        commands=log.commands,
+        links=link_table(engine),
+        component_busy_ps=busy,
+        makespan_ps=engine.env._now,
+        launches=tuple(launches),
+        machine=engine.machine.hash,
+        spec=engine.machine.spec,
+        dependencies=dependencies(engine),
+        complete=engine.complete,
+        engine=ENGINE,
+    )

@@ -1,0 +1,420 @@
+"""The definition of time on a machine: links, arbiters and memory channels, as docs/model.md states them.
+
+A machine is a graph of FIFO links. A message is a sequence of flits. A flit that reaches a link at t leaves it at
+max(t, free) + bytes / bandwidth and reaches the next link one latency later. Memories serve bursts by the same rule,
+one server for each channel. There are no shortcuts here: every flit costs one calendar entry for each link. The
+compiled core (`_core.pyx`) gives the same picoseconds faster, and is tested against this module.
+
+The calendar holds entries (time, priority, key, fn, arg). What happens at one instant happens in this order:
+
+- ordinary callbacks and SimPy events (priority 0 and 1), in the order in which they were scheduled;
+- replies that a memory has ready (`ARRIVAL`), by the key of their transaction: node of the asker, then its count;
+- arrivals over links, by the rank of the link, the node behind it, and the order in which flits left it (M4.4);
+- what was asked to come last (`LAST`).
+
+So the structure of the machine decides ties, never the order in which a program happened to create objects.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import simpy
+from simpy.events import NORMAL
+
+from kernbench._units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps
+from kernbench.sim_engine._transaction import ACK_BYTES, Callee
+
+if TYPE_CHECKING:
+    from kernbench.config._schema import Hbm
+    from kernbench.sim_engine._memory_store import MemoryStore
+    from kernbench.sim_engine._network import Network
+    from kernbench.sim_engine._transaction import Route, Transaction
+    from kernbench.topology._graph import Edge
+
+Callback = Callable[[Any], None]
+Hook = Callable[[int, int], int]
+
+ARRIVAL = 2
+LAST = 1 << 62
+BULK, QUEUE = 0, 1
+READ, WRITE = 0, 1
+SLICE_S = 0.02  # host time after which `drain` returns, so that a run can be watched and interrupted
+_NUMBER_BITS = 40
+
+
+class Hop(NamedTuple):
+    """One flit on one link: `key` names its transaction; it waited from `arrival_ps` and was served until `end_ps`."""
+
+    key: int
+    link: str
+    nbytes: int
+    arrival_ps: int
+    start_ps: int
+    end_ps: int
+
+
+class Link:
+    """A directed link: a FIFO server of flits, and a latency behind it.
+
+    `free` is when the last flit so far will have left it. `priority` and `base` order what leaves it among simultaneous
+    arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if that wants to see every flit: it is
+    FIFO, too, and its last flit so far leaves it at `behind`. `memory` hears of every flit of a write.
+    """
+
+    __slots__ = (
+        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes",
+        "priority", "src", "times",
+    )  # fmt: skip
+
+    def __init__(
+        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes
+    ) -> None:
+        self.src, self.dst, self.bw_gbs, latency_ps, _, _ = edge
+        self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
+        self.priority = ARRIVAL + 1 + rank
+        self.base = to << _NUMBER_BITS
+        self.free = self.behind = self.busy_ps = self.nbytes = 0
+        self.leaving: deque[tuple[int, int]] = deque()  # (when, bytes) of flits that have yet to leave it
+        self.memory: HbmSlice | None = None
+
+    @property
+    def name(self) -> str:
+        """Return its name: from where to where."""
+        return f"{self.src}->{self.dst}"
+
+    def take(self, t: int, nbytes: int) -> int:
+        """Serve a flit that arrives at `t`; return when it has left."""
+        service = self.times[nbytes]
+        self.free = end = max(t, self.free) + service
+        self.passed(t)
+        self.leaving.append((end, nbytes))
+        self.busy_ps += service
+        return end
+
+    def passed(self, now: int) -> None:
+        """Count the bytes of flits that have left by `now`."""
+        while self.leaving and self.leaving[0][0] <= now:
+            self.nbytes += self.leaving.popleft()[1]
+
+
+class _Flit:
+    """A flit that reaches link `k` of `links` next; `fn(arg)` is called at the end, `each` tells the memory there."""
+
+    __slots__ = ("arg", "each", "fn", "k", "key", "links", "size")
+
+    def __init__(
+        self, links: tuple[Link, ...], size: int, key: int, fn: Callback | None, arg: object, each: bool
+    ) -> None:
+        self.links, self.size, self.key, self.fn, self.arg, self.each = links, size, key, fn, arg, each
+        self.k = 0
+
+
+class Core:
+    """The calendar of one machine, and the movement of flits.
+
+    `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a
+    list) every service of a flit is kept. `live` asks for `link_counters` during a run, which here need no account.
+    """
+
+    def __init__(self) -> None:
+        self.now = self.events = self.reservations = 0
+        self.live = False
+        self.hops: list[Hop] | None = None
+        self._calendar: list[tuple[int, int, int, Callback, Any]] = []
+        self._scheduled = count(1)
+        self._left = count(1)
+
+    def __len__(self) -> int:
+        return len(self._calendar)
+
+    def call_at(self, t: int, fn: Callback, arg: Any = None) -> None:
+        """Call `fn(arg)` at time `t` [ps]."""
+        heappush(self._calendar, (t, NORMAL, next(self._scheduled), fn, arg))
+
+    def call_last(self, t: int, fn: Callback, arg: Any = None) -> None:
+        """Call `fn(arg)` at time `t` [ps], after everything else that happens then."""
+        heappush(self._calendar, (t, LAST, next(self._scheduled), fn, arg))
+
+    def call_ordered(self, t: int, key: int, fn: Callback, arg: Any) -> None:
+        """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
+        heappush(self._calendar, (t, ARRIVAL, key, fn, arg))
+
+    def wake_at(self, t: int, callee: Callee, what: int, arg: Any) -> None:
+        """Call `callee.woken(what, arg)` at time `t` [ps]."""
+        self.call_at(t, lambda arg: callee.woken(what, arg), arg)
+
+    def event_at(self, t: int, priority: int, event: simpy.Event) -> None:
+        """Process a SimPy event at time `t` [ps]."""
+        heappush(self._calendar, (t, priority, next(self._scheduled), self._process, event))
+
+    def _process(self, event: simpy.Event) -> None:
+        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]  # SimPy's mark of a processed event
+        for callback in callbacks:
+            callback(event)
+        if not event._ok and not hasattr(event, "_defused"):
+            raise event._value
+
+    def peek(self) -> float:
+        """Return the time of the next entry [ps], infinity if there is none."""
+        return self._calendar[0][0] if self._calendar else float("inf")
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._calendar.clear()
+
+    def drain(self, limit: int, until: simpy.Event | None = None) -> bool:
+        """Process up to `limit` entries, for some 20 ms of host time; return True while there is more to do.
+
+        Stops early when `until` has been processed or the calendar is empty, and then returns False.
+        """
+        calendar, done, deadline = self._calendar, 0, monotonic() + SLICE_S
+        try:
+            while calendar and not (until is not None and until.callbacks is None):
+                if done == limit or (not done & 63 and monotonic() > deadline):
+                    return True
+                done += 1
+                self.now, _, _, fn, arg = heappop(calendar)
+                fn(arg)
+            return False
+        finally:
+            self.events += done
+
+    def link_counters(self, links: Sequence[Link]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return busy time [ps], bytes passed on and flits waiting or in service, of each link up to now."""
+        for link in links:
+            link.passed(self.now)
+        busy = [link.busy_ps - max(0, link.free - self.now) for link in links]  # busy without a gap until `free`
+        return (
+            np.array(busy, np.int64),
+            np.array([link.nbytes for link in links], np.int64),
+            np.array([len(link.leaving) for link in links], np.int64),
+        )
+
+    def put(
+        self,
+        links: tuple[Link, ...],
+        n: int,
+        size: int,
+        key: int,
+        fn: Callback | None,
+        arg: object,
+        each: bool = False,
+    ) -> None:
+        """Put `n` flits of `size` bytes on the first of `links` now; `fn(arg)` is called when the last one arrives.
+
+        With `each` the memory behind the last link hears of every flit.
+        """
+        for last in (False,) * (n - 1) + (True,):
+            self._reach(_Flit(links, size, key, fn if last else None, arg, each))
+
+    def _reach(self, flit: _Flit) -> None:
+        """Let a link serve a flit that has reached it now."""
+        link, now = flit.links[flit.k], self.now
+        end = link.take(now, flit.size)
+        self.reservations += 1
+        if self.hops is not None:
+            self.hops.append(Hop(flit.key, link.name, flit.size, now, end - link.times[flit.size], end))
+        t = end + link.lat
+        if link.hook is not None:
+            link.behind = t = max(link.behind, t + link.hook(flit.size, t))
+        flit.k += 1
+        heappush(self._calendar, (t, link.priority, link.base + next(self._left), self._arrive, flit))
+
+    def _arrive(self, flit: _Flit) -> None:
+        if flit.k < len(flit.links):
+            self._reach(flit)
+            return
+        memory = flit.links[-1].memory
+        if flit.each and memory is not None:
+            memory.on_flit(flit.arg)  # type: ignore[arg-type]  # `each` is asked for with a transaction only
+        if flit.fn is not None:
+            flit.fn(flit.arg)
+
+
+class _Waiting:
+    """A message of which `count` flits wait for their turn at an arbiter."""
+
+    __slots__ = ("arg", "count", "each", "fn", "key", "kind", "route", "size")
+
+    def __init__(
+        self,
+        kind: int,
+        route: Route,
+        count: int,
+        size: int,
+        key: int,
+        fn: Callback,
+        arg: object,
+        each: bool,
+    ) -> None:
+        self.kind, self.route, self.count, self.size, self.key = kind, route, count, size, key
+        self.fn, self.arg, self.each = fn, arg, each
+
+
+class Arbiter:
+    """Two request queues in front of a PE's first link: bulk traffic and queue traffic take turns (M8.6).
+
+    A turn is a chunk of `chunk_bytes` of one message, at least one flit. Nothing else uses the link.
+    """
+
+    def __init__(self, core: Core, link: Link, chunk_bytes: int) -> None:
+        self.core, self.link, self.nbytes = core, link, chunk_bytes
+        self._chunk = max(1, chunk_bytes // FLIT_BYTES)
+        self._waiting: tuple[deque[_Waiting], deque[_Waiting]] = deque(), deque()
+        self._last = QUEUE
+        self._turn_ps: int | None = None
+
+    def send(
+        self, kind: int, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False
+    ) -> None:
+        """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
+        self.start(kind, route, *route.count(nbytes), key, fn, arg, each)
+
+    def start(
+        self, kind: int, route: Route, count: int, size: int, key: int, fn: Callback, arg: object, each: bool
+    ) -> None:
+        """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
+        message = _Waiting(kind, route, count, size, key, fn, arg, each)
+        if self._turn_ps is None and self.link.free <= self.core.now:
+            self._grant(message)
+        else:
+            self._waiting[kind].append(message)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Give the next turn when the link is free, if anything waits."""
+        if any(self._waiting):
+            t = max(self.link.free, self.core.now)
+            if t != self._turn_ps:
+                self._turn_ps = t
+                self.core.call_last(t, self._turn, t)  # what asks in this very picosecond takes part
+
+    def _turn(self, t: int) -> None:
+        if t != self._turn_ps:
+            return
+        self._turn_ps = None
+        bulk, queue = self._waiting
+        kind = 1 - self._last if bulk and queue else QUEUE if queue else BULK
+        self._grant(self._waiting[kind].popleft())
+
+    def _grant(self, message: _Waiting) -> None:
+        """Give the link to a message for one chunk."""
+        n = min(message.count, self._chunk)
+        message.count -= n
+        if message.count:
+            self._waiting[message.kind].appendleft(message)
+        fn = None if message.count else message.fn
+        self.core.put(message.route.links, n, message.size, message.key, fn, message.arg, message.each)
+        self._last = message.kind
+        self._schedule()
+
+
+class HbmSlice:
+    """One slice of a cube's memory stack: bursts over interleaved channels (M4.5).
+
+    A burst, any part of which costs a whole one, is served by its channel in order of arrival; a change of direction
+    costs the turnaround first. A read returns its bursts in the order in which they finish, then by address.
+    """
+
+    by_flit = True
+
+    def __init__(self, network: Network, link: Link, hbm: Hbm, memory: MemoryStore | None) -> None:
+        self.network, self.core, self.memory = network, network.core, memory
+        self.n = hbm.channels
+        self.line_bits = hbm.burst_bytes.bit_length() - 1
+        self.burst_ps = hbm.burst_ps
+        self.turn_ps, self.access_ps = ns_to_ps(hbm.turnaround_ns), ns_to_ps(hbm.access_ns)
+        self.free = [0] * self.n
+        self.direction: list[int | None] = [None] * self.n
+        self.served_ps = 0
+        # For each channel: since when it has been busy without a gap, and the transaction that arrived then.
+        self._since = [(0, -1)] * self.n
+        link.memory = self
+
+    @property
+    def busy_ps(self) -> int:
+        """Return how long its channels have been busy by now, on average [ps]."""
+        return max(0, self.served_ps - sum(max(0, end - self.core.now) for end in self.free)) // self.n
+
+    def on_read(self, txn: Transaction) -> None:
+        """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
+        done = sorted(self._serve(self._lines(txn), READ, txn.key))
+        q, m = flits(txn.nbytes), len(done)
+        groups: list[tuple[int, int]] = []  # (when, flits that are ready then), the last first
+        for j in range(q, 0, -1):
+            t = done[-(-j * m // q) - 1][0] + self.access_ps
+            if groups and groups[-1][0] == t:
+                groups[-1] = t, groups[-1][1] + 1
+            else:
+                groups.append((t, 1))
+        txn.pending = groups
+        txn.arrived_ps, txn.served_ps = self.core.now, groups[0][0]
+        txn.since_ps, txn.opener = self._since[done[-1][1] & (self.n - 1)]
+        txn.back.nbytes += txn.nbytes
+        self.core.call_ordered(groups[-1][0], txn.key, self._release, txn)
+
+    def _release(self, txn: Transaction) -> None:
+        """Put the flits that are ready now on the reply route."""
+        _, n = txn.pending.pop()
+        size = min(txn.nbytes, FLIT_BYTES)
+        if txn.pending:
+            self.network.train(txn.back, n, size, txn.key, None, None)
+            self.core.call_ordered(txn.pending[-1][0], txn.key, self._release, txn)
+            return
+        if self.memory is not None and txn.pieces:
+            txn.data = self.memory.peek(txn.pieces)
+        self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
+
+    def on_flit(self, txn: Transaction) -> None:
+        """Serve the bursts of a write that its next flit, which has arrived now, completes."""
+        lines = self._lines(txn)
+        q, m, j = flits(txn.nbytes), len(lines), txn.arrived
+        txn.arrived += 1
+        for end, line in self._serve(lines[j * m // q : (j + 1) * m // q], WRITE, txn.key):
+            if end >= txn.end:
+                txn.arrived_ps, txn.end = self.core.now, end
+                txn.served_ps = end
+                txn.since_ps, txn.opener = self._since[line & (self.n - 1)]
+
+    def on_write(self, txn: Transaction) -> None:
+        """Take a write whose flits have all arrived; acknowledge it when its bursts are done."""
+        if self.memory is not None and txn.data is not None:
+            self.memory.poke(txn.pieces, txn.data)
+        self.core.call_ordered(txn.end, txn.key, self._acknowledge, txn)
+
+    def _acknowledge(self, txn: Transaction) -> None:
+        if txn.posted:
+            txn.fn(txn)
+        else:
+            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+
+    def _lines(self, txn: Transaction) -> Sequence[int]:
+        """Return the lines, of a burst each, that a transaction touches."""
+        if txn.lines is not None:
+            return txn.lines
+        first = txn.offset >> self.line_bits
+        return range(first, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
+
+    def _serve(self, lines: Sequence[int], direction: int, key: int) -> list[tuple[int, int]]:
+        """Serve bursts that arrive now; return when each is done, and its line."""
+        now, done = self.core.now, []
+        for line in lines:
+            channel = line & (self.n - 1)
+            start = self.free[channel]
+            if start < now:
+                start = now
+                self._since[channel] = now, key
+            if self.direction[channel] not in (None, direction):
+                start += self.turn_ps
+            self.direction[channel] = direction
+            self.free[channel] = end = start + self.burst_ps
+            done.append((end, line))
+        self.served_ps += len(done) * self.burst_ps
+        return done

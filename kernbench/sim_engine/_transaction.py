@@ -1,0 +1,147 @@
+"""What crosses the network: routes, the transactions over them, and what is called at their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kernbench._units import FLIT_BYTES, flits
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._network import Link, Network
+
+
+class Callee:
+    """What is called at the arrival of a message, or at a time it asked for."""
+
+    __slots__ = ()
+
+    def landed(self, arg: Any) -> None:
+        """Take a message that has arrived."""
+        raise TypeError(f"{type(self).__name__} takes no messages")
+
+    def woken(self, what: int, arg: Any) -> None:
+        """Continue with step `what` at the time asked for."""
+        raise TypeError(f"{type(self).__name__} is not to be woken")
+
+    def __call__(self, arg: Any) -> None:
+        """Take a message that has arrived."""
+        self.landed(arg)
+
+
+COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the nodes
+
+
+class Route:
+    """The links from one node to another.
+
+    `base` and `counter` make the keys of the source's transactions. `flits` counts whole flits, `small` messages of
+    less by size: every link's bytes and busy time follow from these, so that nothing has to be counted hop by hop.
+    """
+
+    __slots__ = ("base", "counter", "flits", "links", "logged", "nbytes", "reply", "small")
+
+    def __init__(self, links: tuple[Link, ...], base: int, counter: list[int]) -> None:
+        self.links, self.base, self.counter = links, base, counter
+        self.reply: Route | None = None
+        self.nbytes = self.flits = 0
+        self.logged = -1  # its id in the log
+        self.small: dict[int, int] = {}
+
+    def key(self) -> int:
+        """Return a new transaction key: the source's place in the machine, then its count."""
+        count = self.counter[0]
+        self.counter[0] = count + 1
+        return self.base | count
+
+    def count(self, nbytes: int) -> tuple[int, int]:
+        """Count a message of `nbytes` (>= 0); return how many flits it is, and the bytes of each."""
+        self.nbytes += nbytes
+        n, size = (flits(nbytes), FLIT_BYTES) if nbytes > FLIT_BYTES else (1, nbytes)
+        self.count_flits(n, size)
+        return n, size
+
+    def count_flits(self, n: int, size: int) -> None:
+        """Count `n` flits of `size` bytes."""
+        if size == FLIT_BYTES:
+            self.flits += n
+        else:
+            self.small[size] = self.small.get(size, 0) + n
+
+
+COMMAND_BYTES = 0
+ACK_BYTES = 16
+
+
+class Memory(Protocol):
+    """What serves transactions at the end of a route; `by_flit` if it has to hear of every flit of a write."""
+
+    by_flit: bool
+
+    @property
+    def busy_ps(self) -> int:
+        """How long it has been busy by now [ps]."""
+
+    def on_read(self, txn: Transaction) -> None:
+        """Serve a read whose command has arrived."""
+
+    def on_write(self, txn: Transaction) -> None:
+        """Take a write whose last flit has arrived."""
+
+
+class Transaction:
+    """One read or write of `nbytes` >= 1 in one memory, from `src`'s place in the machine.
+
+    `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
+    they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
+    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A `posted` write ends
+    there, without an acknowledgement. A memory with queues says what the log keeps: when the request arrived, since
+    when the memory was busy then, `opener`, the key of the transaction that came first in that time, and the end of
+    service.
+    `asked_ps` and `tile` are its asker's: when it asked, and for which tile.
+    """
+
+    __slots__ = (
+        "arg", "arrived", "arrived_ps", "asked_ps", "back", "data", "end", "fn", "key", "lines", "nbytes", "offset",
+        "opener", "pending", "pieces", "posted", "served_ps", "since_ps", "tile",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        nbytes: int,
+        offset: int,
+        fn: Callable[[Transaction], None],
+        arg: Any = None,
+        lines: Sequence[int] | None = None,
+        pieces: Sequence[tuple[int, int]] = (),
+        data: np.ndarray | None = None,
+    ) -> None:
+        if nbytes < 1:
+            raise ValueError(f"cannot read or write {nbytes} bytes: a request has at least one")
+        self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
+        self.lines, self.pieces, self.data = lines, pieces, data
+        self.pending: list[tuple[int, int]]
+        self.posted = False
+        self.key: int
+        self.back: Route
+        self.asked_ps = self.tile = -1
+        self.arrived_ps = self.since_ps = self.opener = self.served_ps = -1
+
+    def read(self, network: Network, route: Route, memory: Memory) -> None:
+        """Start as a read over `route`."""
+        self.back = network.back(route)
+        self.key = route.key()
+        network.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
+
+    def begin_write(self, network: Network, route: Route) -> None:
+        """Become a write over `route`, which has yet to be sent."""
+        self.arrived = self.end = 0
+        self.back = network.back(route)
+        self.key = route.key()
+
+    def write(self, network: Network, route: Route, memory: Memory) -> None:
+        """Start as a write over `route`."""
+        self.begin_write(network, route)
+        network.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)

@@ -1,0 +1,316 @@
+"""The rows of every finished point on this machine, shared by milestones, sweeps and the explorer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from kernbench.errors import HostError, StateError
+from kernbench.sweeps._keys import Row
+
+FINISHED = "points.jsonl"
+LOCK = "running.lock"
+
+Entry = dict[str, Any]
+
+
+class Store:
+    """The finished points of one folder, held by one run at a time.
+
+    Use it as a context manager: inside, the folder is locked, and `append` writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / FINISHED
+        self._lock = FileLock(folder / LOCK)
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise StateError(
+                f"{self.folder}: another run is writing its points here; wait for its end, or name another folder"
+            ) from None
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        size = os.fstat(self._file).st_size
+        if size and not self._ends_line(size):
+            self._write(b"\n")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os.close(self._file)
+        self._lock.release()
+
+    def append(self, entry: Entry) -> None:
+        """Write one line."""
+        self._write(json.dumps(entry).encode() + b"\n")
+
+    def entries(self) -> list[Entry]:
+        """Return the lines that are whole, in their order."""
+        return entries(self.path)
+
+    def _ends_line(self, size: int) -> bool:
+        with self.path.open("rb") as file:
+            file.seek(size - 1)
+            return file.read(1) == b"\n"
+
+    def _write(self, line: bytes) -> None:
+        before = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                # A disk that is nearly full takes a part; the next write says why.
+                os.write(self._file, line[written:])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, before)
+            raise HostError(
+                f"{self.path}: cannot write a finished point: {error.strerror}; all points before it are kept: "
+                "make room, then run the same again"
+            ) from error
+
+
+def entries(path: Path) -> list[Entry]:
+    """Return the whole lines of a file of points; none if there is no file."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found
+
+
+Put = Callable[[str, Row, str, str, str, float], None]
+
+FILE = "points.sqlite"
+VARIABLE = "KERNBENCH_CACHE"
+OFF = "off"
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS points (
+    key TEXT PRIMARY KEY, study TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL,
+    row TEXT NOT NULL, seconds REAL NOT NULL, made REAL NOT NULL
+) WITHOUT ROWID
+"""
+# Whole logs are large, and only the explorer has use for them: apart from the rows.
+_LOGS = "CREATE TABLE IF NOT EXISTS logs (key TEXT PRIMARY KEY, notes TEXT NOT NULL, log BLOB)"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one study by one version of its code: number, bytes, the time they took, when the last was made."""
+
+    study: str
+    version: str
+    points: int
+    nbytes: int
+    seconds: float
+    made: float
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPoint:
+    """A point in the cache: its row, the time it took, when it was made; its log and notes on it, if there are."""
+
+    row: Row
+    seconds: float
+    made: float
+    notes: Row
+    log: bytes | None
+
+
+class Cache:
+    """Finished rows by key: what a point is (machine, study, parameters) and the code that computed it.
+
+    A row is found only under the key that it was put under, so a changed package, machine, parameter or file of a study
+    finds nothing. What a user's own study imports in turn is not looked at: after a change there, prune. It is a
+    convenience: a cache that cannot be read or written is passed over with a warning.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def get(self, keys: Iterable[str]) -> dict[str, Row]:
+        """Return the rows that there are of `keys`."""
+        found: dict[str, Row] = {}
+        if not self.path.is_file():
+            return found
+        with _passed_over("read"), self._open() as database:
+            for key in keys:
+                hit = database.execute("SELECT row FROM points WHERE key = ?", (key,)).fetchone()
+                if hit:
+                    with self._dropped_if_damaged(database, key):
+                        found[key] = _object(hit[0])
+        return found
+
+    def find(self, key: str) -> CachedPoint | None:
+        """Return one point with its log and notes."""
+        if not self.path.is_file():
+            return None
+        with _passed_over("read"), self._open() as database:
+            hit = database.execute(
+                "SELECT row, seconds, made, notes, log FROM points LEFT JOIN logs USING (key) WHERE key = ?", (key,)
+            ).fetchone()
+            if hit:
+                row, seconds, made, notes, log = hit
+                with self._dropped_if_damaged(database, key):
+                    return CachedPoint(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
+        return None
+
+    def drop(self, key: str) -> None:
+        """Delete a point that turned out to be damaged, and say so."""
+        with _passed_over("write"), self._open() as database:
+            self._drop(database, key)
+
+    def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
+        """Keep a row, and what it was made of."""
+        with self.writer() as put:
+            put(key, row, study, machine, version, seconds)
+
+    def put_log(self, key: str, log: bytes, notes: Row) -> None:
+        """Keep the log of a point whose row is kept, and notes on it."""
+        with _passed_over("write"), self._open() as database:
+            database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (key, json.dumps(notes), log))
+
+    @contextmanager
+    def writer(self) -> Iterator[Put]:
+        """Return a `put` for many rows: opening and closing the file costs more than a row."""
+        with ExitStack() as stack:
+            database: sqlite3.Connection | None = None
+            with _passed_over("write"):
+                database = stack.enter_context(self._open())
+
+            def put(key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
+                if database is not None:
+                    with _passed_over("write"):
+                        values = (key, study, machine, version, json.dumps(row), seconds, time.time())
+                        database.execute("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+            yield put
+
+    def groups(self) -> list[Group]:
+        """Return what is kept, by study and version, the latest first."""
+        if not self.path.is_file():
+            return []
+        with self._told(), self._open() as database:
+            rows = database.execute(
+                # Columns of a damaged file may have no value, or one of another type.
+                "SELECT COALESCE(CAST(study AS TEXT), '?'), COALESCE(CAST(version AS TEXT), '?'), COUNT(*), "
+                "SUM(COALESCE(LENGTH(row), 0) + COALESCE(LENGTH(log), 0)), TOTAL(seconds), "
+                "MAX(MIN(MAX(COALESCE(CAST(made AS REAL), 0), 0), 4102444800)) "
+                "FROM points LEFT JOIN logs USING (key) GROUP BY study, version ORDER BY MAX(made) DESC"
+            )
+            return [Group(*row) for row in rows]
+
+    def prune(
+        self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
+    ) -> int:
+        """Delete rows and return how many; all of them without a condition."""
+        if not self.path.is_file():
+            return 0
+        conditions: list[str] = ["1"]
+        values: list[object] = []
+        for condition, value in (
+            ("made < ?", None if older_than_days is None else time.time() - older_than_days * 86400),
+            ("study = ?", study),
+        ):
+            if value is not None:
+                conditions.append(condition)
+                values.append(value)
+        if keep is not None:
+            conditions.append(f"substr(version, 1, 12) NOT IN ({', '.join('?' * len(keep))})")
+            values.extend(keep)
+        with self._told(), self._open() as database:
+            gone = database.execute(f"DELETE FROM points WHERE {' AND '.join(conditions)}", values).rowcount  # noqa: S608
+            database.execute("DELETE FROM logs WHERE key NOT IN (SELECT key FROM points)")
+        with self._told(), self._open() as database:
+            database.execute("VACUUM")
+        return gone
+
+    def rows_of(self, fn: Callable[[], Row], key: str, *, study: str, machine: str, version: str) -> Row:
+        """Return the row of `key`, by `fn()` if it is not there."""
+        hit = self.get([key])
+        if key not in hit:
+            start = time.perf_counter()
+            hit[key] = fn()
+            self.put(key, hit[key], study, machine, version, time.perf_counter() - start)
+        return hit[key]
+
+    @contextmanager
+    def _dropped_if_damaged(self, database: sqlite3.Connection, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, RecursionError):
+            self._drop(database, key)
+
+    def _drop(self, database: sqlite3.Connection, key: str) -> None:
+        for table in ("points", "logs"):
+            database.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608
+        warnings.warn(f"{self.path}: damaged points are deleted; they are run again", RuntimeWarning, stacklevel=4)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise an error that names the file and the remedy."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise HostError(
+                f"{self.path}: cannot be used as the cache of points ({error}); if it is damaged, delete it: it holds "
+                "only points that can be run again"
+            ) from error
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as database:
+            # Text that cannot be decoded damages its entry alone.
+            database.text_factory = lambda data: data.decode(errors="replace")
+            database.execute("PRAGMA journal_mode = WAL")
+            # Rows that a power cut loses are computed again.
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(_TABLE)
+            database.execute(_LOGS)
+            yield database
+
+
+def _object(text: object) -> Row:
+    """Return the JSON object that a text holds."""
+    found = json.loads(text) if isinstance(text, str) else None
+    if not isinstance(found, dict):
+        raise TypeError("no JSON object")
+    return found
+
+
+def default_cache() -> Cache | None:
+    """Return the user's cache, in the folder of KERNBENCH_CACHE or the system's own; None if that says "off"."""
+    where = os.environ.get(VARIABLE)
+    if where == OFF:
+        return None
+    return Cache(Path(where) if where else user_cache_path("kernbench"))
+
+
+@contextmanager
+def _passed_over(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as error:
+        warnings.warn(f"the cache of points is passed over, it cannot {what}: {error}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,190 @@
+"""What a finished point is found by: machine, study, parameters, and the version of the code that made it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
+from inspect import isclass, isfunction, ismethod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernbench.config import default_ccl_path, find
+from kernbench.topology.builder import Machine, resolve_topology
+
+Row = dict[str, Any]
+Study = Callable[..., Row]
+
+_CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
+_STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
+# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does.
+_APART = {"viz", "sweeps", "benches", "cli", "notebook"}
+_NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
+
+
+@cache
+def code_version(study: str = "") -> str:
+    """Return the hash of the package's sources and data files: results of other code are not reused.
+
+    With the name of a module in `kernbench.studies`, only what its rows can depend on counts: neither what draws and
+    shows them nor other studies. The sources of the compiled core count; its built files do not, so that the hash is
+    the same without a core.
+    """
+    root = Path(__file__).parents[1]
+    files = {path for path in root.rglob("*") if path.suffix in _CODE}
+    if study.startswith(f"{_STUDIES}."):
+        own = _simulating(root, study)
+        files = {path for path in files if _decides_rows(path.relative_to(root)) or path in own}
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()[:12]
+
+
+def _decides_rows(path: Path) -> bool:
+    """Return whether a file of the package, outside of studies, can change a row."""
+    if path in _NAMES or path.parts[0] in _APART:
+        return False
+    return path.parts[0] != "studies" or path.suffix != ".py"
+
+
+def _simulating(root: Path, study: str) -> set[Path]:
+    """Return the files of a study, of the studies it imports without their frame and reports, and of measuring."""
+    found: set[Path] = set()
+    todo = [study]
+    while todo:
+        name = todo.pop()
+        path = root.parent.joinpath(*name.split(".")).with_suffix(".py")
+        if path in found or not path.is_file() or name == f"{_STUDIES}.study" or name.endswith("_report"):
+            continue
+        found.add(path)
+        todo += [other for other in _imports(path) if other.startswith((_STUDIES, _MEASURE))]
+    return found
+
+
+def _imports(path: Path) -> set[str]:
+    """Return what a module imports, the names in `from ... import` as if each were a module."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def study_name(fn: Study) -> str:
+    """Return `module:function` of a study."""
+    fn, _ = _inner(fn)
+    if ismethod(fn):
+        return f"{_owner(fn).__module__}:{_owner(fn).__qualname__}.{fn.__name__}"
+    return f"{fn.__module__}:{getattr(fn, '__qualname__', type(fn).__name__)}"
+
+
+def _owner(fn: Study) -> Any:
+    """Return what is defined by a module: a function, or the class of the object whose method this is."""
+    return type(fn.__self__) if ismethod(fn) else fn
+
+
+def study_version(fn: Study) -> str:
+    """Return the version of the code of a study: the package's, and for one from elsewhere its own file's as well.
+
+    A function of a notebook or script, or one made by another function, counts with the values that it uses, and so do
+    values that a partial binds, and the nearest ccl.yaml if it is not as packaged: studies of collectives read it. What
+    a module outside the package imports in turn is not looked at. Of a study of the package counts what decides rows.
+    """
+    fn, bound = _inner(fn)
+    owner = _owner(fn)
+    module: str = owner.__module__
+    package = code_version(module)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    named = isfunction(owner) or isclass(owner)
+    stands_in_file = named and "<locals>" not in owner.__qualname__ and file and module != "__main__"
+    parts = [] if stands_in_file else [_pickled(fn)]
+    parts += [_pickled(bound)] if bound else []
+    collectives, packaged = _collectives()
+    parts += [collectives] if collectives != packaged else []
+    if stands_in_file and module.partition(".")[0] != __package__.partition(".")[0]:
+        parts.append(Path(str(file)).read_bytes())
+    own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
+    return f"{package}+{own}" if parts else package
+
+
+def own_module(fn: Study) -> ModuleType | None:
+    """Return the module of a study, if it is one of the user's own: a file that is not installed anywhere."""
+    fn, _ = _inner(fn)
+    name: str = _owner(fn).__module__
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or name == "__main__":
+        return None
+    roots = (Path(__file__).parents[1], *(Path(path) for path in sysconfig.get_paths().values()))
+    return None if any(Path(file).resolve().is_relative_to(root.resolve()) for root in roots) else module
+
+
+def only_ours(machine: Machine) -> bool:
+    """Return whether nothing but this package makes the times of a machine: its components, and its ccl.yaml."""
+    collectives, packaged = _collectives()
+    return collectives == packaged and not _names_others(machine.spec)
+
+
+def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]) -> str:
+    """Return the key of a point; `machine` is the hash of the machine."""
+    text = json.dumps([study, version, machine, parameters], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def sweep_key(study: str, version: str, machine: Machine, parameters: Mapping[str, Any]) -> str:
+    """Return the key of a sweep's point: with the machine's costs, which its hash leaves out but a study may read."""
+    costs = machine.config.cost.to_spec()
+    return key_of(study, version, machine.hash, {"parameters": parameters, "cost": costs})
+
+
+def machine_of(spec: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Machine:
+    """Return the machine of a point, made once per process: its points share the graph."""
+    return _machine(json.dumps(dict(spec), sort_keys=True), json.dumps(overrides or {}, sort_keys=True))
+
+
+@lru_cache(maxsize=32)
+def _machine(spec: str, overrides: str) -> Machine:
+    return resolve_topology(json.loads(spec), json.loads(overrides))
+
+
+def _collectives() -> tuple[bytes, bytes]:
+    """Return the nearest ccl.yaml and the packaged one."""
+    nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (find("ccl.yaml"), default_ccl_path()))
+    return nearest, packaged
+
+
+def _names_others(spec: Any) -> bool:
+    """Return whether a machine has components by dotted paths."""
+    if not isinstance(spec, Mapping):
+        return isinstance(spec, (list, tuple)) and any(map(_names_others, spec))
+    return ":" in str(spec.get("impl", "")) or any(map(_names_others, spec.values()))
+
+
+def _inner(fn: Study) -> tuple[Study, list[Any]]:
+    """Return the function that a study is about, and what partials bind: a program that is measured is bound itself."""
+    bound: list[Any] = []
+    while isinstance(fn, partial):
+        first, *rest = (*fn.args, None)
+        if callable(first):
+            rest, inner = rest[:-1], first
+        else:
+            rest, inner = list(fn.args), fn.func
+        bound += [*rest, *sorted(fn.keywords.items())]
+        fn = inner
+    return fn, bound
+
+
+def _pickled(value: Any) -> bytes:
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value)
+    return data

@@ -1,0 +1,187 @@
+"""The columns of a run and of a machine: times, counters, energy, size and area.
+
+Energy and area are proxies from the machine file, for comparing machines, not for building them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernbench.analysis._records import LinkTable
+from kernbench.analysis._roofline import macs_per_ns, rate_key
+from kernbench.config import MachineConfig
+from kernbench.sweeps._keys import Row, Study
+from kernbench.topology._mesh import SipNetwork
+from kernbench.topology._naming import parse
+from kernbench.topology.builder import Machine
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.runtime_api.context import RuntimeContext
+
+HOW = ("log", "data", "tie_seed")  # parameters of the measurement
+MACS, BYTES, WIRE = "macs_", "_bytes", "wire_byte_mm"
+
+
+def counters(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int], dtype: object = "f16") -> Row:
+    """Return the counts of a run."""
+    pe = config.cube.pe
+    nbytes = dict.fromkeys(("tcm", "sram", "hbm", "router", "ucie", "sip_link", "pcie"), 0.0)
+    wire = 0.0
+    for name, count in zip(links.names, links.nbytes.tolist(), strict=True):
+        src, dst = (parse(end).kind for end in name.split("->"))
+        for part in _touched(src, dst):
+            nbytes[part] += count
+        if src == dst == "router":
+            wire += count * config.cube.noc.pitch_mm
+    macs = 0.0
+    for name, ps in busy_ps.items():
+        if name.endswith(".pe_gemm"):
+            macs += ps / 1000 * macs_per_ns(config, dtype)
+        elif name.endswith(".fetch"):
+            nbytes["tcm"] += ps / 1000 * pe.pe_tcm.read_bw_gbs
+        elif name.endswith(".store"):
+            nbytes["tcm"] += ps / 1000 * pe.pe_tcm.write_bw_gbs
+    counts = {f"{part}{BYTES}": round(count) for part, count in nbytes.items()}
+    return {f"{MACS}{rate_key(dtype)}": round(macs), **counts, WIRE: round(wire)}
+
+
+def _touched(src: str, dst: str) -> list[str]:
+    """Return what a byte over a link between two kinds of nodes touches."""
+    ends = {src, dst}
+    touched = ["router"] if dst == "router" else []
+    touched += ["hbm"] if "hbm_ctrl" in ends else []
+    touched += ["sram"] if "sram" in ends else []
+    touched += ["tcm"] if "pe_dma" in ends else []
+    touched += ["ucie"] if ends == {"ucie"} else []
+    touched += ["sip_link"] if ends == {"io_noc"} else []
+    touched += ["pcie"] if ends == {"switch", "pcie_ep"} else []
+    return touched
+
+
+PARTS = ("sram", "hbm", "ucie", "sip_link", "pcie")
+
+
+def machine_columns(config: MachineConfig) -> Row:
+    """Return size, bandwidths and area of a machine, as columns of a table.
+
+    `bisection_gbs` is what crosses the middle of a SIP's mesh of cubes, at its narrower cut, one way.
+    """
+    hbm, mesh, ucie = config.cube.hbm, config.sip.cube_mesh, config.cube.ucie
+    across = [side for side, length in ((mesh.h, mesh.w), (mesh.w, mesh.h)) if length > 1]
+    return {
+        "sips": config.n_sips,
+        "cubes": config.n_sips * config.cubes_per_sip,
+        "pes": config.n_pes,
+        "hbm_gbs": hbm.slice_gbs * config.n_pes,
+        "bisection_gbs": min(across) * ucie.connections * ucie.bw_gbs if across else 0.0,
+        "area_mm2": round(area_mm2(config), 3),
+    }
+
+
+def area_mm2(config: MachineConfig) -> float:
+    """Return the silicon of all cubes and IO chiplets [mm2]: docs/model.md, M1.5."""
+    area, cube, mesh = config.cost.area, config.cube, config.sip.cube_mesh
+    pe = area.mac_um2 * 1e-6 * cube.pe.pe_gemm.macs_per_cycle.f16 + area.pe_mm2
+    pe += area.tcm_mm2_per_mib * cube.pe.pe_tcm.size_mb
+    hbm_gbs = config.pes_per_cube * cube.hbm.channels * cube.hbm.channel_bw_gbs
+    routers = cube.noc.rows * cube.noc.cols - len(cube.noc.removed)
+    port = area.ucie_mm2_per_gbs * cube.ucie.bw_gbs
+    die = (
+        config.pes_per_cube * pe
+        + area.sram_mm2_per_mib * cube.sram.size_mib
+        + area.router_mm2_per_gbs * routers * cube.noc.link_bw_gbs
+        + area.hbm_mm2_per_gbs * hbm_gbs
+        + 4 * cube.ucie.connections * port
+    )
+    shore = area.io_mm2 + mesh.h * cube.ucie.connections * port
+    links = sum(len(beside) for beside in SipNetwork(config).neighbours)  # an end at each SIP
+    ends = links * area.sip_link_mm2_per_gbs * config.system.sip_link.bw_gbs
+    return config.n_sips * (config.cubes_per_sip * die + shore) + ends
+
+
+def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:
+    """Return the energy of a run [uJ], by part and in all, from the counts of `counters`, if its row has them."""
+    if WIRE not in row:
+        return {}
+    energy = config.cost.energy
+    pj = {
+        "matrix": sum(
+            float(count) * getattr(energy, f"mac_{name.removeprefix(MACS)}_pj")
+            for name, count in row.items()
+            if name.startswith(MACS)
+        )
+    }
+    for part in ("tcm", *PARTS):
+        pj[part] = 8 * float(row.get(f"{part}{BYTES}", 0)) * getattr(energy, f"{part}_pj_per_bit")
+    pj["mesh"] = 8 * float(row.get(f"router{BYTES}", 0)) * energy.router_pj_per_bit
+    pj["mesh"] += 8 * float(row[WIRE]) * energy.wire_pj_per_bit_mm
+    return {f"energy_{part}_uj": value * 1e-6 for part, value in pj.items()} | {"energy_uj": sum(pj.values()) * 1e-6}
+
+
+def measured(
+    program: Callable[..., Any],
+    machine: Machine,
+    *,
+    log: str = "operation",
+    data: bool = False,
+    tie_seed: int | None = None,
+    **parameters: Any,
+) -> Row:
+    """Run a program on a fresh machine and return what it took."""
+    from kernbench.runtime_api.bench_runner import (
+        run_program,  # only programs need it, and a process starts sooner without
+    )
+
+    returned: list[Any] = []
+
+    def run(torch: RuntimeContext) -> None:
+        returned.append(program(torch, **parameters))
+
+    result = run_program(machine, run, log=log, data=data, tie_seed=tie_seed)
+    return row_of(result, machine, returned[0], complete(program, parameters).get("dtype", "f16"))
+
+
+def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
+    """Return what a run took."""
+    records = result.records
+    longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
+    counts = counters(machine.config, records.links, records.busy_by_component(), dtype)
+    stages = {f"exclusive_{stage}_ns": ns for stage, ns in result.breakdown.exclusive_ns().items() if ns}
+    return {
+        "latency_ns": longest / 1000,
+        "run_ns": result.latency_ns,
+        **stages,
+        **counts,
+        **(returned if isinstance(returned, dict) else {}),
+    }
+
+
+def complete(study: Study, parameters: Row) -> Row:
+    """Return parameters, and the study's own values for those that are left out: both ways it is the same point."""
+    usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
+    return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
+
+
+def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
+    owner: Any = getattr(study, "__self__", None)
+    if hasattr(owner, "fields"):
+        fields: dict[str, inspect.Parameter] = owner.fields()
+        return fields
+    if isinstance(study, partial) and study.func is measured:
+        own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
+        return own | {name: inspect.signature(measured).parameters[name] for name in HOW}
+    return dict(list(inspect.signature(study).parameters.items())[1:])
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,288 @@
+"""Run points, keep each as it ends, and run only what is not kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import StateError
+from kernbench.sweeps._cache import Cache, Store
+from kernbench.sweeps._keys import Row, code_version, own_module
+from kernbench.sweeps._worker import (
+    DIED,
+    ERROR,
+    MEMORY,
+    OK,
+    TIME,
+    Outcome,
+    PointLimits,
+    Worker,
+    attempt,
+    packed,
+    unpacked,
+)
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+FIRST = 5  # points until the time left is estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a sweep."""
+
+    done: int
+    total: int
+    found: int
+    failed: int
+    elapsed_s: float
+    left_s: float | None
+
+    def __str__(self) -> str:
+        parts = [f"{self.done} of {self.total} points"]
+        parts += [f"{self.found} found finished"] if self.found else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        if self.left_s is not None and self.done < self.total:
+            parts.append(f"about {_time(self.left_s)} left")
+        return ", ".join(parts)
+
+
+class Watch:
+    """Counts points as they end, and reports it."""
+
+    def __init__(self, total: int, show: bool | Callable[[Progress], object]) -> None:
+        self._start = time.perf_counter()
+        self._count = {"done": 0, "found": 0, "failed": 0}
+        self._total = total
+        self._tell = show if callable(show) else None
+        self._bar = None
+        if show is True:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=total, desc="sweep", unit=" points", leave=False)
+
+    def point(self, *, ok: bool, found: bool) -> None:
+        """Count one point."""
+        self._count["done"] += 1
+        self._count["found"] += found
+        self._count["failed"] += not ok
+        if self._bar is not None:
+            self._bar.update()
+            if not ok:
+                self._bar.set_postfix(failed=self._count["failed"])
+        if self._tell is not None:
+            self._tell(self.now())
+
+    def now(self) -> Progress:
+        """Return the progress."""
+        elapsed = time.perf_counter() - self._start
+        ran = self._count["done"] - self._count["found"]
+        left = elapsed / ran * (self._total - self._count["done"]) if ran >= FIRST else None
+        return Progress(total=self._total, elapsed_s=elapsed, left_s=left, **self._count)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+PointFn = Callable[[Row], Row]
+Points = Mapping[str, Row]
+Outcomes = Iterator[tuple[str, Outcome]]
+
+
+def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
+    """Yield the outcome of each point, run in this process."""
+    for key, point in points.items():
+        yield key, attempt(fn, point, limits.session)
+
+
+def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) -> Outcomes:
+    """Yield the outcomes of points as they end, run in `workers` processes of this machine.
+
+    A process that dies is replaced, and its point runs once more: another program may have taken the memory.
+    """
+    local = threading.local()
+    started: list[Worker] = []
+
+    def run(point: Row) -> Outcome:
+        if not hasattr(local, "worker"):
+            local.worker = Worker(fn, limits)
+            started.append(local.worker)
+        outcome: Outcome = local.worker.run(point)
+        return local.worker.run(point) if outcome.status == DIED else outcome
+
+    pool = ThreadPoolExecutor(min(workers, len(points)), "kernbench-sweep")
+    try:
+        futures = {pool.submit(run, point): key for key, point in points.items()}
+        for future in as_completed(futures):
+            yield futures.pop(future), future.result()
+    finally:
+        # Not waited for: an interrupt is answered at once.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in started:
+            worker.close()
+
+
+def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) -> Outcomes:
+    """Yield the outcomes of points as they end, run by the workers of a Dask cluster.
+
+    The scheduler replaces a worker that is lost: its points run elsewhere.
+    """
+    from distributed import as_completed as as_done
+
+    version = code_version()
+    other = {where: found for where, found in client.run(_version_there).items() if found != version}
+    if other:
+        lines = [f"{where}: its kernbench is {found}, this one is {version}" for where, found in other.items()]
+        raise StateError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
+    task = client.scatter(Task(packed(fn, own_module(fn)), limits, version), broadcast=True, hash=False)
+    futures: dict[Any, str] = {client.submit(_run, task, point, pure=False): key for key, point in points.items()}
+    try:
+        for future in as_done(futures):
+            yield futures.pop(future), _outcome(future)
+    finally:
+        client.cancel(list(futures))
+
+
+class Task:
+    """A study, as the workers of a cluster run it."""
+
+    def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
+        self.fn, self.limits, self.version = fn, limits, version
+        self._local = threading.local()
+
+    def __reduce__(self) -> tuple[type[Task], tuple[bytes, PointLimits, str]]:
+        return Task, (self.fn, self.limits, self.version)
+
+    def run(self, point: Row) -> Outcome:
+        """Return the outcome of a point."""
+        if code_version() != self.version:
+            return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
+        if not self.limits.need_process:
+            return attempt(self._study, point, self.limits.session)
+        if not hasattr(self._local, "worker"):
+            self._local.worker = Worker(self.fn, self.limits)
+        outcome: Outcome = self._local.worker.run(point)
+        return outcome
+
+    @cached_property
+    def _study(self) -> PointFn:
+        return unpacked(self.fn)
+
+
+def _version_there() -> str:
+    return code_version()
+
+
+def _run(task: Task, point: Row) -> Outcome:
+    return task.run(point)
+
+
+def _outcome(future: Future[Outcome]) -> Outcome:
+    """Return the outcome of a point of the cluster; the scheduler gives up one that keeps losing its worker."""
+    try:
+        return future.result()
+    except Exception as error:  # noqa: BLE001 - KilledWorker, or a cluster that is gone
+        return Outcome(DIED, {}, f"{type(error).__name__}: {error}")
+
+
+TO_DO = "to_do"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Points to run, by their keys."""
+
+    fn: Callable[[Row], Row]
+    points: Mapping[str, Row]
+    study: str
+    version: str
+    machines: Mapping[str, str]
+
+
+def run(
+    job: Job,
+    *,
+    folder: Path | None = None,
+    cache: Cache | None = None,
+    workers: int = 1,
+    client: Client | None = None,
+    limits: PointLimits | None = None,
+    keep_failed: bool = True,
+) -> Iterator[tuple[str, Outcome, bool]]:
+    """Yield the key and the outcome of every point as it ends, and whether it was kept from before."""
+    limits = limits or PointLimits()
+    with ExitStack() as stack:
+        store = stack.enter_context(Store(folder)) if folder is not None else None
+        kept = _kept(store, job, limits)
+        if cache is not None:
+            missing = [key for key in job.points if key not in kept]
+            kept |= {key: Outcome(OK, row) for key, row in cache.get(missing).items()}
+        for key, outcome in kept.items():
+            yield key, outcome, True
+        todo = {key: point for key, point in job.points.items() if key not in kept}
+        if store is not None:
+            store.append({TO_DO: len(todo)})
+        put = stack.enter_context(cache.writer()) if cache is not None and todo else None
+        for key, outcome in _engine(job.fn, todo, workers, client, limits):
+            if put is not None and outcome.status == OK:
+                put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
+            if store is not None and (keep_failed or outcome.status == OK):
+                store.append(_entry(job, key, outcome, limits))
+            yield key, outcome, False
+
+
+def _engine(
+    fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int, client: Client | None, limits: PointLimits
+) -> Outcomes:
+    if not points:
+        return iter(())
+    if client is not None:
+        return cluster(fn, points, client, limits)
+    if limits.need_process or (workers > 1 and len(points) > 1):
+        return processes(fn, points, workers, limits)
+    return here(fn, points, limits)
+
+
+def _entry(job: Job, key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
+    """Return the line of a finished point: its outcome, and what it was made of."""
+    made_of = {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
+    if outcome.status == OK:
+        return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6), "made_of": made_of}
+    return {"key": key, **asdict(outcome), "limit": _limit(outcome.status, limits), "made_of": made_of}
+
+
+def _limit(status: str, limits: PointLimits) -> float | None:
+    """Return the limit that a status is about."""
+    return {TIME: limits.seconds, MEMORY: limits.mib}.get(status)
+
+
+def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:
+    """Return the outcomes of points that need not be run: rows, errors of the study, limits not raised since."""
+    found: dict[str, Outcome] = {}
+    for entry in store.entries() if store is not None else ():
+        key, status = str(entry.get("key")), entry.get("status", OK)
+        if key not in job.points:
+            continue
+        allowed = _limit(status, limits)
+        again = status not in {OK, ERROR} and not (allowed is not None and allowed <= (entry.get("limit") or 0))
+        if not again:
+            fields = {name: entry[name] for name in ("row", "error", "trace", "seconds") if name in entry}
+            found[key] = Outcome(status, **fields)
+    return found

@@ -1,0 +1,302 @@
+"""The graph of a machine: nodes and directed links, made when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernbench._units import ns_to_ps
+from kernbench.errors import ArgumentError
+from kernbench.topology import _naming as naming
+from kernbench.topology._mesh import OPPOSITE, SIDES, STEP, At, CubeLayout, SipNetwork
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A component that links meet at."""
+
+    id: str
+    kind: str
+    impl: str
+    overhead_ps: int
+    pos_mm: tuple[float, float] | None
+    index: int
+
+
+class Edge(NamedTuple):
+    """A directed link."""
+
+    src: str
+    dst: str
+    bw_gbs: float
+    latency_ps: int
+    distance_mm: float
+    rank: int
+
+
+# Stands in a cube's template for the port beyond its edge: it takes its rank, and its link is another block's.
+_PEER = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """A link before it has its rank: `side` is the direction of `src` as seen from `dst`, "" for a local one."""
+
+    src: str
+    dst: str
+    bw_gbs: float
+    side: str = ""
+    distance_mm: float = 0.0
+    latency_ns: float = 0.0
+
+
+class Graph:
+    """Nodes and links of a machine, by id.
+
+    Host, switch and IO chiplets exist from the start; a node of a cube and its links are made when they are first asked
+    for, so that a machine costs what is used of it. Cubes with neighbours on the same sides share a template of links.
+    """
+
+    def __init__(self, config: MachineConfig) -> None:
+        self.config = config
+        self.layout = CubeLayout(config)
+        self.sips = SipNetwork(config)
+        self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
+        self._cube_nodes = {node.id: node for node in self._local_nodes()}
+        self._io_nodes = 3 + self.h * config.cube.ucie.connections
+        self._templates: dict[frozenset[str], dict[str, list[Edge]]] = {}
+        self._cubes: dict[int, dict[str, list[Edge]]] = {}
+        nodes, edges = self._make_trunk()
+        self._nodes = {node.id: node for node in nodes}
+        self._edges: dict[tuple[str, str], Edge] = {}
+        self._trunk: dict[str, list[Edge]] = {node.id: [] for node in nodes}
+        for edge in edges:
+            self._trunk[edge.src].append(edge)
+
+    def node(self, node_id: str) -> Node:
+        """Return the node called `node_id`."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            sip, cube, local = self._in_cube(node_id)
+            like = self._cube_nodes[local]
+            index = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes) + like.index
+            node = self._nodes[node_id] = Node(node_id, like.kind, like.impl, like.overhead_ps, like.pos_mm, index)
+        return node
+
+    def index(self, node_id: str) -> int:
+        """Return the node's number: unique, and independent of the order in which nodes were made."""
+        return self.node(node_id).index
+
+    def edge(self, src: str, dst: str) -> Edge:
+        """Return the link from `src` to `dst`."""
+        edge = self._edges.get((src, dst))
+        if edge is not None:
+            return edge
+        edge = next((edge._replace(src=src, dst=dst) for edge in self._leaving(src) if edge.dst == dst), None)
+        if edge is None:
+            self.node(dst)
+            known = ", ".join(edge.dst for edge in self.out(src))
+            raise ArgumentError(f"no link from {src} to {dst}; {src} leads to {known}")
+        self._edges[src, dst] = edge
+        return edge
+
+    def out(self, node_id: str) -> tuple[Edge, ...]:
+        """Return the links that leave `node_id`."""
+        return tuple(self._leaving(node_id))
+
+    def _leaving(self, node_id: str) -> Iterator[Edge]:
+        if node_id in self._trunk:
+            yield from self._trunk[node_id]
+            return
+        sip, cube, local = self._in_cube(node_id)
+        prefix = naming.cube(sip, cube) + "."
+        for edge in self._links(cube)[local]:
+            yield Edge(node_id, prefix + edge.dst, *edge[2:])
+        place = naming.parse(node_id)
+        if place.side is not None and place.conn is not None:
+            peer = self._peer(sip, cube, place.side, place.conn)
+            if peer is not None:
+                yield self._port_edge(node_id, peer)
+
+    def nodes(self) -> Iterator[Node]:
+        """Iterate over all nodes by index; makes them all."""
+        for sip in range(self.config.n_sips):
+            for cube in range(self.config.cubes_per_sip):
+                for local in self._cube_nodes:
+                    self.node(f"{naming.cube(sip, cube)}.{local}")
+        return iter(sorted(self._nodes.values(), key=lambda node: node.index))
+
+    def edges(self) -> Iterator[Edge]:
+        """Iterate over all links by the index of their source."""
+        return (edge for node in self.nodes() for edge in self.out(node.id))
+
+    def _in_cube(self, node_id: str) -> tuple[int, int, str]:
+        """Return SIP, cube and, without the cube's name, the id of a cube's node."""
+        sips, cubes = self.config.n_sips, self.config.cubes_per_sip
+        found = naming.in_cube(node_id)
+        if found is None or found[0] >= sips or found[1] >= cubes or found[2] not in self._cube_nodes:
+            place = naming.parse(node_id)
+            cube = naming.cube(place.sip or 0, place.cube or 0)
+            known = [*self._trunk, *(f"{cube}.{local}" for local in self._cube_nodes)]
+            near = get_close_matches(node_id, known, n=3)
+            raise ArgumentError(
+                f"no node {node_id} in this machine of {sips} SIPs x {cubes} cubes x {len(self.layout.pes)} PEs"
+                + (f"; nearest: {', '.join(near)}" if near else "")
+            )
+        return found
+
+    def _sip_index(self, sip: int) -> int:
+        return 2 + sip * (self._io_nodes + self.config.cubes_per_sip * len(self._cube_nodes))
+
+    def _peer(self, sip: int, cube: int, side: str, conn: int) -> str | None:
+        """Return the port that a cube's UCIe port is connected to; None at the edge of the SIP."""
+        row, col = divmod(cube, self.w)
+        to_row, to_col = row + STEP[side][0], col + STEP[side][1]
+        if 0 <= to_row < self.h and 0 <= to_col < self.w:
+            return naming.ucie(sip, to_row * self.w + to_col, OPPOSITE[side], conn)
+        return naming.io_ucie(sip, row, conn) if side == "w" else None
+
+    def _port_edge(self, src: str, dst: str) -> Edge:
+        # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
+        ucie = self.config.cube.ucie
+        return Edge(src, dst, ucie.bw_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
+
+    def _links(self, cube: int) -> dict[str, list[Edge]]:
+        """Return the links inside of a cube, by the node that they leave, with ids as within it."""
+        found = self._cubes.get(cube)
+        if found is None:
+            linked = frozenset(side for side in SIDES if self._peer(0, cube, side, 0) is not None)
+            if linked not in self._templates:
+                template: dict[str, list[Edge]] = {node: [] for node in self._cube_nodes}
+                for edge in self._local_edges(linked):
+                    template[edge.src].append(edge)
+                self._templates[linked] = template
+            found = self._cubes[cube] = self._templates[linked]
+        return found
+
+    def _make_trunk(self) -> tuple[list[Node], list[Edge]]:
+        """Return host, switch and all IO chiplets, with the links that leave them."""
+        system, io, ucie = self.config.system, self.config.sip.io, self.config.cube.ucie
+        nodes = [
+            Node(naming.HOST, "host", "host", 0, None, 0),
+            Node(naming.SWITCH, "switch", system.switch.impl, ns_to_ps(system.switch.overhead_ns), None, 1),
+        ]
+        host_link = system.host_link
+        wires = _both_ways(
+            naming.HOST, naming.SWITCH, host_link.bw_gbs_per_sip * self.config.n_sips, latency_ns=host_link.latency_ns
+        )
+        for sip in range(self.config.n_sips):
+            pcie_ep, io_cpu, noc = naming.pcie_ep(sip), naming.io_cpu(sip), naming.io_noc(sip)
+            at = self._sip_index(sip)
+            nodes += [
+                Node(pcie_ep, "pcie_ep", io.pcie_ep.impl, ns_to_ps(io.pcie_ep.overhead_ns), None, at),
+                Node(io_cpu, "io_cpu", io.io_cpu.impl, 0, None, at + 1),
+                Node(noc, "io_noc", io.noc.impl, ns_to_ps(io.noc.overhead_ns), None, at + 2),
+            ]
+            wires += _both_ways(naming.SWITCH, pcie_ep, system.pcie.bw_gbs, latency_ns=system.pcie.latency_ns)
+            wires += _both_ways(pcie_ep, noc, io.noc.port_bw_gbs)
+            wires += _both_ways(io_cpu, noc, io.noc.port_bw_gbs)
+            for row in range(self.h):
+                for conn in range(ucie.connections):
+                    port, to = naming.io_ucie(sip, row, conn), naming.ucie(sip, row * self.w, "w", conn)
+                    index = at + 3 + row * ucie.connections + conn
+                    nodes.append(Node(port, "ucie", ucie.impl, ns_to_ps(ucie.port_ns), None, index))
+                    wires += _both_ways(port, noc, io.noc.port_bw_gbs)
+                    wires += [_Wire(port, to, ucie.bw_gbs, side="w"), _Wire(to, port, ucie.bw_gbs, side="e")]
+            for other, side in self.sips.neighbours[sip].items():
+                link = system.sip_link
+                wires.append(_Wire(naming.io_noc(other), noc, link.bw_gbs, side, latency_ns=link.latency_ns))
+        local = {node.id for node in nodes}
+        edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0)
+        edges += [self._port_edge(wire.src, wire.dst) for wire in wires if wire.dst not in local]
+        return nodes, [edge for edge in edges if edge.src in local]
+
+    def _local_nodes(self) -> list[Node]:
+        """Return the nodes of any cube, with ids and indexes as within it."""
+        cube, layout, position = self.config.cube, self.layout, self.layout.position_mm
+        made: list[tuple[str, str, str, float, tuple[float, float]]] = []
+        for at in layout.routers:
+            router = cube.noc.router
+            made.append(
+                (
+                    _local(naming.router(0, 0, *at)),
+                    "router",
+                    router.impl,
+                    router.overhead_ns,
+                    position(at),
+                )
+            )
+        for (side, conn), at in layout.ports.items():
+            port = _local(naming.ucie(0, 0, side, conn))
+            made.append((port, "ucie", cube.ucie.impl, cube.ucie.port_ns, position(at)))
+        m_cpu, sram, pe = cube.m_cpu, cube.sram, cube.pe
+        made.append((_local(naming.m_cpu(0, 0)), "m_cpu", m_cpu.impl, 0.0, m_cpu.pos_mm))
+        made.append((_local(naming.sram(0, 0)), "sram", sram.impl, 0.0, sram.pos_mm))
+        for number, at in enumerate(layout.pes):
+            made.append((_local(naming.hbm(0, 0, number)), "hbm_ctrl", cube.hbm.impl, 0.0, position(at)))
+            made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, position(at)))
+            made.append((_local(naming.pe_dma(0, 0, number)), "pe_dma", pe.pe_dma.impl, 0.0, position(at)))
+        return [
+            Node(node_id, kind, impl, ns_to_ps(overhead_ns), pos, index)
+            for index, (node_id, kind, impl, overhead_ns, pos) in enumerate(made)
+        ]
+
+    def _local_edges(self, linked: frozenset[str]) -> list[Edge]:
+        """Return the links inside a cube whose ports on the sides `linked` have a peer."""
+        cube, layout = self.config.cube, self.layout
+        wires = []
+
+        def router(at: At) -> str:
+            return _local(naming.router(0, 0, *at))
+
+        for at in layout.routers:
+            for side in SIDES:
+                beside = layout.neighbour(at, side)
+                if beside is not None:
+                    wires.append(
+                        _Wire(router(beside), router(at), cube.noc.link_bw_gbs, side, distance_mm=layout.pitch_mm)
+                    )
+        for (side, conn), at in layout.ports.items():
+            port = _local(naming.ucie(0, 0, side, conn))
+            wires += [_Wire(port, router(at), cube.ucie.router_bw_gbs, side)]
+            wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
+            if side in linked:
+                wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs, side))
+        # The link of a part to its router has no length: pos_mm chooses the router, and is for drawings.
+        wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
+        wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
+        for number, at in enumerate(layout.pes):
+            wires += _both_ways(_local(naming.hbm(0, 0, number)), router(at), cube.hbm.bw_gbs)
+            wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
+            wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
+        overheads = {node.id: node.overhead_ps for node in self._cube_nodes.values()}
+        return [edge for edge in _ranked(wires, overheads, cube.propagation_ns_per_mm) if edge.src != _PEER]
+
+
+def _local(node_id: str) -> str:
+    return node_id.removeprefix("sip0.cube0.")
+
+
+def _both_ways(a: str, b: str, bw_gbs: float, *, latency_ns: float = 0.0) -> list[_Wire]:
+    return [_Wire(a, b, bw_gbs, latency_ns=latency_ns), _Wire(b, a, bw_gbs, latency_ns=latency_ns)]
+
+
+def _ranked(wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float) -> list[Edge]:
+    """Return the links into the nodes of `overhead_ps`, each with its rank among those into the same node."""
+    into: dict[str, list[_Wire]] = {}
+    for wire in wires:
+        if wire.dst in overhead_ps:
+            into.setdefault(wire.dst, []).append(wire)
+    order = {side: place for place, side in enumerate((*SIDES, ""))}
+    edges = []
+    for dst, arriving in into.items():
+        arriving.sort(key=lambda wire: (order[wire.side], naming.natural_key(wire.src)))
+        for rank, wire in enumerate(arriving):
+            latency_ps = ns_to_ps(wire.distance_mm * ns_per_mm) + ns_to_ps(wire.latency_ns) + overhead_ps[dst]
+            edges.append(Edge(wire.src, dst, wire.bw_gbs, latency_ps, wire.distance_mm, rank))
+    return edges

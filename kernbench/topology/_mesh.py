@@ -1,0 +1,143 @@
+"""The layout of one cube: its router mesh, what hangs on which router, and the walks between routers.
+
+All cubes of a machine share one layout. Row 0 is north, column 0 west; router (r, c) is at
+((c + 0.5), (r + 0.5)) x pitch.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from kernbench.config._rules import hops_from, pe_places, port_places
+
+if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
+
+
+At = tuple[int, int]  # (row, column)
+
+# The order of the sides decides ties everywhere: between arrivals, and between shortest walks.
+SIDES = ("e", "w", "n", "s")
+STEP = {"e": (0, 1), "w": (0, -1), "n": (-1, 0), "s": (1, 0)}
+OPPOSITE = {"e": "w", "w": "e", "n": "s", "s": "n"}
+
+
+class CubeLayout:
+    """Routers of a cube, the router of each PE, port, CPU and SRAM, and the route between any two."""
+
+    def __init__(self, config: MachineConfig) -> None:
+        noc = config.cube.noc
+        self.rows, self.cols, self.pitch_mm = noc.rows, noc.cols, noc.pitch_mm
+        removed = {(r, c) for r, c in noc.removed}
+        self.routers: tuple[At, ...] = tuple(
+            (r, c) for r in range(self.rows) for c in range(self.cols) if (r, c) not in removed
+        )
+        self._present = frozenset(self.routers)
+        self._walks: dict[tuple[At, At], tuple[At, ...]] = {}
+        self.pes: tuple[At, ...] = tuple(pe_places(config))
+        self.ports: dict[tuple[str, int], At] = port_places(config)
+        self.m_cpu = self._nearest(config.cube.m_cpu.pos_mm)
+        self.sram = self._nearest(config.cube.sram.pos_mm)
+
+    def position_mm(self, at: At) -> tuple[float, float]:
+        """Return x (eastward) and y (southward) of the router at `at`, from the cube's north-west corner."""
+        return (at[1] + 0.5) * self.pitch_mm, (at[0] + 0.5) * self.pitch_mm
+
+    def neighbour(self, at: At, side: str) -> At | None:
+        """Return the router next to `at` on `side`, or None where there is none."""
+        beside = (at[0] + STEP[side][0], at[1] + STEP[side][1])
+        return beside if beside in self._present else None
+
+    def walk(self, src: At, dst: At) -> tuple[At, ...]:
+        """Return the routers of the route from `src` to `dst`, both included.
+
+        Column first wherever that is free of removed routers; else row first; else the shortest walk that
+        is first in the order E, W, N, S.
+        """
+        found = self._walks.get((src, dst))
+        if found is None:
+            found = self._straight(src, (src[0], dst[1]), dst) or self._straight(src, (dst[0], src[1]), dst)
+            found = self._walks[src, dst] = found or self._shortest(src, dst)
+        return found
+
+    @cached_property
+    def turns(self) -> frozenset[tuple[At | None, At, At | None]]:
+        """Return every (router before, router, router behind) of a route or a reply; None where it begins or ends."""
+        ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
+        found: set[tuple[At | None, At, At | None]] = set()
+        for walk in (self.walk(a, b) for a in ends for b in ends):
+            for way in (walk, walk[::-1]):
+                found.update(zip((None, *way[:-1]), way, (*way[1:], None), strict=True))
+        return frozenset(found)
+
+    def _straight(self, src: At, corner: At, dst: At) -> tuple[At, ...] | None:
+        walk = [src]
+        for goal in (corner, dst):
+            while walk[-1] != goal:
+                (r, c), (goal_r, goal_c) = walk[-1], goal
+                at = (r + (goal_r > r) - (goal_r < r), c + (goal_c > c) - (goal_c < c))
+                if at not in self._present:
+                    return None
+                walk.append(at)
+        return tuple(walk)
+
+    def _shortest(self, src: At, dst: At) -> tuple[At, ...]:
+        to_go = hops_from(dst, self._present)
+        walk = [src]
+        while walk[-1] != dst:
+            closer = to_go[walk[-1]] - 1
+            beside = (self.neighbour(walk[-1], side) for side in SIDES)
+            walk.append(next(at for at in beside if at is not None and to_go[at] == closer))
+        return tuple(walk)
+
+    def _nearest(self, pos_mm: tuple[float, float]) -> At:
+        return min(self.routers, key=lambda at: (self._distance_mm(at, pos_mm), -at[0], at[1]))
+
+    def _distance_mm(self, at: At, pos_mm: tuple[float, float]) -> float:
+        x, y = self.position_mm(at)
+        return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
+
+
+class SipNetwork:
+    """Links between SIPs, one each way per edge of the topology."""
+
+    def __init__(self, config: MachineConfig) -> None:
+        sips = config.system.sips
+        self.count, self.topology = sips.count, sips.topology
+        on_a_line = sips.topology in ("ring_1d", "fully_connected")
+        square = isqrt(sips.count)
+        self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
+        self.neighbours: tuple[dict[int, str], ...] = tuple(self._beside(s) for s in range(self.count))
+
+    def path(self, src: int, dst: int) -> tuple[int, ...]:
+        """Return the shortest path from `src` to `dst`, both included; ties go to the lower next SIP."""
+        if self.topology == "fully_connected" and src != dst:
+            return src, dst
+        path = [src]
+        while path[-1] != dst:
+            # On a ring, a grid or a torus at least one neighbour is one hop closer.
+            path.append(min(self.neighbours[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
+        return tuple(path)
+
+    def _beside(self, sip: int) -> dict[int, str]:
+        if self.topology == "fully_connected":
+            return {other: "" for other in range(self.count) if other != sip}
+        row, col = divmod(sip, self.w)
+        wrapped = self.topology != "mesh_2d_no_wrap"
+        beside: dict[int, str] = {}
+        for side in SIDES:
+            r, c = row + STEP[side][0], col + STEP[side][1]
+            if wrapped:
+                r, c = r % self.h, c % self.w
+            if 0 <= r < self.h and 0 <= c < self.w and (r, c) != (row, col):
+                beside.setdefault(r * self.w + c, side)
+        return beside
+
+    def _hops(self, a: int, b: int) -> int:
+        """Return the length of the shortest path between two SIPs on a ring, a grid or a torus."""
+        rows, cols = abs(a // self.w - b // self.w), abs(a % self.w - b % self.w)
+        if self.topology == "mesh_2d_no_wrap":
+            return rows + cols
+        return min(rows, self.h - rows) + min(cols, self.w - cols)

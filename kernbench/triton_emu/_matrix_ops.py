@@ -1,0 +1,292 @@
+"""dot and composite: the part of `tl` that PE_GEMM and PE_SCHEDULER do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kernbench._dtypes import (
+    DType,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    int32,
+)
+from kernbench._registry import hint
+from kernbench.components._command import Composite, Dot, Ref, Value, VectorOp
+from kernbench.errors import KernelError
+from kernbench.triton_emu._handles import Pending, Pointer, Shape, Tile, shape_text
+from kernbench.triton_emu._memory_ops import as_pointer
+from kernbench.triton_emu._program import Program, sigmoid, when_complete
+
+Function = Callable[..., np.ndarray]
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """Return x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the tanh form of GELU."""
+    inner = np.float32(1.5957691216057308) * x * (1 + np.float32(0.044715) * x * x)
+    y: np.ndarray = x * sigmoid(inner)
+    return y
+
+
+# Name -> operations of PE_MATH, function. With an operand: bias (one row), add (a whole matrix), scale (a number).
+PLAIN: dict[str, tuple[tuple[str, ...], Function]] = {
+    "relu": (("simple",), lambda x: np.maximum(x, 0)),
+    "silu": (("slow", "simple", "slow", "simple"), lambda x: x * sigmoid(x)),
+    "gelu": (("simple", "simple", "simple", "slow", "simple", "slow", "simple"), gelu),
+    "exp": (("slow",), np.exp),
+}
+WITH_OPERAND: dict[str, Function] = {"bias": np.add, "add": np.add, "scale": np.multiply}
+_FORMS = '"relu", "silu", "gelu", "exp", ("bias", pointer), ("add", pointer), ("scale", number)'
+
+
+def parse(item: Any) -> tuple[str, Any]:
+    """Return (name, operand or None) of one epilogue item."""
+    name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
+    if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
+        raise KernelError(f"unknown epilogue item {item!r}; {hint(name, sorted((*PLAIN, *WITH_OPERAND)))}")
+    if (name in WITH_OPERAND) != (operand is not None):
+        raise KernelError(f"epilogue item {item!r} is not complete; the items are {_FORMS}")
+    return name, operand
+
+
+Operand = Ref | Tile
+# A function and its operand: none, a number, or the shape that the next extra operand takes.
+Step = tuple[Function, Shape | float | None]
+_MATRIX = (float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, float32)
+
+
+def multiply(a: np.ndarray, b: np.ndarray, acc: np.ndarray | None) -> np.ndarray:
+    """Return a @ b (+ acc): f32, or i32 for i8."""
+    product: np.ndarray
+    if a.dtype == np.int8:
+        # Exact in f64, where BLAS can do it.
+        product = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64).astype(np.int32)
+    else:
+        with np.errstate(all="ignore"):
+            product = np.matmul(a, b)
+    if acc is not None:
+        with np.errstate(all="ignore"):
+            product = product + acc
+    return product
+
+
+def _what(x: Operand) -> str:
+    return f"{shape_text(x.shape)} {x.dtype.name}"
+
+
+def dot(
+    tl: Program,
+    input: Tile,
+    other: Tile,
+    acc: Tile | None = None,
+    input_precision: str | None = None,
+    allow_tf32: bool | None = None,
+) -> Tile:
+    """Return input @ other (+ acc), all in TCM: f32, or i32 for i8.
+
+    Parameters
+    ----------
+    input, other : Tile
+        M x K and K x N, of one type: f16, bf16, f8, i8 or f32.
+    acc : Tile, optional
+        M x N of the result's type, added in the accumulators. Constant zeros are free.
+    input_precision, allow_tf32 : object
+        Hints of Triton, without effect: f32 is f32.
+    """
+    for x in (input, other):
+        if not isinstance(x, Tile):
+            raise KernelError(f"dot takes tiles in TCM, got {x!r}; tl.load it, or use tl.composite")
+    tl._own(input, other, acc)
+    (m, k, n), dtype = _product("dot", input, other)
+    inputs = [input._value, other._value]
+    if acc is not None:
+        _check_acc("dot", acc, (m, n), dtype)
+        array = acc._value.array
+        if not (acc._constant and array is not None and not array.any()):
+            inputs.append(acc._value)
+    out = Value((m, n), dtype)
+
+    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
+        return multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
+
+    tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
+    return tl._tile(out)
+
+
+def composite(
+    tl: Program,
+    op: str,
+    a: Operand,
+    b: Operand | None = None,
+    out_ptr: Any = None,
+    epilogue: Sequence[Any] = (),
+    acc: Tile | None = None,
+) -> Pending:
+    """Start a tiled operation from memory or TCM to memory; return a handle for `tl.wait`.
+
+    Parameters
+    ----------
+    op : str
+        "gemm": a @ b (+ acc), accumulated in f32 (i32 for i8). "math": a, or a + b, in f32.
+    a, b : Ref or Tile
+        `tl.ref` operands are streamed, tiles are pinned in TCM.
+    out_ptr : Pointer or int
+        Where the result goes, rounded once to the pointer's type (of a plain address: the type of `a`).
+    epilogue : sequence
+        Applied in order, in f32, before rounding: `("bias", x)` with one value per column, `("add", x)` of the
+        shape of the result, `("scale", number)`, "relu", "silu", "gelu" (tanh form), "exp".
+        x is a pointer, a ref or a tile.
+    acc : Tile, optional
+        M x N of f32 (i32 for i8), for "gemm".
+
+    Returns
+    -------
+    Pending
+        For `tl.wait`. The kernel's end waits for it too.
+
+    Raises
+    ------
+    KernelError
+        If shapes, types or names do not fit.
+    """
+    if op not in ("gemm", "math"):
+        raise KernelError(f'unknown composite op {op!r}; known: "gemm", "math"')
+    for x in (a, b) if op == "gemm" or b is not None else (a,):
+        if not isinstance(x, (Ref, Tile)):
+            raise KernelError(f"composite {op}: operands are tl.ref(...) or loaded tiles, got {x!r}")
+    if out_ptr is None:
+        raise KernelError(f"composite {op}: out_ptr is missing: where the result goes in memory")
+    target = as_pointer(tl, "composite", out_ptr, None if isinstance(out_ptr, Pointer) else a.dtype)
+    if op == "gemm":
+        assert b is not None
+        (m, k, n), dtype = _product("composite gemm", a, b)
+        shape: Shape = (m, n)
+        flops, tag = 2 * m * k * n, f"{m}x{k}x{n}"
+        if acc is not None:
+            _check_acc("composite gemm", acc, shape, dtype)
+    else:
+        shape = a.shape
+        flops, tag = prod(shape), shape_text(shape)
+        if acc is not None:
+            raise KernelError("composite math takes no acc")
+        if b is not None and b.shape != shape:
+            raise KernelError(f"composite math: a is {_what(a)}, b is {_what(b)}; their shapes must be equal")
+    kinds, extra, steps = _epilogue(tl, epilogue, shape)
+    if op == "math" and b is not None:
+        kinds = ("simple", *kinds)
+    operands = [x for x in (a, b, *(x for _, x in extra), acc) if x is not None]
+    tl._own(*operands)
+    command = Composite(op, tuple([x._value for x in operands if isinstance(x, Tile)]), flops=flops, tag=tag, op=op)
+    command.a, command.out = _operand(a), Ref(target.va, shape, target.dtype)
+    command.b = None if b is None else _operand(b)
+    command.acc = None if acc is None else _seen(acc)
+    command.extra = tuple([(kind, _operand(x)) for kind, x in extra])
+    command.epilogue = tuple([VectorOp(kind, prod(shape), 4) for kind in kinds])
+    command.compute = _compute(op, b is not None, steps, target.dtype)
+    tl._backend.submit(command)
+    return Pending(command)
+
+
+def _epilogue(
+    tl: Program, items: Sequence[Any], shape: Shape
+) -> tuple[tuple[str, ...], list[tuple[str, Operand]], list[Step]]:
+    """Return the operations of PE_MATH, the operands, and the functions of an epilogue."""
+    kinds: list[str] = []
+    extra: list[tuple[str, Operand]] = []
+    steps: list[Step] = []
+    for name, operand in map(parse, [items] if isinstance(items, str) else items):
+        if name in PLAIN:
+            more, function = PLAIN[name]
+            kinds += more
+            steps.append((function, None))
+            continue
+        kinds.append("simple")
+        if name == "scale":
+            if not isinstance(operand, (int, float, np.generic, Tile)):
+                raise KernelError(f"epilogue scale takes a number, got {operand!r}")
+            steps.append((WITH_OPERAND[name], float(operand)))
+            continue
+        wanted = shape[-1:] if name == "bias" else shape
+        if not isinstance(operand, (Ref, Tile)):
+            base = as_pointer(tl, f"epilogue {name}", operand, None)
+            operand = Ref(base.va, wanted, base.dtype)
+        elif prod(operand.shape) != prod(wanted):
+            raise KernelError(f"epilogue {name}: expected the shape {shape_text(wanted)}, got {_what(operand)}")
+        extra.append(("row" if name == "bias" else "tile", operand))
+        steps.append((WITH_OPERAND[name], wanted))
+    return tuple(kinds), extra, steps
+
+
+def _product(name: str, a: Operand, b: Operand) -> tuple[tuple[int, int, int], DType]:
+    """Return (M, K, N) and the accumulator's type of a product."""
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise KernelError(f"{name} takes matrices, got {_what(a)} and {_what(b)}; use [:, None], [None, :] or reshape")
+    (m, k), (inner, n) = a.shape, b.shape
+    if k != inner:
+        raise KernelError(f"{name}: the inner sizes of {_what(a)} and {_what(b)} differ: {k} and {inner}")
+    if a.dtype not in _MATRIX or b.dtype not in _MATRIX:
+        known = ", ".join(d.name for d in _MATRIX)
+        raise KernelError(f"{name} takes {known}; got {_what(a)} and {_what(b)}")
+    if a.dtype != b.dtype and not (a.dtype.itemsize == b.dtype.itemsize == 1 and int8 not in (a.dtype, b.dtype)):
+        raise KernelError(f"{name}: {_what(a)} and {_what(b)} must have one type; cast one of them")
+    return (m, k, n), int32 if a.dtype == int8 else float32
+
+
+def _check_acc(name: str, acc: Any, shape: Shape, dtype: DType) -> None:
+    if not isinstance(acc, Tile) or acc.shape != shape or acc.dtype != dtype:
+        got = _what(acc) if isinstance(acc, Tile) else repr(acc)
+        raise KernelError(f"{name}: acc must be a tile {shape_text(shape)} {dtype.name}, got {got}")
+
+
+def _operand(x: Operand) -> Ref | Value:
+    return x if isinstance(x, Ref) else _seen(x)
+
+
+def _seen(x: Tile) -> Value:
+    """Return the value of a tile, or if the tile is a view of it, one of that shape, complete when it is."""
+    value = x._value
+    if value.shape == x.shape:
+        return value
+    view = Value(x.shape, x.dtype, None, value.done_ps)
+
+    def complete(whole: Value, t: int) -> None:
+        view.done_ps = t
+        view.array = None if whole.array is None else whole.array.reshape(view.shape)
+
+    when_complete(value, complete)
+    return view
+
+
+def _compute(op: str, two: bool, steps: list[Step], dtype: DType) -> Callable[..., np.ndarray]:
+    """Return the function of a composite: arrays of a, b (if `two`), the extras in order, acc (if any) -> result."""
+    count = sum(isinstance(operand, tuple) for _, operand in steps)
+
+    def compute(a: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+        b, rest = (arrays[0], arrays[1:]) if two else (None, arrays)
+        extras, acc = iter(rest[:count]), (rest[count] if len(rest) > count else None)
+        with np.errstate(all="ignore"):
+            if op == "gemm":
+                assert b is not None
+                x = multiply(a, b, acc)
+            else:
+                x = a if b is None else np.add(_exact(a), _exact(b))
+            if steps:
+                x = _exact(x)
+            for function, operand in steps:
+                other = next(extras).reshape(operand) if isinstance(operand, tuple) else operand
+                x = function(x) if other is None else function(x, other)
+            return dtype.round(x)
+
+    return compute
+
+
+def _exact(x: np.ndarray) -> np.ndarray:
+    """Return integers in f64, which holds every i32; floats as they are."""
+    return x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float64)

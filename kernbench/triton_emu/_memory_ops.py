@@ -1,0 +1,298 @@
+"""load, store and ref: the part of `tl` that reaches memory, by the block and by the pointer tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kernbench._dtypes import DType, as_dtype
+from kernbench.components._command import Load, Ref, Run, Store, Value
+from kernbench.errors import KernelError
+from kernbench.triton_emu._handles import DTypeLike, Pointer, PointerTile, Shape, Tile, shape_text
+from kernbench.triton_emu._program import Program, broadcast, shape_of
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Distinct element offsets of a pointer tile, as runs of consecutive ones.
+
+    `runs` holds (first offset, elements, elements asked for) ascending; `inverse` maps each unmasked element to its
+    place among the distinct ones (None: they are the same), `mask` (flat) tells which elements are asked for.
+    """
+
+    runs: tuple[tuple[int, int, int], ...]
+    distinct: int
+    inverse: np.ndarray | None
+    mask: np.ndarray | None
+
+    @classmethod
+    def of(cls, offsets: np.ndarray, mask: np.ndarray | None) -> Access:
+        """Return how `offsets` (elements, any shape) are accessed where `mask` (same shape; None: everywhere) is set.
+
+        >>> Access.of(np.array([4, 5, 9, 5]), None).runs
+        ((4, 2, 3), (9, 1, 1))
+        """
+        wanted = offsets.astype(np.int64, copy=False).reshape(-1)
+        flat = None if mask is None else mask.reshape(-1)
+        if flat is not None:
+            wanted = wanted[flat]
+        if not wanted.size:
+            return cls((), 0, None, flat)
+        steps = np.diff(wanted)
+        if (steps > 0).all():
+            distinct, inverse, counts = wanted, None, None
+        else:
+            distinct, inverse, counts = _distinct(wanted)
+            steps = np.diff(distinct)
+        first = np.concatenate(([0], np.flatnonzero(steps != 1) + 1))
+        sizes = np.diff(np.append(first, distinct.size))
+        asked = sizes if counts is None else np.add.reduceat(counts, first)
+        runs = tuple(zip(distinct[first].tolist(), sizes.tolist(), asked.tolist(), strict=True))
+        return cls(runs, int(distinct.size), inverse, flat)
+
+    def at(self, va: int, itemsize: int) -> tuple[Run, ...]:
+        """Return the runs in bytes, for a pointer tile from address `va`."""
+        return tuple(Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs)
+
+    def spread(self, distinct: np.ndarray, shape: tuple[int, ...], other: np.ndarray) -> np.ndarray:
+        """Return the tile whose distinct elements are given; masked-off ones are `other`, which broadcasts to it."""
+        values = distinct if self.inverse is None else distinct[self.inverse]
+        if self.mask is None:
+            return values.reshape(shape)
+        out = np.array(np.broadcast_to(other, shape), dtype=distinct.dtype)
+        out.reshape(-1)[self.mask] = values
+        return out
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """Return the distinct elements to store of a tile of values; of several at one address the last one."""
+        flat = values.reshape(-1)
+        if self.mask is not None:
+            flat = flat[self.mask]
+        if self.inverse is None:
+            return flat
+        out = np.empty(self.distinct, flat.dtype)
+        out[self.inverse] = flat
+        return out
+
+
+def _distinct(wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what is in `wanted`, ascending; the place of each element among it; how often each is there.
+
+    Where there are few gaps they are counted, which takes a tenth of the time of sorting.
+    """
+    low, high = int(wanted.min()), int(wanted.max())
+    if high - low >= 8 * wanted.size:
+        distinct, inverse, counts = np.unique(wanted, return_inverse=True, return_counts=True)
+        return distinct, inverse.reshape(-1), counts
+    places = wanted - low
+    counts = np.bincount(places)
+    found = counts > 0
+    return np.flatnonzero(found) + low, (np.cumsum(found) - 1)[places], counts[found]
+
+
+def load(
+    tl: Program,
+    pointer: Any,
+    mask: Any = None,
+    other: Any = None,
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    cache_modifier: str = "",
+    eviction_policy: str = "",
+    volatile: bool = False,
+) -> Tile:
+    """Load a tile into TCM.
+
+    Two forms: a scalar pointer with `shape` loads that many consecutive elements, row by row (one element
+    without `shape`); a tile of pointers loads the element of each. Each distinct address moves once.
+
+    Parameters
+    ----------
+    pointer : Pointer or PointerTile or int
+        Where from; a plain integer is a byte address and needs `dtype`.
+    mask : Tile or bool, optional
+        Which elements to load; its values are needed at once.
+    other : Tile or number, optional
+        What masked-off elements are; zero unless given.
+    shape : int or sequence of int, optional
+        Shape of the block form.
+    dtype : DType or str, optional
+        Element type in memory, where it is not the pointer's.
+    cache_modifier, eviction_policy, volatile : object
+        Hints of Triton, without effect.
+
+    Returns
+    -------
+    Tile
+        The values, of the shape of the block or of the tile of pointers.
+
+    Raises
+    ------
+    KernelError
+        If shapes do not fit, or if mask or offsets depend on values and data is off.
+    """
+    if isinstance(pointer, PointerTile):
+        if shape is not None:
+            raise KernelError(f"load: {pointer!r} has a shape already; shape= goes with a scalar pointer")
+        return _load_tile(tl, pointer, mask, other, dtype)
+    base = as_pointer(tl, "load", pointer, dtype)
+    sizes = () if shape is None else shape_of(shape)
+    if mask is not None:
+        return _load_tile(tl, _block(tl, base, sizes), mask, other, None)
+    dt = base.dtype
+    out = Value(sizes, dt)
+    nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
+    tl._backend.submit(Load("load", (), out, decode, 0, "", (Run(base.va, nbytes, nbytes),)))
+    return tl._tile(out)
+
+
+def store(
+    tl: Program,
+    pointer: Any,
+    value: Any,
+    mask: Any = None,
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
+    cache_modifier: str = "",
+    eviction_policy: str = "",
+) -> None:
+    """Store a tile to memory, cast to the pointer's element type first if it has another (one simple operation).
+
+    Parameters
+    ----------
+    pointer : Pointer or PointerTile or int
+        Where to: a scalar pointer takes the tile as consecutive elements, a tile of pointers element by element
+        (of several at one address the last one, row by row, stays). A plain integer is a byte address.
+    value : Tile or number
+        What to store; broadcast to the shape of a tile of pointers.
+    mask : Tile or bool, optional
+        Which elements to store; its values are needed at once.
+    shape : int or sequence of int, optional
+        Shape that the block form expects.
+    dtype : DType or str, optional
+        Element type in memory, where it is not the pointer's (or, of a plain address, the value's).
+    cache_modifier, eviction_policy : object
+        Hints of Triton, without effect.
+
+    Raises
+    ------
+    KernelError
+        If shapes do not fit, or if mask or offsets depend on values and data is off.
+    """
+    value = tl._constant(value)
+    tl._own(value)
+    if isinstance(pointer, PointerTile):
+        if shape is not None:
+            raise KernelError(f"store: {pointer!r} has a shape already; shape= goes with a scalar pointer")
+        _store_tile(tl, pointer, value, mask, dtype)
+        return
+    if dtype is None and not isinstance(pointer, Pointer):
+        dtype = value.dtype
+    base = as_pointer(tl, "store", pointer, dtype)
+    if shape is not None and shape_of(shape) != value.shape:
+        raise KernelError(f"store: {value!r} does not have the shape {shape_of(shape)} that shape= asks for")
+    if mask is not None:
+        _store_tile(tl, _block(tl, base, value.shape), value, mask, None)
+        return
+    if value.dtype is not base.dtype:
+        value = tl.cast(value, base.dtype)
+    source, nbytes = value._value, value._value.nbytes
+    tl._backend.submit(Store("store", (source,), None, base.dtype.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
+
+
+def ref(tl: Program, pointer: Any, shape: int | Sequence[int], dtype: DTypeLike | None = None) -> Ref:
+    """Return an operand of a composite that stays in memory, row by row, and is streamed from there."""
+    base = as_pointer(tl, "ref", pointer, dtype)
+    return Ref(base.va, shape_of(shape), base.dtype)
+
+
+def as_pointer(tl: Program, name: str, pointer: Any, dtype: DTypeLike | None) -> Pointer:
+    """Return what an operation takes as an address, with the type that it points to."""
+    if type(pointer) is Pointer:
+        return pointer if dtype is None else Pointer(pointer.va, as_dtype(dtype))
+    if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
+        if dtype is None:
+            raise KernelError(f"{name}: {int(pointer):#x} is a plain byte address; give the element type with dtype=")
+        return Pointer(int(pointer), as_dtype(dtype))
+    if isinstance(pointer, PointerTile):
+        raise KernelError(f"{name} takes a scalar pointer, got {pointer!r}")
+    raise KernelError(f"{name}: expected a pointer, got {pointer!r} ({type(pointer).__name__})")
+
+
+def _block(tl: Program, base: Pointer, shape: Shape) -> PointerTile:
+    return PointerTile(base, tl.reshape(tl.arange(0, prod(shape)), *(shape or (1,)))._view(shape))
+
+
+def _access(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Access:
+    """Return which elements are meant. Blocks for offsets and mask where they are computed values."""
+    offsets = pointers.offsets
+    tl._own(offsets, mask)
+    if mask is not None:
+        mask = tl._constant(mask)
+        if broadcast(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:
+            raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
+        wanted = mask._array() != 0
+        if not wanted.all():
+            return Access.of(offsets._array(), np.broadcast_to(wanted, offsets.shape))
+    if offsets._access is None:
+        offsets._access = Access.of(offsets._array(), None)
+    return offsets._access
+
+
+def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype: DTypeLike | None) -> Tile:
+    dt = pointers.dtype if dtype is None else as_dtype(dtype)
+    shape = pointers.shape
+    if other is not None and mask is None:
+        raise KernelError("load: other= is for masked-off elements; give a mask too")
+    access = _access(tl, "load", pointers, mask)
+    fill = tl._constant(0 if other is None else other)
+    if broadcast("load: other", shape, fill.shape) != shape:
+        raise KernelError(f"load: other {fill!r} does not broadcast to {pointers!r}")
+    filling = access.mask is not None
+    if filling and not fill._constant:
+        blank = np.zeros(shape, dt.carrier)
+    else:
+        fill = tl.cast(fill, dt) if filling else fill
+        filled = fill._value.array
+        assert filled is not None or not filling
+        blank = np.zeros((), dt.carrier) if filled is None else filled
+    if not access.runs:
+        loaded = tl._fold(np.array(np.broadcast_to(blank, shape)), dt)
+    else:
+        out = Value(shape, dt)
+
+        def compute(raw: np.ndarray) -> np.ndarray:
+            return access.spread(dt.decode(raw, -1), shape, blank)
+
+        runs = access.at(pointers.base.va, dt.itemsize)
+        tl._backend.submit(Load("load", (), out, compute, 0, "", runs, True))
+        loaded = tl._tile(out)
+    if filling and not fill._constant:
+        return tl.where(mask, loaded, tl.cast(fill, dt))
+    return loaded
+
+
+def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtype: DTypeLike | None) -> None:
+    dt: DType = pointers.dtype if dtype is None else as_dtype(dtype)
+    shape = pointers.shape
+    if broadcast("store", shape, value.shape) != shape:
+        raise KernelError(f"store: {value!r} does not broadcast to {pointers!r}, of shape {shape_text(shape)}")
+    access = _access(tl, "store", pointers, mask)
+    if not access.runs:
+        return
+    if value.dtype is not dt:
+        value = tl.cast(value, dt)
+    seen = value.shape
+
+    def compute(array: np.ndarray) -> np.ndarray:
+        return dt.encode(access.gather(np.broadcast_to(array.reshape(seen), shape)))
+
+    runs = access.at(pointers.base.va, dt.itemsize)
+    tl._backend.submit(Store("store", (value._value,), None, compute, 0, "", runs, True))

@@ -1,0 +1,189 @@
+"""send and recv: the part of `tl` that reaches other programs, through queues between PEs.
+
+A message keeps its boundaries: what is sent at once is received at once, whatever number of slots it takes on its
+way. `send` never blocks. Messages of one direction arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kernbench._dtypes import DType, as_dtype, float16
+from kernbench.components._command import Recv, Run, Send, Value
+from kernbench.errors import KernelError
+from kernbench.triton_emu._handles import DTypeLike, Pending, Pointer, Shape, Tile
+from kernbench.triton_emu._memory_ops import as_pointer
+from kernbench.triton_emu._program import Program, shape_of
+
+
+class Arrival(Pending):
+    """A message that is expected, for `tl.wait`; `tile` is None when it goes to memory."""
+
+    __slots__ = ("tile",)
+
+    def __init__(self, command: Recv, tile: Tile | None) -> None:
+        self.command, self.tile = command, tile
+
+
+def send(
+    tl: Program, dir: str, src: Any, *, shape: int | Sequence[int] | None = None, dtype: DTypeLike | None = None
+) -> None:
+    """Send a message to the neighbour behind `dir`. Never blocks.
+
+    Parameters
+    ----------
+    dir : str
+        The queue: "E", "parent", ... as the launch names them.
+    src : Tile or Pointer or int
+        A tile, whose value is taken now, or where the bytes lie in memory. Memory is read as each part of
+        the message leaves; a later store to it waits for that. An integer is a byte address and needs `dtype`.
+    shape : int or sequence of int, optional
+        Elements to send from memory; of a tile, the shape that it is expected to have.
+    dtype : DType or str, optional
+        Element type of the message. A tile of another type is cast first; a pointer is reinterpreted.
+
+    Raises
+    ------
+    IpcqInvalidDirection
+        If the program has no such queue.
+    KernelError
+        If `src` is neither tile nor pointer, or shapes do not fit.
+    """
+    tl._own(src)
+    if not isinstance(src, Tile):
+        if shape is None:
+            raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")
+        runs, nbytes = _run(tl, "send", src, shape_of(shape), dtype)
+        tl._backend.submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, runs=runs))
+        return
+    if shape is not None and shape_of(shape) != src.shape:
+        raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
+    if dtype is not None:
+        src = tl.cast(src, dtype)
+    value = src._value
+    tl._backend.submit(Send("send", (value,), None, src.dtype.encode, 0, dir, direction=dir, nbytes=value.nbytes))
+
+
+def recv(
+    tl: Program,
+    dir: str | None = None,
+    *,
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    dst: Any = None,
+) -> Tile | None:
+    """Receive the next message from `dir`; block until it is there.
+
+    A message of one slot stays in its slot while its tile is held: drop the tile early (`del`), so that the
+    sender can continue. `came_from` of the tile says where it came from.
+
+    Parameters
+    ----------
+    dir : str, optional
+        The queue; without it, the earliest arrival of any, in turn where several are there.
+    shape : int or sequence of int
+        Shape of the tile; it must take exactly the bytes of the message.
+    dtype : DType or str, optional
+        Element type: that of `dst`, else f16, unless given.
+    dst : Pointer or int, optional
+        Where in memory the message goes instead of a tile.
+
+    Returns
+    -------
+    Tile or None
+        The message, or None with `dst`.
+
+    Raises
+    ------
+    IpcqInvalidDirection
+        If the program has no such queue.
+    KernelError
+        If the message has another size.
+    IpcqDeadlock
+        If no program sends and nothing else can run.
+    """
+    handle = recv_async(tl, dir, shape=shape, dtype=dtype, dst=dst)
+    tl._backend.block(handle.command)
+    return handle.tile
+
+
+def recv_async(
+    tl: Program,
+    dir: str | None = None,
+    *,
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    dst: Any = None,
+) -> Arrival:
+    """Post a receive without waiting; `tl.wait` on the handle gives what `recv` would. Parameters as there.
+
+    Receives of one direction complete in the order in which they are posted.
+    """
+    sizes = shape_of(shape)
+    if dst is not None:
+        runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
+        command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
+        tl._backend.submit(command)
+        return Arrival(command, None)
+    return _receive(tl, dir, sizes, dtype, consume=True)
+
+
+def recv_no_consume(
+    tl: Program, dir: str | None = None, *, shape: int | Sequence[int], dtype: DTypeLike | None = None
+) -> Tile:
+    """Look at the next message and leave it where it is, for diagnosis. Blocks; parameters as of `recv`."""
+    handle = _receive(tl, dir, shape_of(shape), dtype, consume=False)
+    tl._backend.block(handle.command)
+    assert handle.tile is not None
+    return handle.tile
+
+
+def wait(tl: Program, *handles: Pending | Tile) -> Any:
+    """Block until each of `handles` is complete: of a composite, of `recv_async`, or a tile.
+
+    Returns
+    -------
+    Tile or tuple of Tile or None
+        What was received, in order; None if `handles` are all of something else.
+    """
+    tl._own(*handles)
+    for handle in handles:
+        if isinstance(handle, Pending):
+            tl._backend.block(handle.command)
+        elif not isinstance(handle, Tile):
+            raise KernelError(f"wait takes the handle of a composite or a tile, got {handle!r}")
+        elif not handle._constant:
+            tl._backend.block(handle._value)
+    tiles = tuple([h.tile for h in handles if isinstance(h, Arrival) and h.tile is not None])
+    return tiles if len(tiles) > 1 else tiles[0] if tiles else None
+
+
+def copy(tl: Program, x: Tile) -> Tile:
+    """Return a copy of `x` in its own place: one simple operation.
+
+    What came in one slot and is passed on round a ring has to be copied first: the slot is then free before
+    the copy has left, and a full ring of slots that all wait to be passed on cannot come about.
+    """
+    return tl._vector("copy", ("simple",), np.copy, (x,), x.shape, x.dtype, None)
+
+
+def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Arrival:
+    dt: DType = as_dtype(float16 if dtype is None else dtype)
+    out = Value(sizes, dt)
+    decode = partial(dt.decode, shape=sizes)
+    command = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
+    tile = tl._tile(out)
+    tile._recv = command
+    tl._backend.submit(command)
+    return Arrival(command, tile)
+
+
+def _run(tl: Program, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None) -> tuple[tuple[Run, ...], int]:
+    base: Pointer = as_pointer(tl, name, pointer, dtype)
+    nbytes = prod(sizes) * base.dtype.itemsize
+    return (Run(base.va, nbytes, nbytes),), nbytes

@@ -1,0 +1,304 @@
+"""Results, comparisons, logs, timelines and critical paths as HTML and SVG, for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kernbench.analysis._transfer import RouteBreakdown
+from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
+from kernbench.analysis.compare import ns_text, percent, value_text
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION, labels, on
+from kernbench.analysis.trace import LANES
+from kernbench.analysis.utilization import pe_window
+from kernbench.viz import _palette as palette
+
+if TYPE_CHECKING:
+    from kernbench.analysis._records import Records
+    from kernbench.analysis.compare import Comparison
+    from kernbench.analysis.result import Busy, Result
+    from kernbench.analysis.why import Why
+
+
+_SHOWN, _SHOWN_ROWS = 8, 12  # reasons, rows of the log
+_LEFT = "text-align:left;white-space:nowrap"
+_NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
+_WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
+_WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
+_GANTT, _GANTT_LABELS, _GANTT_LANE = 900, 190, 18  # [px]
+_MOST_BOXES = 400  # in a lane; beyond, neighbours flow together
+
+
+def compare_html(comparison: Comparison) -> str:
+    """Return both runs: the values of the machine that differ, then times with their change."""
+    parts = [
+        f"<div><b>{escape(comparison.before)}</b> &rarr; <b>{escape(comparison.after)}</b></div>",
+        f"<div>{escape(comparison.machine_line())}</div>",
+    ]
+    if comparison.machine:
+        rows = [[x.field, value_text(x.before), value_text(x.after)] for x in comparison.machine]
+        parts.append(_table(["machine", "before", "after"], rows))
+    sections = [("", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
+    for title, times in sections:
+        if times:
+            cells = [[x.what, ns_text(x.before), ns_text(x.after), percent(x)] for x in times]
+            parts.append(_table([title, "before [ns]", "after [ns]", "change"], cells))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def records_html(records: Records) -> str:
+    """Return the log as two tables; times are in ns."""
+    kinds = []
+    for i, kind in enumerate(records.kinds):
+        rows = records.kind == i
+        if rows.any():
+            ns = int((records.end_ps - records.start_ps)[rows].sum()) / 1000
+            kinds.append([kind, f"{np.count_nonzero(rows):,}", f"{ns:,.2f}", f"{int(records.nbytes[rows].sum()):,}"])
+    first = [
+        [
+            op.component, op.kind, op.command.name, f"{op.start_ps / 1000:,.3f}", f"{op.end_ps / 1000:,.3f}",
+            f"{op.nbytes:,}" if op.nbytes else "", str(op.tile) if op.tile >= 0 else "",
+        ]
+        for op in islice(records, _SHOWN_ROWS)
+    ]  # fmt: skip
+    more = len(records) - len(first)
+    return (
+        f"<div>{escape(repr(records))}</div>"
+        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds, 1)
+        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, 3)
+        + (f"<div>... and {more:,} more</div>" if more > 0 else "")
+    )
+
+
+def why_html(why: Why) -> str:
+    """Return the reasons of a run as a table, longest first; the bar behind each share is that share."""
+    total = why.path.makespan_ps / 1000
+    head = "".join(
+        f'<th style="{_NUMBER if i in (1, 2) else _LEFT}">{cell}</th>'
+        for i, cell in enumerate(("on the critical path", "time [ns]", "share", "spent on", "to change"))
+    )
+    rows = []
+    for x in why.reasons[:_SHOWN]:
+        more = f" and {x.others} more" if x.others else ""
+        bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
+        last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td>'
+        what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
+        rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
+    rest = why.reasons[_SHOWN:]
+    if rest:
+        ns = sum(x.ns for x in rest)
+        rows.append(_why_row(f"{len(rest)} more", f"{ns:,.2f}", f"{ns / total if total else 0:.1%}"))
+    rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", "100.0%"))
+    limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
+    title = (
+        f"<div><b>{escape(why.name)}</b>: <b>{total:,.2f} ns</b>, a chain of {len(why.path.steps):,} steps without "
+        f'gaps <span style="opacity:.7">machine {escape(why.machine)}</span></div>'
+    )
+    table = f'<table style="margin:8px 0"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    notes = f"<ul>{''.join(limits)}</ul>" if limits else ""
+    return f"<div>{title}{table}{notes}</div>"
+
+
+def _why_row(what: str, ns: str, share: str, bar: str = "", last: str = "<td></td><td></td>") -> str:
+    numbers = f'<td style="{_NUMBER}">{ns}</td><td style="{_NUMBER}{bar}">{share}</td>'
+    return f'<tr><td style="{_LEFT}">{what}</td>{numbers}{last}</tr>'
+
+
+def result_html(result: Result) -> str:
+    """Return the summary of one run: latency, stage bar, launches, busiest components and links."""
+    machine = f'<span style="opacity:.7">machine {result.machine}</span>'
+    parts = [
+        f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
+        "" if result.complete else f'<div style="{_WARNING}">{INCOMPLETE}</div>',
+        f'<div style="opacity:.7">{VALIDATION}</div>',
+        stage_bar_svg(result.breakdown.exclusive_ns()),
+        _stage_table(result),
+        _last_timeline(result.records),
+    ]
+    if result.launches:
+        rows = [
+            [label + on(x), ns_text(x.start_ps / 1000), ns_text((x.end_ps - x.start_ps) / 1000)]
+            for label, x in zip(labels(result.launches), result.launches, strict=True)
+        ][:SHOWN_LAUNCHES]
+        more = len(result.launches) - len(rows)
+        title = f"launches{f' (first {len(rows)} of {len(result.launches)})' if more else ''}"
+        parts.append(_table([title, "start [ns]", "latency [ns]"], rows))
+    parts.append(_busiest("busiest components", result.busiest_components(), links=False))
+    parts.append(_busiest("busiest links", result.busiest_links(), links=True))
+    return f'<div style="max-width:{_WIDTH + 80}px">{"".join(parts)}</div>'
+
+
+def stage_bar_svg(exclusive_ns: Mapping[str, float]) -> str:
+    """Return one bar, a piece per stage, with its legend: small enough to redraw ten times a second."""
+    total = sum(exclusive_ns.values())
+    pieces, legend, x = [], [], 0.0
+    for stage in ORDER:
+        share = exclusive_ns.get(stage, 0.0) / total if total else 0.0
+        if not share:
+            continue
+        tip = f"{LABELS[stage]}: {exclusive_ns[stage]:,.2f} ns, {share:.1%}"
+        pieces.append(
+            f'<rect x="{x:.2f}" width="{share * _WIDTH:.2f}" height="22" fill="{palette.STAGES[stage]}">'
+            f"<title>{tip}</title></rect>"
+        )
+        legend.append(
+            f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
+            f'height:.8em;background:{palette.STAGES[stage]}"></span> {LABELS[stage]} {share:.0%}</span>'
+        )
+        x += share * _WIDTH
+    bar = (
+        f'<svg viewBox="0 0 {_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
+        f'aria-label="exclusive time by stage">{"".join(pieces)}</svg>'
+    )
+    return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
+
+
+def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
+    """Return what the engines of one PE did when, a lane per stage; work closer than half a pixel flows together."""
+    start, end = pe_window(records, pe)
+    scale = (_WIDTH - _LABELS) / max(1, end - start)
+    lanes: list[str] = []
+    for stage, rows in _stages(records, pe):
+        order = np.argsort(rows.start_ps, kind="stable")
+        low = _LABELS + (rows.start_ps[order] - start) * scale
+        high = np.maximum.accumulate(_LABELS + (rows.end_ps[order] - start) * scale)
+        breaks = np.flatnonzero(low[1:] > high[:-1] + 0.5)
+        low, high = low[np.concatenate([[0], breaks + 1])], high[np.concatenate([breaks, [-1]])]
+        y = len(lanes) * _LANE
+        boxes = "".join(
+            f"M{a:.1f} {y + 2}h{max(b - a, 0.3):.1f}v{_LANE - 4}H{a:.1f}z" for a, b in zip(low, high, strict=True)
+        )
+        lanes.append(
+            f'<text x="0" y="{y + 12}" font-size="11" fill="currentColor">{LABELS[stage]}</text>'
+            f'<path d="{boxes}" fill="{palette.STAGES[stage]}"/>'
+        )
+    height = len(lanes) * _LANE
+    view = f'viewBox="0 0 {_WIDTH} {height + 16}" width="100%" role="img" aria-label="timeline of one PE"'
+    return f"<svg {view}>{''.join(lanes)}{_ends(_LABELS, _WIDTH, height + 12, start, end)}</svg>"
+
+
+def gantt_svg(records: Records, pe: tuple[int, int, int], window: tuple[int, int], links: tuple[str, ...] = ()) -> str:
+    """Return a lane for each engine of a PE, and one for each link, over a window; each piece of work has a tip."""
+    lanes = [
+        _Lane(LABELS[stage], palette.STAGES[stage], rows.start_ps, rows.end_ps, rows.command)
+        for stage, rows in _stages(records, pe)
+    ]
+    transfers, routes = records.dependencies.transfers, RouteBreakdown(records.dependencies, records.links)
+    for link in links:
+        crossing = [route for route in range(len(records.dependencies.routes)) if link in routes.links(route)]
+        chosen = np.isin(transfers["route"], crossing)
+        lanes.append(_Lane(link, palette.GREY, *(transfers[x][chosen] for x in ("start_ps", "end_ps", "command"))))
+    body = "".join(_gantt_lane(records, lane, i * _GANTT_LANE, *window) for i, lane in enumerate(lanes))
+    height = len(lanes) * _GANTT_LANE
+    where = "sip{}.cube{}.pe{}".format(*pe)
+    view = f'viewBox="0 0 {_GANTT} {height + 18}" width="100%" role="img" aria-label="timeline of {where} and of links"'
+    axis = _ends(_GANTT_LABELS, _GANTT, height + 13, *window)
+    return f'<svg class="kb-gantt" {view} fill="currentColor">{body}{axis}</svg>'
+
+
+class _Lane(NamedTuple):
+    label: str
+    colour: str
+    start_ps: np.ndarray
+    end_ps: np.ndarray
+    command: np.ndarray
+
+
+def _gantt_lane(records: Records, lane: _Lane, y: int, start: int, end: int) -> str:
+    order = np.argsort(lane.start_ps, kind="stable")
+    order = order[(lane.start_ps[order] < end) & (lane.end_ps[order] > start)]
+    scale = (_GANTT - _GANTT_LABELS) / max(1, end - start)
+    boxes: list[tuple[float, float, str]] = []
+    n = 1
+    for i in order.tolist():
+        low, high = int(lane.start_ps[i]), int(lane.end_ps[i])
+        a, b = (_GANTT_LABELS + (t - start) * scale for t in (max(start, low), min(end, high)))
+        if boxes and len(order) > _MOST_BOXES and a <= boxes[-1][1] + 1:
+            n += 1
+            tip = f"{n} pieces of work, zoom in to tell them apart"
+            boxes[-1] = boxes[-1][0], max(boxes[-1][1], b), tip
+        else:
+            n = 1
+            name = records.commands[lane.command[i]].name if lane.command[i] >= 0 else ""
+            boxes.append((a, b, f"{name}: {low / 1000:,.2f} to {high / 1000:,.2f} ns"))
+    label = escape(lane.label)
+    short = label if len(lane.label) <= 28 else f"...{escape(lane.label[-26:])}"
+    rects = "".join(
+        f'<rect x="{a:.1f}" y="{y + 2}" width="{max(0.4, b - a):.1f}" height="{_GANTT_LANE - 4}" fill="{lane.colour}" '
+        f'fill-opacity=".8"><title>{label}: {escape(tip)}</title></rect>'
+        for a, b, tip in boxes
+    )
+    return f'<text x="0" y="{y + 13}" font-size="11">{short}<title>{label}</title></text>{rects}'
+
+
+def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, Records]]:
+    """Yield the stages that did work on a PE, with their rows."""
+    mine = records.of_pe(*pe)
+    for stage in (*LANES, "composite"):
+        rows = mine.of_kind(*STAGES[stage])
+        if len(rows):
+            yield stage, rows
+
+
+def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
+    """Return the first and the last time of an axis."""
+    look = 'font-size="11" fill="currentColor"'
+    return "".join(
+        f'<text x="{x}" y="{y}" {look} text-anchor="{anchor}">{ns_text(ps / 1000)} ns</text>'
+        for x, anchor, ps in ((left, "start", start_ps), (right, "end", end_ps))
+    )
+
+
+def _last_timeline(records: Records) -> str:
+    """Return the timeline of the PE that finished last, the first of several."""
+    work = records.of_kind(*PE_KINDS)
+    if not len(work):
+        return ""
+    last = min(map(tuple, work.location[work.end_ps == work.end_ps.max()].tolist()))
+    where = "sip{}.cube{}.pe{}".format(*last)
+    return f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>{timeline_svg(records, last)}"
+
+
+def _stage_table(result: Result) -> str:
+    pes = result.breakdown.n_pes
+    head = [f"mean of {pes} PEs" if pes > 1 else "stage", "exclusive [ns]", "share"]
+    end = ["sum", ns_text(result.latency_ns), "100.0%"]
+    longest = result.longest_launch
+    if longest:
+        launch = longest[0]
+        head += ["in the longest launch [ns]", "share"]
+        end += [ns_text((launch.end_ps - launch.start_ps) / 1000), "100.0%"]
+    rows = []
+    for row in result.summary():
+        inside = [ns_text(row["launch_ns"]), f"{row['launch_share']:.1%}"] if longest else []
+        rows.append(
+            [row["stage"], ns_text(row["exclusive_ns"]), f"{row['share']:.1%}", *inside, ns_text(row["busy_ns"])]
+        )
+    return _table([*head, "busy [ns]"], [*rows, [*end, ""]])
+
+
+def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
+    if not busiest:
+        return ""
+    head = [title, "busy [ns]", "share"] + (["bytes", "capacity [GB/s]"] if links else [])
+    rows = []
+    for x in busiest:
+        traffic = [f"{x.nbytes:,}", f"{x.bw_gbs:g}"] if links else []
+        rows.append([x.name, ns_text(x.busy_ns), f"{x.share:.1%}", *traffic])
+    return _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
+    """Return a table whose first `text` columns are text and whose others are numbers."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} style="{_LEFT if i < text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f'<table style="margin:8px 0"><thead><tr>{line("th", head)}</tr></thead><tbody>{body}</tbody></table>'
