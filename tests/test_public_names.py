@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 import pytest
 
 import kernbench
-from tests.repo import ROOT
+from tests.repo import PACKAGE, ROOT, python_files
 
 PUBLIC = re.findall(r"^\| `(kernbench[\w.]*)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
 PATHS = [
@@ -98,6 +98,23 @@ def test_public_names_exist_and_say_what_they_are(name):
 def test_names_at_the_root_are_public():
     assert {f"kernbench.{name}" for name in kernbench.__all__ if name != "ccl"} <= set(PUBLIC)
     assert len(PUBLIC) == len(set(PUBLIC)) <= 110
+
+
+def test_modules_without_public_names_are_private():
+    found = {module for name in (*PUBLIC, *(path.replace(":", ".") for path in PATHS)) for module in parents(name)}
+    # Files and commands name what these contain; setup.py uses `build`.
+    found |= {"kernbench.__main__", "kernbench.build"}
+    named = ("kernbench.benches.", "kernbench.components.builtin.", "kernbench.kernels.", "kernbench.studies.")
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in python_files(PACKAGE)}
+    public = {m for m in modules if not m.rpartition(".")[2].startswith("_") and not m.startswith(named)}
+    assert public - found == set()
+    assert {m for m in modules if m.rpartition(".")[2] == "_schema"}
+
+
+def parents(name):
+    """The name itself and what contains it."""
+    parts = name.split(".")
+    return (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
 def code_for_readers():
