@@ -280,6 +280,8 @@ class Program(Callee):
     def submit(self, command: Command) -> None:
         """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
         self._check_caller()
+        if not self.data:
+            command.compute = None  # it may hold the offsets of a large tile
         job = self.pe.job(command, self)
         if command.output is not None:
             self._place(command.output, job)
