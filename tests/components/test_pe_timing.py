@@ -327,3 +327,16 @@ def test_a_masked_element_touches_no_line():
 
     [(start, end)] = rows(run(kernel), "load")
     assert round(end - start, 3) == 10 + 2 * 0.008
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_without_data_a_command_keeps_nothing_that_computes_values(data):
+    kept = []
+
+    def kernel(tl) -> None:
+        a, b = (tl.load(pointer(at), shape=(32, 32)) for at in (0, 1 << 20))
+        kept.append(tl.composite("gemm", a, b, pointer(1 << 21)).command)
+        assert (kept[0].compute is not None) == data
+
+    run(kernel, data=data)
+    assert kept
