@@ -156,6 +156,20 @@ def test_lines_given_are_what_is_served():
     assert alone([0, 8, 1, 9, 2, 10, 3, 11]) == 1 + 16 + 2 + 2
 
 
+def test_lines_given_are_what_is_written():
+    # Four flits reach the slice from 3 ns on, 1 ns apart; the acknowledgement leaves when the last burst is complete.
+    def alone(lines) -> float:
+        engine = GraphEngine(machine())
+        done: list[float] = []
+        txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
+        txn.write(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+        engine.run()
+        return done[0]
+
+    assert alone([0, 1, 2, 3]) == 3 + 3 + 8 + ACK_NS
+    assert alone([0, 8, 16, 24]) == 3 + 4 * 8 + ACK_NS
+
+
 def test_busy_time_is_the_channels_mean():
     engine = GraphEngine(machine())
     Transaction(512, 0, lambda _: None).read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.ccl.diagnostics import pointer_dump
+from kernbench.components._command import Recv, Send
+from kernbench.components.builtin.queues import Inbox, Message, Queue, Slot
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine._transaction import Transaction
@@ -199,6 +201,18 @@ def test_any_direction_takes_the_earliest_and_ties_in_turn():
     assert sorted(came[1:]) == ["first", "first", "second", "second"]
     assert came[1] == "first"
     assert came[2] == "second"
+
+
+def test_messages_of_one_instant_are_taken_in_turn():
+    inbox = Inbox()
+    queues = {name: Queue(name, name, 4, 64) for name in ("W", "E", "N")}
+    for queue in (*queues.values(), *queues.values()):
+        slot = Slot()
+        slot.fill(Message(None, Send("send", nbytes=4, direction=queue.name), None, queue))
+        inbox.arrive(queue, slot, 7)
+    for _ in range(6):
+        inbox.waiting.append(inbox.receive(None, Recv("recv", nbytes=4), None, queues))
+    assert [receive.queue.name for receive in inbox.match(0, settled=True)] == ["W", "E", "N"] * 2
 
 
 def test_a_look_leaves_the_message():
