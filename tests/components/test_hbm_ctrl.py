@@ -140,34 +140,29 @@ def test_requests_end_when_the_reference_says(requests, channels, burst, turnaro
     assert ends(*asked, **odd) == ends(*asked, simulator=Reference, **odd)
 
 
+def alone(kind: str, lines: list[int]) -> float:
+    """Return when a transfer of 1 KiB with explicit lines ends [ns]."""
+    engine = GraphEngine(machine())
+    done: list[float] = []
+    txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
+    ask = {"read": txn.read, "write": txn.write}[kind]
+    ask(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+    engine.run()
+    return done[0]
+
+
 def test_lines_given_are_what_is_served():
     # A strided tile: four lines on one channel, 1 KiB of bytes. Four rounds of 8 ns instead of one.
-    def alone(lines) -> float:
-        engine = GraphEngine(machine())
-        done: list[float] = []
-        txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
-        txn.read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
-        engine.run()
-        return done[0]
-
-    assert alone([0, 1, 2, 3]) == 1 + 8 + 2 + 4
-    assert alone([0, 8, 16, 24]) == 1 + 32 + 3
+    assert alone("read", [0, 1, 2, 3]) == 1 + 8 + 2 + 4
+    assert alone("read", [0, 8, 16, 24]) == 1 + 32 + 3
     # Eight lines for four flits: a flit leaves for every second line.
-    assert alone([0, 8, 1, 9, 2, 10, 3, 11]) == 1 + 16 + 2 + 2
+    assert alone("read", [0, 8, 1, 9, 2, 10, 3, 11]) == 1 + 16 + 2 + 2
 
 
 def test_lines_given_are_what_is_written():
     # Four flits reach the slice from 3 ns on, 1 ns apart; the acknowledgement leaves when the last burst is complete.
-    def alone(lines) -> float:
-        engine = GraphEngine(machine())
-        done: list[float] = []
-        txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
-        txn.write(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
-        engine.run()
-        return done[0]
-
-    assert alone([0, 1, 2, 3]) == 3 + 3 + 8 + ACK_NS
-    assert alone([0, 8, 16, 24]) == 3 + 4 * 8 + ACK_NS
+    assert alone("write", [0, 1, 2, 3]) == 3 + 3 + 8 + ACK_NS
+    assert alone("write", [0, 8, 16, 24]) == 3 + 4 * 8 + ACK_NS
 
 
 def test_busy_time_is_the_channels_mean():

@@ -62,6 +62,12 @@ def test_the_closed_form_reads_what_other_pes_hold(placement, shape):
     assert (counted.remote_bytes, counted.busiest_remote_bytes) == (sum(expected), max(expected))
 
 
+def test_columns_of_b_are_read_once_for_each_row_of_tiles():
+    # A PE reads all 64 x 256 of A, its 8 columns of B for both rows of tiles, and writes 64 x 8; 2 bytes each.
+    moved = sum(reads(SIP.config, Product(64, 128, 256, "columns")))
+    assert moved.sum(axis=1).tolist() == [2 * (64 * 256 + 2 * 8 * 256 + 64 * 8)] * 16
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_placement_is_much_faster_than_the_choice(shape):
     chosen = kb.gemm(*shape, machine=SIP)

@@ -57,7 +57,7 @@ def test_bounds_hold_in_every_row(rows):
     assert all(row["latency_ns"] < 16 * row["bound_ns"] for row in rows)
 
 
-def test_estimates_are_near_where_nobody_gets_in_the_way(rows):
+def test_estimates_are_near_without_contention(rows):
     # A ring of neighbours shares no link: ring, halves and trees meet only themselves.
     for row in rows:
         if row["algorithm"] in ("ring_allreduce_tcm", "ring_flat_allreduce", "tree_broadcast", "ring_all_gather"):
