@@ -27,6 +27,11 @@ def style_css() -> str:
     return _read("tokens.css")
 
 
+def shared_js() -> str:
+    """Return what the views of the picture share, for other widgets on the page."""
+    return _read("shared.js")
+
+
 def picture_html(scene: Scene) -> str:
     """Return a page with the picture of a scene; it needs neither kernel nor network."""
     header, buffers = scene
