@@ -291,7 +291,7 @@ class _Cube:
                 if other is not None:
                     end = self.router(other)
                     dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
-points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
+                    points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
                     lines.append(_line("noc", points, name, _local(naming.router(0, 0, *other))))
         details = {box.kind: box.detail for box in self.machine.views["pe"].boxes}
         taken = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(layout.pes, self.tiles, strict=True)}
@@ -447,9 +447,7 @@ def _system(machine: Machine, sip: Mapping[str, Any]) -> dict[str, Any]:
     details = {box.id: box.detail for box in view.boxes}
     boxes = [
         _box(naming.HOST, "host", "Host", (host_x, 0.4 * gap, host_w, host_h)),
-        _box(
-            naming.SWITCH, "switch", "PCIe switch", (host_x, 2.3 * gap, host_w, host_h), details["switch"]
-        ),
+        _box(naming.SWITCH, "switch", "PCIe switch", (host_x, 2.3 * gap, host_w, host_h), details["switch"]),
     ]
     boxes += [
         _box(naming.sip(s), "sip", f"SIP {s}", (x, y, w, h), details[naming.sip(s)], template="sip")
