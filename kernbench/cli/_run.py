@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 )
 @limit_option
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
-@click.option(
-    "--save", metavar="FILE", type=NewFile(), help="Write the result, for compare, kb.read or the explorer."
-)
+@click.option("--save", metavar="FILE", type=NewFile(), help="Write the result, for compare, kb.read or the explorer.")
 @click.option(
     "--trace", metavar="FILE", type=NewFile(), help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev."
 )
