@@ -68,13 +68,15 @@ class AccessOrder:
         """Enter a command; return those it has to come after, each once."""
         self._spans[command] = spans
         lo, hi = min(spans)[0], max([end for _, end, _ in spans])
-        if any([writes for _, _, writes in spans]):
+        if any(writes for _, _, writes in spans):
             near = [read for read, (start, end) in self._reads.items() if start < hi and lo < end]
             for read in near:
                 del self._reads[read]
                 self._enter(read, self._spans[read])
+            earlier = dict.fromkeys(self._writes) if command.releases else {}
             self._writes[command] = lo, hi
-        elif not any([start < hi and lo < end for start, end in self._writes.values()]):
+            return list(earlier | dict.fromkeys(self._enter(command, spans)))
+        if not any(start < hi and lo < end for start, end in self._writes.values()):
             self._reads[command] = lo, hi
             return []
         return self._enter(command, spans)
@@ -261,7 +263,7 @@ class Program(Callee):
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
         self.unfinished = self.commands = 0
-        self.ended = False
+        self.ended = self.synchronizes = False
         self.waits_for: Value | Command | None = None
         self.short = False
         self.since = self.issued
@@ -307,7 +309,8 @@ class Program(Callee):
         if self.races is not None:
             touched = job.pieces()
             if touched:
-                self.races.accesses(self, touched, user_line())
+                self.synchronizes |= command.atomic
+                self.races.accesses(self, touched, user_line(), command.atomic)
         self.issued += self.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
@@ -385,8 +388,8 @@ class Program(Callee):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether messages order it with the other programs of its launch."""
-        return bool(self.queues)
+        """Whether messages or atomic operations order it with the other programs of its launch."""
+        return self.synchronizes or bool(self.queues)
 
     def description(self) -> str:
         return f"{self.pe.name}, kernel {self.launch.name!r}"

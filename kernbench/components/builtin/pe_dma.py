@@ -246,7 +246,7 @@ class Access(Source):
         if not self.writes:
             port.read(txn)
         else:
-            if self.pe.data:
+            if self.pe.data and not self.job.command.atomic:
                 txn.data = self._bytes(request)
             port.write(txn)
         return self.sent == len(self.requests)
@@ -265,7 +265,16 @@ class Access(Source):
                 kind = _STORE if self.writes else _LOAD
                 log.row(self.start_ps, now, pe.dma.component, kind, job.id, nbytes, 0, -1)
         if not self.left:
+            if self.writes and job.command.atomic and pe.data:
+                self._update()
             job.finish(now)
+
+    def _update(self) -> None:
+        """Replace the bytes of an atomic operation, in no time: those of other PEs come before or after."""
+        placed = [place for r in self.requests for place in zip(r.at, r.pieces, strict=True)]
+        pieces = [piece for _, piece in sorted(placed)]
+        command, memory = self.job.command, self.pe.engine.memory
+        memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
 
     def _take(self, data: np.ndarray, request: Request) -> None:
         """Put the bytes of a request to their places in the command's."""
