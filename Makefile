@@ -52,7 +52,7 @@ lab: core
 
 docs: core
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
-	@echo "wrote build/docs/index.html; to search, run: $(PY) -m http.server --directory build/docs"
+	@echo "wrote build/docs/index.html: open it in a browser"
 
 # One process per core; a notebook's cells share a kernel, so each file runs in a single process.
 APART := tests/notebook/test_browser.py tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz

@@ -28,16 +28,14 @@ from kernbench import build as _build  # noqa: F401 - selects the engine, before
 if TYPE_CHECKING:
     from kernbench import ccl
     from kernbench.analysis.compare import compare
-    from kernbench.analysis.result import Result
     from kernbench.benches.registry import run
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine._limits import Limits
     from kernbench.studies.best import gemm
+    from kernbench.sweeps._saved import read
     from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
-
-    read = Result.load
 
 __all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "read", "run", "session", "sweep"]
 
@@ -48,7 +46,7 @@ _WHERE = {
     "compare": "kernbench.analysis.compare:compare",
     "gemm": "kernbench.studies.best:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
-    "read": "kernbench.analysis.result:Result.load",
+    "read": "kernbench.sweeps._saved:read",
     "run": "kernbench.benches.registry:run",
     "session": "kernbench.runtime_api.context:session",
     "sweep": "kernbench.sweeps._sweep:sweep",

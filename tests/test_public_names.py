@@ -76,7 +76,7 @@ def test_names_are_found_in_a_fresh_interpreter():
         "compare",
         "gemm",
         "resolve_topology",
-        "load",
+        "read",
         "run",
         "session",
         "sweep",

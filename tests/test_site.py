@@ -57,6 +57,14 @@ def test_search_finds_what_pages_say(site):
     assert {"docs/api.html", "docs/model.html", "notebooks/00_quickstart.html"} <= places
 
 
+def test_search_works_from_disk(site):
+    # A page on disk can neither fetch the index nor start a worker.
+    index = text_of(site / "search" / "search_index.js")
+    assert index == f"var __index = {text_of(site / 'search' / 'search_index.json')}"
+    (worker,) = re.findall(r'<script src="([^"]*iframe-worker[^"]*)"', text_of(site / "docs" / "model.html"))
+    assert "IFrameWorker" in text_of(site / "docs" / worker)
+
+
 def test_every_public_name_is_described(site):
     described = set(re.findall(r'<h3 id="(kernbench[\w.]*)"', text_of(site / "docs" / "api.html")))
     names = PUBLIC.findall(text_of(ROOT / "docs" / "api.md"))

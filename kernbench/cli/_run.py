@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 )
 @limit_option
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
-@click.option("--save", metavar="FILE", type=NewFile(), help="Keep the result, for kernbench compare.")
+@click.option("--save", metavar="FILE", type=NewFile(), help="Write the result, for compare, kb.read or the explorer.")
 @click.option(
     "--trace", metavar="FILE", type=NewFile(), help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev."
 )
@@ -69,9 +69,10 @@ def run(
 
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """
-    from kernbench.benches.registry import benches, env_set, resolve
+    from kernbench.benches.registry import benches, env_set, env_settings, resolve
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
+    from kernbench.sweeps import _saved
 
     try:
         selector = resolve_device(device, machine.config.n_sips)
@@ -92,7 +93,9 @@ def run(
             topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log, limits=limits
         )
     if save:
-        outcome.result.save(save)
+        options: dict[str, bool | str] = {"data": verify_data, "log": log}
+        settings = {**env_settings(), **({"CCL_ALGORITHM": algorithm} if algorithm else {})}
+        _saved.save(outcome.result, save, _saved.Manifest(f"bench {chosen.name}", settings, options, machine.source))
     if trace:
         outcome.result.trace(trace)
     if as_json:

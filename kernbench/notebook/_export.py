@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +16,7 @@ from kernbench.analysis.result import INCOMPLETE
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError
+from kernbench.sweeps._saved import Manifest, save
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -55,6 +57,12 @@ def code(entry: Entry) -> str:
     return "\n".join([*imports, "", *lines]) + "\n"
 
 
+def manifest(entry: Entry) -> Manifest:
+    """Return what a saved result says of its run."""
+    options = asdict(entry.options)
+    return Manifest(entry.workload.name, entry.values, options, entry.source, entry.overrides)
+
+
 def roofs_of(entry: Entry, pes: int) -> Roofs:
     """Return the peak of so many matrix engines for the run's type, and the bandwidths of their memories."""
     config = entry.machine.config
@@ -92,9 +100,9 @@ def _trace(_: Entry, result: Result) -> bytes:
         return result.trace(Path(folder) / "trace.json").read_bytes()
 
 
-def _log(_: Entry, result: Result) -> bytes:
+def _result(entry: Entry, result: Result) -> bytes:
     with TemporaryDirectory() as folder:
-        return result.save(Path(folder) / "run.npz").read_bytes()
+        return save(result, Path(folder) / "run.npz", manifest(entry)).read_bytes()
 
 
 def _json(_: Entry, result: Result) -> bytes:
@@ -118,5 +126,5 @@ EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
     "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: roofline_figure(entry, x).png()),
     "result and why (JSON)": (".json", "application/json", _json),
     "trace for ui.perfetto.dev": ("-trace.json", "application/json", _trace),
-    "log for kb.read": (".npz", "application/octet-stream", _log),
+    "result for kb.read": (".npz", "application/octet-stream", _result),
 }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +12,28 @@ import yaml
 from kernbench import config
 from kernbench.analysis.compare import Change, machine_changes
 from kernbench.config._files import write_text
-from kernbench.config._schema import LARGEST
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
+from kernbench.viz._fields import Field, fields
 
 # Groups of the panel, each with its keys; the first that fits takes a key.
 GROUPS = {
     "System": ("system.sips", "sip.cube_mesh", "cube.pe_layout"),
-    "Links": ("system",),
-    "NoC": ("cube.noc", "cube.propagation_ns_per_mm"),
-    "UCIe": ("cube.ucie",),
+    "Links between SIPs, host": ("system",),
+    "Network on chip": ("cube.noc", "cube.propagation_ns_per_mm"),
+    "UCIe between cubes": ("cube.ucie",),
     "HBM": ("cube.hbm",),
     "SRAM": ("cube.sram",),
-    "Engines": ("cube.pe.pe_gemm", "cube.pe.pe_math"),
+    "Matrix and vector engines": ("cube.pe.pe_gemm", "cube.pe.pe_math"),
     "TCM": ("cube.pe.pe_tcm", "cube.pe.pe_fetch_store"),
-    "DMA": ("cube.pe.pe_dma", "cube.pe.pe_scheduler", "cube.pe.pe_mmu"),
-    "Queues": ("cube.pe.pe_ipcq",),
-    "CPUs": ("cube.pe.pe_cpu", "cube.m_cpu", "sip.io"),
-    "Cost": ("cost",),
+    "DMA, scheduler, MMU": ("cube.pe.pe_dma", "cube.pe.pe_scheduler", "cube.pe.pe_mmu"),
+    "Message queues": ("cube.pe.pe_ipcq",),
+    "CPUs and I/O": ("cube.pe.pe_cpu", "cube.m_cpu", "sip.io"),
+    "Energy and area": ("cost",),
 }
 OTHER = "Other"
 
 _KEY = re.compile(r"^[^:]*: '?([\w.]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One value of the machine file."""
-
-    path: str
-    label: str
-    unit: str
-    bounds: str
-    description: str
-    choices: tuple[str, ...]
 
 
 class MachineForm:
@@ -141,52 +127,18 @@ class MachineForm:
         return write_text(path, self.yaml(), "give another name")
 
 
-@cache
-def fields() -> dict[str, Field]:
-    """Return every value of a machine file, by path, in the order of the file."""
-    schema = config.json_schema()["$defs"]
-    return {field.path: field for field in _leaves(schema, schema["Machine"], "")}
-
-
 def groups() -> dict[str, list[Field]]:
     """Return the fields by group of the panel."""
     found: dict[str, list[Field]] = {name: [] for name in (*GROUPS, OTHER)}
     for path, field in fields().items():
-        found[_place(path)[0]].append(field)
+        found[_group(path)].append(field)
     return {name: fields for name, fields in found.items() if fields}
 
 
-def _place(path: str) -> tuple[str, str]:
-    """Return the group of a path, and the key of the group that it is below."""
-    below = [(name, key) for name, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}.")]
-    return below[0] if below else (OTHER, "")
-
-
-def _leaves(schema: Mapping[str, Any], group: Mapping[str, Any], path: str) -> Iterator[Field]:
-    for name, value in group["properties"].items():
-        here = f"{path}.{name}".lstrip(".")
-        inner = value.get("$ref") or next((x["$ref"] for x in value.get("allOf", ()) if "$ref" in x), "")
-        if here == "schema_version":
-            continue
-        if inner:
-            yield from _leaves(schema, schema[inner.rpartition("/")[2]], here)
-        else:
-            yield _field(here, value)
-
-
-def _field(path: str, value: Mapping[str, Any]) -> Field:
-    kind = next((x for x in value.get("anyOf", ()) if x.get("type") != "null"), value)
-    bounds = [
-        f"{sign} {kind[key]:g}"
-        for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="))
-        if key in kind and kind[key] < LARGEST
-    ]
-    name, key = _place(path)
-    alone = len(GROUPS.get(name, ())) == 1
-    label = path.removeprefix(f"{key}." if alone else f"{key.rpartition('.')[0]}.")
-    unit = str(kind.get("unit", ""))
-    description = str(value.get("description", "")).removesuffix(f"[{unit}]").strip()
-    return Field(path, label, unit, ", ".join(bounds), description, tuple(kind.get("enum", ())))
+def _group(path: str) -> str:
+    """Return the group of a path."""
+    fit = (name for name, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}."))
+    return next(fit, OTHER)
 
 
 def _text(value: Any) -> str:

@@ -11,10 +11,11 @@ import ipywidgets as widgets
 
 from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook._machine import Field, MachineForm, groups
+from kernbench.notebook._machine import MachineForm, groups
 from kernbench.notebook._serve import is_page
 from kernbench.notebook._style import STYLE, button, download, message_html, mimebundle, row
 from kernbench.topology.builder import Machine
+from kernbench.viz._fields import Field
 from kernbench.viz._machine import view_svg
 
 _FILL = {"width": "auto", "flex": "1 1 0", "min_width": "0"}

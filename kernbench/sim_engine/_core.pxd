@@ -209,12 +209,14 @@ cdef class HbmSlice:
     cdef int64_t line_mask, round_bytes
     cdef bint by_rounds
     cdef Channel* channels
+    cdef list turns  # when channels begin to turn around; what `busy_by` needs
     cdef Place* coming
     cdef list what
     cdef int first, count, room
     cdef int singly(self, Transaction txn, Lines* groups) except -1
     cdef bint rounds(self, Transaction txn, Lines* groups) except -1
     cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1
+    cdef int64_t turn(self, int64_t t) except -1
     cdef int release(self, Ready ready) except -1
     cdef int acknowledge(self, Transaction txn) except -1
     cdef int comes(self, int64_t t, int64_t order, what) except -1

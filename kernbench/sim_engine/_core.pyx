@@ -1306,7 +1306,7 @@ cdef class HbmSlice:
     by_flit = True
 
     def __cinit__(self):
-        self.what = []
+        self.what, self.turns = [], []
 
     def __init__(self, network, Link link, hbm, memory):
         cdef int i
@@ -1335,6 +1335,19 @@ cdef class HbmSlice:
         """Return how long its channels were busy, on average [ps]."""
         self.look()
         return self.served_ps // self.n
+
+    def busy_by(self, int64_t now):
+        """Return how long its channels have been busy by now, on average [ps], in a live run."""
+        cdef int i
+        cdef int64_t ahead = 0, turn
+        self.look()
+        for i in range(self.n):
+            ahead += max(0, self.channels[i].free - now)
+        # A channel that turns around is not busy, but what is ahead of it includes that.
+        self.turns = [turn for turn in self.turns if turn + self.turn_ps > now]
+        for turn in self.turns:
+            ahead -= turn + self.turn_ps - max(turn, now)
+        return (self.served_ps - ahead) // self.n
 
     def idle_ps(self):
         """Return since when its channels are free, or when they will be free of everything that has come [ps]."""
@@ -1432,13 +1445,19 @@ cdef class HbmSlice:
             channel.since, channel.key = arrival, key
         if channel.direction != direction:
             if channel.direction != NONE_:
-                end += self.turn_ps
+                end = self.turn(end)
             channel.direction = direction
         channel.free = end = end + self.burst_ps
         self.served_ps += self.burst_ps
         if end >= LIMIT:
             raise _too_late(end)
         return end
+
+    cdef int64_t turn(self, int64_t t) except -1:
+        """Turn a channel around at `t`; return when that is done."""
+        if self.turn_ps and self.core.live:
+            self.turns.append(t)
+        return t + self.turn_ps
 
     cdef int release(self, Ready ready) except -1:
         """Put the flits that are ready now on their way back."""
@@ -1572,7 +1591,7 @@ cdef class HbmSlice:
                 channel.since, channel.key = begin, txn.key
             if channel.direction != WRITE_:
                 if channel.direction != NONE_:
-                    end += self.turn_ps
+                    end = self.turn(end)
                 channel.direction = WRITE_
             end += previous * burst
             if end < arrival:

@@ -110,6 +110,10 @@ class Counters:
         PEs that have had work.
     engine_busy_ps, queued_commands : numpy.ndarray
         Of each PE: time in service of each of `ENGINES` [ps], shape (len(pes), 4), and commands in their queues.
+    slices : tuple of str
+        Names of the HBM slices that were used so far.
+    slice_busy_ps : numpy.ndarray
+        Of each slice: time in service [ps], the mean over its channels.
     done, total : int
         Programs that have ended, of those started.
     events : int
@@ -124,6 +128,8 @@ class Counters:
     pes: tuple[tuple[int, int, int], ...]
     engine_busy_ps: np.ndarray
     queued_commands: np.ndarray
+    slices: tuple[str, ...]
+    slice_busy_ps: np.ndarray
     done: int
     total: int
     events: int
@@ -136,6 +142,7 @@ def read_counters(engine: GraphEngine) -> Counters:
     busy_ps, nbytes, queued = core.link_counters(links)
     parts = [part for part in engine.parts.values() if getattr(part, "stages", ())]
     stages: list[tuple[_Stage, ...]] = [part.stages for part in parts]
+    slices = [part for part in engine.parts.values() if hasattr(part, "busy_by")]
     engine_busy = [[stage.busy_by(core.now) for stage in pe] for pe in stages]
     return Counters(
         now_ps=core.now,
@@ -146,6 +153,8 @@ def read_counters(engine: GraphEngine) -> Counters:
         pes=tuple([part.place for part in parts]),
         engine_busy_ps=np.array(engine_busy, np.int64).reshape(-1, len(ENGINES)),
         queued_commands=np.array([sum([len(stage.queue) for stage in pe]) for pe in stages], np.int64),
+        slices=tuple([part.name for part in slices]),
+        slice_busy_ps=np.array([part.busy_by(core.now) for part in slices], np.int64),
         done=sum([launch.ended for launch in engine.launches]),
         total=engine.programs_started,
         events=engine.env.events,

@@ -334,14 +334,22 @@ class HbmSlice:
         self.free = [0] * self.n
         self.direction: list[int | None] = [None] * self.n
         self.served_ps = 0
+        self._turns: list[int] = []  # when channels begin to turn around
         # For each channel: since when it has been busy without a gap, and the transaction that arrived then.
         self._since = [(0, -1)] * self.n
         link.memory = self
 
     @property
     def busy_ps(self) -> int:
-        """Return how long its channels have been busy by now, on average [ps]."""
-        return max(0, self.served_ps - sum(max(0, end - self.core.now) for end in self.free)) // self.n
+        """Return how long its channels were busy, on average [ps]."""
+        return self.served_ps // self.n
+
+    def busy_by(self, now: int) -> int:
+        """Return how long its channels have been busy by now, on average [ps], in a live run."""
+        # A channel that turns around is not busy, but what is ahead of it includes that.
+        self._turns = [turn for turn in self._turns if turn + self.turn_ps > now]
+        turning = sum(turn + self.turn_ps - max(turn, now) for turn in self._turns)
+        return (self.served_ps - sum(max(0, end - now) for end in self.free) + turning) // self.n
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
@@ -412,6 +420,8 @@ class HbmSlice:
                 start = now
                 self._since[channel] = now, key
             if self.direction[channel] not in (None, direction):
+                if self.turn_ps and self.core.live:
+                    self._turns.append(start)
                 start += self.turn_ps
             self.direction[channel] = direction
             self.free[channel] = end = start + self.burst_ps

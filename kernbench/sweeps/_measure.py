@@ -99,7 +99,7 @@ def area_mm2(config: MachineConfig) -> float:
         + 4 * cube.ucie.connections * port
     )
     shore = area.io_mm2 + mesh.h * cube.ucie.connections * port
-    links = sum(len(beside) for beside in SipNetwork(config).neighbours)  # an end at each SIP
+    links = sum(len(near) for near in SipNetwork(config).neighbours)  # an end at each SIP
     ends = links * area.sip_link_mm2_per_gbs * config.system.sip_link.bw_gbs
     return config.n_sips * (config.cubes_per_sip * die + shore) + ends
 

@@ -39,7 +39,7 @@ class Edge(NamedTuple):
     rank: int
 
 
-# Stands in a cube's template for the port beyond its edge: it takes its rank, and its link is another block's.
+# The port beyond a cube's edge, in the cube's template: it keeps the port's rank; another block adds the link.
 _PEER = ""
 
 
@@ -256,10 +256,10 @@ class Graph:
 
         for at in layout.routers:
             for side in SIDES:
-                beside = layout.neighbour(at, side)
-                if beside is not None:
+                neighbour = layout.neighbour(at, side)
+                if neighbour is not None:
                     wires.append(
-                        _Wire(router(beside), router(at), cube.noc.link_bw_gbs, side, distance_mm=layout.pitch_mm)
+                        _Wire(router(neighbour), router(at), cube.noc.link_bw_gbs, side, distance_mm=layout.pitch_mm)
                     )
         for (side, conn), at in layout.ports.items():
             port = _local(naming.ucie(0, 0, side, conn))

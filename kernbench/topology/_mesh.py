@@ -47,8 +47,8 @@ class CubeLayout:
 
     def neighbour(self, at: At, side: str) -> At | None:
         """Return the router next to `at` on `side`, or None where there is none."""
-        beside = (at[0] + STEP[side][0], at[1] + STEP[side][1])
-        return beside if beside in self._present else None
+        found = (at[0] + STEP[side][0], at[1] + STEP[side][1])
+        return found if found in self._present else None
 
     def walk(self, src: At, dst: At) -> tuple[At, ...]:
         """Return the routers of the route from `src` to `dst`, both included.
@@ -88,8 +88,8 @@ class CubeLayout:
         walk = [src]
         while walk[-1] != dst:
             closer = to_go[walk[-1]] - 1
-            beside = (self.neighbour(walk[-1], side) for side in SIDES)
-            walk.append(next(at for at in beside if at is not None and to_go[at] == closer))
+            neighbours = (self.neighbour(walk[-1], side) for side in SIDES)
+            walk.append(next(at for at in neighbours if at is not None and to_go[at] == closer))
         return tuple(walk)
 
     def _nearest(self, pos_mm: tuple[float, float]) -> At:
@@ -109,7 +109,7 @@ class SipNetwork:
         on_a_line = sips.topology in ("ring_1d", "fully_connected")
         square = isqrt(sips.count)
         self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
-        self.neighbours: tuple[dict[int, str], ...] = tuple(self._beside(s) for s in range(self.count))
+        self.neighbours: tuple[dict[int, str], ...] = tuple(self._adjacent(s) for s in range(self.count))
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Return the shortest path from `src` to `dst`, both included; ties go to the lower next SIP."""
@@ -121,19 +121,19 @@ class SipNetwork:
             path.append(min(self.neighbours[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
         return tuple(path)
 
-    def _beside(self, sip: int) -> dict[int, str]:
+    def _adjacent(self, sip: int) -> dict[int, str]:
         if self.topology == "fully_connected":
             return {other: "" for other in range(self.count) if other != sip}
         row, col = divmod(sip, self.w)
         wrapped = self.topology != "mesh_2d_no_wrap"
-        beside: dict[int, str] = {}
+        sides: dict[int, str] = {}
         for side in SIDES:
             r, c = row + STEP[side][0], col + STEP[side][1]
             if wrapped:
                 r, c = r % self.h, c % self.w
             if 0 <= r < self.h and 0 <= c < self.w and (r, c) != (row, col):
-                beside.setdefault(r * self.w + c, side)
-        return beside
+                sides.setdefault(r * self.w + c, side)
+        return sides
 
     def _hops(self, a: int, b: int) -> int:
         """Return the length of the shortest path between two SIPs on a ring, a grid or a torus."""

@@ -178,10 +178,10 @@ def cube_view(graph: Graph) -> View:
     lines = []
     for at, router in routers.items():
         for side in ("e", "s"):
-            beside = layout.neighbour(at, side)
-            if beside is not None:
-                points = between(router, routers[beside])
-                lines.append(Line(router.id, routers[beside].id, "noc", points, cube.noc.link_bw_gbs))
+            neighbour = layout.neighbour(at, side)
+            if neighbour is not None:
+                points = between(router, routers[neighbour])
+                lines.append(Line(router.id, routers[neighbour].id, "noc", points, cube.noc.link_bw_gbs))
 
     def attach(part: Box, at: At, bw_gbs: float, label: str = "") -> None:
         boxes.append(part)
@@ -346,7 +346,7 @@ def system_view(graph: Graph) -> View:
                 continue
             link = graph.edge(naming.io_noc(s), naming.io_noc(other))
             label = "" if labelled else f"{rate(link.bw_gbs)}, {ns(link.latency_ps)}"
-            straight = not side or _beside(box, boxes[other])
+            straight = not side or _adjacent(box, boxes[other])
             points = between(box, boxes[other]) if straight else _around(box, boxes[other])
             lines.append(Line(box.id, boxes[other].id, "sip", points, link.bw_gbs, label))
             labelled = True
@@ -374,21 +374,21 @@ def _places(graph: Graph) -> list[Point]:
     return places
 
 
-def _beside(a: Box, b: Box) -> bool:
+def _adjacent(a: Box, b: Box) -> bool:
     return abs(a.x - b.x) + abs(a.y - b.y) < max(_W, _H) + 1.1 * _GAP
 
 
 def _around(a: Box, b: Box) -> tuple[Point, ...]:
     """Return a line from `a` to a later SIP `b`, clear of those between them: under its row or next to its column."""
     (ax, ay), (bx, by) = a.centre, b.centre
-    under, beside = b.y + b.h + _GAP / 4, a.x + a.w + _GAP / 4
+    under, right = b.y + b.h + _GAP / 4, a.x + a.w + _GAP / 4
     # Off the middle of a side, where the link to the next SIP ends.
     if a.y == b.y:
         ax, bx = ax + a.w / 4, bx - b.w / 4
         return (ax, a.y + a.h), (ax, under), (bx, under), (bx, b.y + b.h)
     if a.x == b.x:
         ay, by = ay + a.h / 4, by - b.h / 4
-        return (a.x + a.w, ay), (beside, ay), (beside, by), (b.x + b.w, by)
+        return (a.x + a.w, ay), (right, ay), (right, by), (b.x + b.w, by)
     west = a.x - _GAP / 1.5
     return (a.x, ay), (west, ay), (west, under), (bx, under), (bx, b.y + b.h)
 

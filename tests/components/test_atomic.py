@@ -85,8 +85,8 @@ def plain_and_atomic(x, *, tl):
 def test_a_plain_store_and_an_atomic_under_way_together_race():
     with session(small(), data=True) as torch:
         x = torch.zeros(16, dtype=torch.int32, dp=PES)
+        torch.launch("race", plain_and_atomic, x)
         with pytest.raises(RaceError, match="race on 32 B"):
-            torch.launch("race", plain_and_atomic, x)
             torch.ahbm.synchronize()
 
 

@@ -172,6 +172,20 @@ def test_busy_time_is_the_channels_mean():
     assert engine.memory_at(SLICE).busy_ps == 2 * 8000 // 8
 
 
+def test_busy_time_by_now_counts_no_service_ahead_and_no_turnaround():
+    # On channel 0: a read from 1 to 9 ns, a turnaround to 12, a write to 20. On channel 1: a read from 1 to 9.
+    engine = GraphEngine(machine(turnaround_ns=3), live=True)
+    where, route = engine.memory_at(SLICE), engine.network.route(PE, SLICE)
+    Transaction(512, 0, lambda _: None).read(engine.network, route, where)
+    Transaction(256, 2048, lambda _: None).write(engine.network, route, where)
+    seen = {}
+    for t in (1, 5, 9, 10, 12, 14, 20, 30):
+        engine.env.call_at(t * 1000, lambda t: seen.__setitem__(t, where.busy_by(engine.env.now) * 8 / 1000), t)
+    engine.run()
+    assert seen == {1: 0, 5: 8, 9: 16, 10: 16, 12: 16, 14: 18, 20: 24, 30: 24}
+    assert where.busy_ps == 24_000 // 8
+
+
 def test_bytes_arrive_when_the_transfer_does():
     engine = GraphEngine(machine(), enable_data=True)
     pa = slice_pa(engine, 0)

@@ -75,10 +75,13 @@ def test_json_has_the_result_and_its_reasons(run):
 
 
 def test_the_log_can_be_read_again(run, tmp_path):
-    made = export("log for kb.read", *run)
+    made = export("result for kb.read", *run)
     path = tmp_path / made.name
     path.write_bytes(made.content)
-    assert kb.read(path).records.digest() == run[1].records.digest()
+    found = kb.read(path)
+    assert found.records.digest() == run[1].records.digest()
+    assert found.manifest.title == run[0].title
+    assert found.manifest.overrides == ("cube.hbm.channel_bw_gbs=16",)
 
 
 def test_the_machine_file_is_the_machine(run, tmp_path):

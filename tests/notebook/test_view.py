@@ -147,7 +147,7 @@ def test_a_wrong_value_has_its_message_beside_it(view):
     assert "cube.hbm.channels = 6 must be a power of two" in text(rows[at + 1])
     assert view.run_panel.run.disabled
     assert "wrong values" in view.run_panel.note.value
-    view.machine_panel.group.value = "NoC"
+    view.machine_panel.group.value = "Network on chip"
     assert "must be a power of two" in text(view.machine_panel.summary), "out of sight, but not forgotten"
     view.machine_panel.reset.click()
     assert not view.run_panel.run.disabled

@@ -69,6 +69,7 @@ def test_no_server_is_busy_for_longer_than_the_run(ran):
     for counters in seen:
         assert np.all(counters.busy_ps <= counters.now_ps)
         assert np.all(counters.engine_busy_ps <= counters.now_ps)
+        assert np.all(counters.slice_busy_ps <= counters.now_ps)
         assert np.all(counters.queued >= 0)
 
 
@@ -82,6 +83,10 @@ def test_what_has_happened_stays(ran):
         later = dict(zip(after.pes, after.engine_busy_ps, strict=True))
         for pe, values in zip(before.pes, before.engine_busy_ps, strict=True):
             assert np.all(values <= later[pe])
+        later = dict(zip(after.slices, after.slice_busy_ps.tolist(), strict=True))
+        elapsed = after.now_ps - before.now_ps
+        for name, busy in zip(before.slices, before.slice_busy_ps.tolist(), strict=True):
+            assert 0 <= later[name] - busy <= elapsed + 1, "rounded to a picosecond"
 
 
 def test_in_the_end_they_are_those_of_the_result(ran):
@@ -97,6 +102,8 @@ def test_in_the_end_they_are_those_of_the_result(ran):
         pe = "sip{}.cube{}.pe{}".format(*place)
         names = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
         assert values == [busy[f"{pe}.{name}"] for name in names]
+    slices = dict(zip(last.slices, last.slice_busy_ps.tolist(), strict=True))
+    assert slices == {name: ps for name, ps in busy.items() if ".hbm_ctrl." in name}
 
 
 @pytest.mark.parametrize("name", ["gemm from memory", "gemm from TCM"])
