@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from kernbench.analysis._roofline import macs_per_ns
-from kernbench.analysis.utilization import utilization
+from kernbench.analysis._roofline import macs_per_ns, point
+from kernbench.analysis.result import calls
+from kernbench.analysis.utilization import pe_window, utilization
+from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
-from kernbench.notebook._export import EXPORTS, export
+from kernbench.notebook._export import EXPORTS, export, roofs_of
 from kernbench.notebook._model import DONE, FAILED, IDLE, OPTIONS, OUTDATED, RUNNING, Explorer
-from kernbench.notebook._style import NOTHING, Input, button, column, download, message_html, row
+from kernbench.notebook._runs import RunsTab
+from kernbench.notebook._style import NOTHING, Input, button, chart, column, download, message_html, row
 from kernbench.viz._fields import Field, fields, parameter_label
+from kernbench.viz._page_charts import roofline
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.notebook._job import Replay
     from kernbench.notebook._model import Entry, Finished
     from kernbench.notebook._workloads import Parameter
 
@@ -114,6 +120,7 @@ def _rounded(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"
 
 
+WHOLE = "the whole run"
 _LOG = {"Every tile": "tile", "Every operation": "operation", "Totals only": "off"}
 
 
@@ -209,14 +216,19 @@ class WorkloadPanel:
 
 
 class ResultTabs:
-    """Tabs about the last run that ended well; `first` are shown before them."""
+    """Tabs: the runs side by side, then what there is about the last run that ended well."""
 
-    def __init__(self, explorer: Explorer, first: dict[str, widgets.Widget]) -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
+        self.runs = RunsTab(explorer)
         self._drawn: dict[str, object] = {}
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
-        self._draw_by: dict[str, Callable[[Finished], str]] = {"Stages": _stages, "Output": _output}
+        self._replay: Replay | None = None
+        self.of = widgets.Dropdown(options=[WHOLE], tooltip="what took the time: all, or one launch or collective")
+        self.of.add_class("kb-of")
+        self.of.observe(lambda _: self._draw(), "value")
+        self._draw_by: dict[str, Callable[[Finished], str]] = {"Why": self._why, "Stages": _stages, "Output": _output}
         self.html = {name: widgets.HTML(NOTHING) for name in self._draw_by}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
@@ -228,7 +240,12 @@ class ResultTabs:
         self.file = widgets.HTML()
         self.file.add_class("kb-file")
         export_row = row("File", self.what, self.prepare, long=True)
-        parts = first | {name: self._of_a_run(html) for name, html in self.html.items()}
+        self.roofline, self.roofline_note = widgets.Box(), widgets.HTML(NOTHING)
+        self.roofline_note.add_class("kb-roofline")
+        parts: dict[str, widgets.Widget] = {"Runs": self.runs.root}
+        parts |= {name: self._of_a_run(html) for name, html in self.html.items()}
+        parts["Why"] = self._of_a_run(row("Of", self.of, long=True), self.html["Why"])
+        parts["Roofline"] = self._of_a_run(self.roofline_note, self.roofline)
         parts["Export"] = self._of_a_run(export_row, self.file)
         self._names = list(parts)
         self.root = widgets.Tab(list(parts.values()), titles=self._names, selected_index=0)
@@ -241,7 +258,13 @@ class ResultTabs:
 
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
+        finished = self._explorer.state.finished
         self.subject.value = subject_html(self._explorer)
+        if finished is not None and finished.replay is not self._replay:
+            self._replay = finished.replay
+            self.of.options = (WHOLE, *calls(finished.replay.records.launches))
+            self._forget()
+        self.runs.refresh()
         self._draw()
 
     @property
@@ -256,17 +279,43 @@ class ResultTabs:
     def _draw(self) -> None:
         """Draw the tab that is looked at, unless it is drawn already."""
         name, finished = self.shown, self._explorer.state.finished
-        if finished is None or self._drawn.get(name) is finished.replay:
+        if name == "Runs":
+            self.runs.draw()
+        if finished is None:
             return
-        self._drawn[name] = finished.replay
-        if name == "Export":
-            self._forget()
+        seen = (finished.replay, finished.why, self.of.value) if name == "Why" else finished.replay
+        if self._drawn.get(name) == seen:
+            return
+        self._drawn[name] = seen
+        if name == "Roofline":
+            self._draw_roofline(finished)
         elif name in self.html:
             self.html[name].value = "<p>drawing ...</p>"
             try:
                 self.html[name].value = self._draw_by[name](finished)
             except (KernbenchError, ValueError) as error:
                 self.html[name].value = message_html(str(error), wrong=True)
+
+    def _why(self, finished: Finished) -> str:
+        why = finished.why
+        if isinstance(why, Why) and self.of.value != WHOLE:
+            why = finished.result.why(self.of.value)
+        if why is None:
+            return "<p>looking for the critical path ...</p>"
+        return message_html(why, wrong=True) if isinstance(why, str) else why_html(why)
+
+    def _draw_roofline(self, finished: Finished) -> None:
+        entry, result = finished.entry, finished.result
+        at, pes = point(result.records, entry.workload.name, pe_window(result.records)), len(result.records.pes())
+        self.roofline_note.value = escape(utilization_line(entry, result))
+        if not (isfinite(at.intensity) and at.intensity and at.gflops):
+            self.roofline.children = []
+            return
+        drawn = roofline(f"run {entry.number}", at.intensity, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs")
+        if self.roofline.children:
+            self.roofline.children[0].chart = drawn
+        else:
+            self.roofline.children = [chart(drawn)]
 
     def _forget(self) -> None:
         """Offer no file any more: the run, or what is to be made of it, is another one."""
@@ -312,6 +361,31 @@ def utilization_line(entry: Entry, result: Result) -> str:
         f"The matrix engines did useful work for {used.useful:.1%} of their rate, {used.issued:.1%} with padding, "
         f"over the {used.window_ps / 1000:,.1f} ns in which the PEs worked."
     )
+
+
+_REASONS = 4
+_VERBS = {
+    "memory": "reading and writing", "serialization": "bytes over bandwidth", "queueing": "waiting for others",
+    "slot": "slots of queues", "wire": "the length of the wire",
+    "nodes": "passing through", "matrix": "products", "vector": "vector work",
+}  # fmt: skip
+
+
+def sentence(reason: Reason) -> str:
+    """Return one reason as a sentence or two."""
+    others = f" and {reason.others} more" if reason.others else ""
+    spent = ", ".join(_VERBS.get(kind, kind) for kind in reason.kind.split(", "))
+    advice = reason.advice()
+    todo = f" To shorten it, {advice}." if advice else ""
+    return (
+        f"{reason.share:.0%} of the time, {reason.ns:,.1f} ns: {reason.what} {reason.resource}{others} ({spent}).{todo}"
+    )
+
+
+def why_html(why: Why) -> str:
+    """Return the first reasons in words; then all of them as a table, with the limits that steps waited for below."""
+    items = "".join(f"<li>{escape(sentence(reason))}</li>" for reason in why.reasons[:_REASONS])
+    return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'
 
 
 def subject_html(explorer: Explorer) -> str:

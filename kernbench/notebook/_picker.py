@@ -43,6 +43,7 @@ class TopologyPicker:
     ) -> None:
         self.form = form or MachineForm(source, page=is_page())
         self._on_change = on_change
+        self._changed_last = ""
         sources = self.form.sources()
         given = self.form.file.source
         self.source = widgets.Dropdown(
@@ -74,12 +75,12 @@ class TopologyPicker:
         self._show_group()
         own_file = [] if self.form.page else [self._own_file()]
         self.controls = column(
-            row("Start from", self.source, long=True),
+            row("Preset", self.source, long=True),
             *own_file,
             row("Part", self.group, long=True),
             self.fields,
-            self.summary,
-            row("Save as", self.path, self.save, self.reset, long=True),
+            widgets.HBox([self.summary, self.reset]).add_class("kb-changes"),
+            row("Save as", self.path, self.save, long=True),
             self.saved,
             name="kb-panel",
             title="Machine",
@@ -108,7 +109,7 @@ class TopologyPicker:
         )
         other.add_class("kb-file-path")
         other.observe(lambda change: self._load(change["new"]), "value")
-        return row("or a file", other, long=True)
+        return row("Or a file", other, long=True)
 
     def _load(self, source: str) -> None:
         if not source:
@@ -157,6 +158,7 @@ class TopologyPicker:
         return made
 
     def _set(self, path: str, text: str) -> None:
+        self._changed_last = path
         self.form.set(path, text)
         self._changed()
 
@@ -168,7 +170,8 @@ class TopologyPicker:
         self._mark()
         form = self.form
         if form.wrong:
-            elsewhere = [text for path, text in form.wrong.items() if path not in self.inputs]
+            said = self._changed_last in self.inputs and self._changed_last not in form.wrong
+            elsewhere = [] if said else [text for path, text in form.wrong.items() if path not in self.inputs]
             self.summary.value = message_html("\n".join(elsewhere), wrong=True)
             return
         c = form.machine.config
@@ -182,8 +185,9 @@ class TopologyPicker:
         self._draw()
 
     def _mark(self) -> None:
+        wrong = self.form.wrong
         for path, field in self.inputs.items():
-            field.refuse(self.form.wrong.get(path, ""))
+            field.refuse(wrong.get(path) or ("\n".join(wrong.values()) if path == self._changed_last else ""))
 
     def _draw(self) -> None:
         if self.form.valid:

@@ -28,8 +28,8 @@ class RunsTable(anywidget.AnyWidget):
     """A table of runs whose columns sort it, and in which two runs are chosen."""
 
     _esm = HERE / "runs.js"
-    columns = traitlets.List().tag(sync=True)
-    rows = traitlets.List().tag(sync=True)
+    columns: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
     a = traitlets.Int(0).tag(sync=True)
     b = traitlets.Int(0).tag(sync=True)
 
@@ -42,6 +42,7 @@ class RunsTab:
         self._metrics: dict[int, dict[str, Any]] = {}
         self._shown: list[Entry] = []
         self._charted: object = None
+        self._refreshing = False
         self.table = RunsTable()
         self.table.add_class("kb-history")
         self.hint = widgets.HTML(NOTHING)
@@ -58,10 +59,11 @@ class RunsTab:
         kept = {entry.number for entry in self._explorer.with_results()}
         if runs == self._shown:
             return
-        before, self._shown = self._shown, runs
+        self._shown = runs
         for entry in runs:
             if entry.number not in self._metrics:
                 self._metrics[entry.number] = self._measured(entry)
+        self._refreshing = True
         axes, rows = self._axes(runs), [self._row(entry) for entry in runs]
         with self.table.hold_sync():
             self.table.columns = [
@@ -71,17 +73,16 @@ class RunsTab:
                 {
                     "run": row["run"],
                     "kept": row["run"] in kept,
-                    "sort": row,
+                    "sort": {axis.key: row.get(axis.key) for axis in axes},
                     "text": {axis.key: value_text(row.get(axis.key)) for axis in axes},
                 }
                 for row in rows
             ]
-            last = runs[-1].number
-            baseline = self._explorer.baseline
+            last, baseline = runs[-1].number, self._explorer.baseline
             earlier = [number for number in sorted(kept) if number != last]
-            self.table.a = baseline.number if baseline else self.table.b if self.table.b in earlier else (earlier or [0])[-1]
             self.table.b = last
-        del before
+            self.table.a = baseline.number if baseline else (earlier or [0])[-1]
+        self._refreshing = False
         self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"
         self._compare()
 
@@ -91,14 +92,13 @@ class RunsTab:
         if len(self._shown) < 2 or self._charted == seen:
             return
         self._charted = seen
-        rows = [self._row(entry) for entry in self._shown]
         axes = [axis for axis in self._axes(self._shown) if axis.key not in ("run", "took_s")]
-        drawn = parallel_coordinates([{**dict.fromkeys(x.key for x in axes), **row} for row in rows], axes, self.table.a, self.table.b)
+        rows = [dict.fromkeys(axis.key for axis in axes) | self._row(entry) for entry in self._shown]
+        drawn = parallel_coordinates(rows, axes, self.table.a, self.table.b)
         if self.coordinates.children:
             self.coordinates.children[0].chart = drawn
             return
-        made = chart(drawn)
-        self.coordinates.children = [made]
+        self.coordinates.children = [chart(drawn)]
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
         """Return the columns: what differs between the runs, then metrics."""
@@ -140,6 +140,8 @@ class RunsTab:
         return {key: row[key] for key in _METRICS if key in row}
 
     def _chosen(self) -> None:
+        if self._refreshing:
+            return
         found = [x for x in self._shown if x.number == self.table.a]
         self._explorer.pin_as(found[0] if found else None)
         self._compare()

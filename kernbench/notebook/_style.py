@@ -28,7 +28,7 @@ class Frame(anywidget.AnyWidget):
 
 @cache
 def _chart_widget() -> Any:
-    """Return Altair's widget with all of its code, so that it asks no network; the user's own charts stay as they are."""
+    """Return Altair's widget with all of its code, which asks no network; a user's own charts do not change."""
 
     class Chart(altair().JupyterChart):  # type: ignore[misc]
         pass
@@ -104,7 +104,7 @@ class Input:
             if isinstance(value, bool)
             else widgets.Dropdown(options=choices, value=value, tooltip=tip)
             if choices
-            else widgets.Text(value=value, continuous_update=False, tooltip=tip)
+            else widgets.Text(value=value, placeholder="not set", continuous_update=False, tooltip=tip)
         )
         self.message = widgets.HTML()
         self.message.add_class("kb-wrong")

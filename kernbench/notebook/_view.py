@@ -13,7 +13,6 @@ from kernbench.notebook._model import Explorer
 from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
 from kernbench.notebook._picker import TopologyPicker
 from kernbench.notebook._picture import Picture
-from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._serve import is_page, page_limits, page_quota
 from kernbench.notebook._style import column, mimebundle, page
 from kernbench.sim_engine._limits import NONE, Limits
@@ -78,8 +77,7 @@ class ExplorerView:
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
         self.stage = Stage(explorer)
-        self.runs = RunsTab(explorer)
-        self.tabs = ResultTabs(explorer, {"Runs": self.runs.root})
+        self.tabs = ResultTabs(explorer)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
         explorer.on_change.append(self.refresh)
@@ -97,7 +95,7 @@ class ExplorerView:
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
         with self._lock:
-            for part in (self.bar, self.stage, self.runs, self.tabs):
+            for part in (self.bar, self.stage, self.tabs):
                 part.refresh()
 
     def _machine_changed(self) -> None:
@@ -143,9 +141,9 @@ class LiveRun:
 
     def __init__(self, program: Callable[..., object], machine: str | Path | Machine | None = None) -> None:
         self.explorer = Explorer(machine, [program])
-        bar, stage = RunBar(self.explorer), Stage(self.explorer)
-        self.explorer.on_change += [bar.refresh, stage.refresh]
-        self.root = page(bar.root, stage.root, name="kb-single")
+        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer)
+        self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
+        self.root = page(self.bar.root, self.stage.root, name="kb-single")
         self.explorer.run(again=True)
 
     @property

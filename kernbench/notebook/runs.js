@@ -18,7 +18,7 @@ export default {
       });
       const table = document.createElement("table");
       table.className = "kb-table kb-runs-table";
-      table.append(cell("caption", "All runs; A and B are compared", "kb-unseen"));
+      table.append(cell("caption", "All runs; A and B are compared", "kbp-unseen"));
       const head = table.createTHead().insertRow();
       for (const which of ["A", "B"]) head.append(Object.assign(cell("th", which), { scope: "col" }));
       for (const { key, title, number } of columns) {

@@ -48,21 +48,23 @@ def parallel_coordinates(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis]
                 })  # fmt: skip
         ends += [{"axis": axis.title, "place": place, "at": at, "text": text} for text, at in scale.ticks()]
     order = [axis.title for axis in axes]
-    x = alt.X("axis:N", sort=order, title=None, axis=alt.Axis(labelAngle=0, orient="top", labelLimit=150, domain=False))
-    y = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06], nice=False))
+    header = alt.Axis(labelAngle=0, orient="top", labelLimit=150, domain=False, ticks=False)
+    on: dict[str, Any] = {
+        "x": alt.X("axis:N", sort=order, title=None, axis=header),
+        "y": alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06], nice=False)),
+    }
     hover = alt.selection_point(name="hovered", fields=["run"], on="pointerover", clear="pointerout", empty=False)
-    pick = alt.selection_point(name="picked", fields=["run"], on="click", clear=False, empty=False)
-    colour = alt.Color("which:N", legend=None, scale=alt.Scale(domain=["A", "B", "other"], range=[_SECOND, _ACCENT, _QUIET]))
-    base = alt.Chart(alt.Data(values=points))
-    tips = [alt.Tooltip("run:Q", title="Run"), alt.Tooltip("name:N", title="What"), alt.Tooltip("axis:N", title="Of"), alt.Tooltip("value:N", title="Value")]
-    lines = base.mark_line().encode(
-        x=x, y=y, detail="run:N", color=colour, order="place:Q",
-        strokeWidth=alt.condition("datum.which != 'other' || (hovered.run && indexof(hovered.run, datum.run) >= 0)", alt.value(2.5), alt.value(1)),
-        opacity=alt.condition("datum.which != 'other' || (hovered.run && indexof(hovered.run, datum.run) >= 0)", alt.value(1), alt.value(0.7)),
-    )  # fmt: skip
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=colour, tooltip=tips).add_params(hover, pick)
-    rules = alt.Chart(alt.Data(values=[{"axis": title} for title in order])).mark_rule(color=_EDGE).encode(x=x)
-    texts = alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=8, color=_MUTED, fontSize=11).encode(x=x, y=y, text="text:N")
+    shown = {"domain": ["A", "B", "other"], "range": [_SECOND, _ACCENT, _QUIET]}
+    colour = alt.Color("which:N", legend=None, scale=alt.Scale(**shown))
+    raised = "datum.which != 'other' || (hovered.run && indexof(hovered.run, datum.run) >= 0)"
+    width, opacity = (alt.condition(raised, alt.value(of), alt.value(other)) for of, other in ((2.5, 1), (1, 0.7)))
+    tips = [alt.Tooltip("run:Q", title="Run"), alt.Tooltip("name:N", title="What")]
+    tips += [alt.Tooltip("axis:N", title="Of"), alt.Tooltip("value:N", title="Value")]
+    base = _of(alt, points).encode(**on, color=colour)
+    lines = base.mark_line().encode(detail="run:N", order="place:Q", strokeWidth=width, opacity=opacity)
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(tooltip=tips).add_params(hover)
+    rules = _of(alt, [{"axis": title} for title in order]).mark_rule(color=_EDGE).encode(x=on["x"])
+    texts = _of(alt, ends).mark_text(align="left", dx=8, color=_MUTED).encode(**on, text="text:N")
     return _styled(alt.layer(rules, lines, dots, texts).properties(width="container", height=220))
 
 
@@ -71,7 +73,7 @@ class _Scale:
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
-        self._known = sorted(set(values)) if self._numbers else sorted({str(x) for x in values})
+        self._known: list[Any] = sorted(set(values)) if self._numbers else sorted({str(x) for x in values})
 
     def at(self, value: Any) -> float:
         """Return the place of a value."""
@@ -114,24 +116,38 @@ def roofline(name: str, intensity: float, gflops: float, roofs: Roofs, title: st
     ]
     peak = {"x": high, "y": roofs.peak_gflops, "text": f"peak {roofs.peak_gflops:,.0f} Gflop/s"}
     best = max(roofs.attainable_gflops(intensity, level) for level in ridges)
-    run = {"x": intensity, "y": gflops, "text": f"{name}: {gflops:,.0f} Gflop/s", "below": f"{gflops / best:.0%} of what its intensity allows"}
-    x = alt.X("x:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), title="flop per byte moved by DMA", axis=alt.Axis(tickCount=8, format="~g"))
-    y = alt.Y("y:Q", scale=alt.Scale(type="log"), title="Gflop/s", axis=alt.Axis(tickCount=6, format=",~g"))
-    roof = alt.Chart(alt.Data(values=lines)).mark_line(color=_QUIET, strokeWidth=1.5).encode(x=x, y=y, detail="level:N")
-    names = alt.Chart(alt.Data(values=labels)).mark_text(color=_MUTED, align="left", dy=-8).encode(x=x, y=y, text="text:N")
-    top = alt.Chart(alt.Data(values=[peak])).mark_text(color=_MUTED, align="right", dy=-8).encode(x=x, y=y, text="text:N")
-    drop = alt.Chart(alt.Data(values=[{"x": intensity, "y": gflops, "y2": best}])).mark_rule(color=_ACCENT, strokeDash=[3, 3]).encode(x=x, y=y, y2="y2:Q")
-    dot = alt.Chart(alt.Data(values=[run])).mark_point(color=_ACCENT, filled=True, size=90, opacity=1).encode(x=x, y=y)
-    said = alt.Chart(alt.Data(values=[run])).mark_text(color=_TEXT, align="left", dx=9, fontWeight="bold").encode(x=x, y=y, text="text:N")
-    below = alt.Chart(alt.Data(values=[run])).mark_text(color=_MUTED, align="left", dx=9, dy=14).encode(x=x, y=y, text="below:N")
+    run = {
+        "x": intensity,
+        "y": gflops,
+        "text": f"{name}: {gflops:,.0f} Gflop/s",
+        "below": f"{gflops / best:.0%} of what its intensity allows",
+    }
+    across = alt.Scale(type="log", domain=[low, high], nice=False)
+    at = {
+        "x": alt.X("x:Q", scale=across, title="flop per byte moved by DMA", axis=alt.Axis(tickCount=8, format="~g")),
+        "y": alt.Y("y:Q", scale=alt.Scale(type="log"), title="Gflop/s", axis=alt.Axis(tickCount=6, format=",~g")),
+    }
+    roof = _of(alt, lines).mark_line(color=_QUIET, strokeWidth=1.5).encode(**at, detail="level:N")
+    names = _of(alt, labels).mark_text(color=_MUTED, align="left", dy=-8).encode(**at, text="text:N")
+    top = _of(alt, [peak]).mark_text(color=_MUTED, align="right", dy=-8).encode(**at, text="text:N")
+    to_roof = [{"x": intensity, "y": gflops, "y2": best}]
+    drop = _of(alt, to_roof).mark_rule(color=_ACCENT, strokeDash=[3, 3]).encode(**at, y2="y2:Q")
+    dot = _of(alt, [run]).mark_point(color=_ACCENT, filled=True, size=90, opacity=1).encode(**at)
+    said = _of(alt, [run]).mark_text(color=_TEXT, align="left", dx=9, fontWeight="bold").encode(**at, text="text:N")
+    below = _of(alt, [run]).mark_text(color=_MUTED, align="left", dx=9, dy=14).encode(**at, text="below:N")
     layers = alt.layer(roof, names, top, drop, dot, said, below).properties(width="container", height=280, title=title)
     return _styled(layers)
+
+
+def _of(alt: Any, values: list[dict[str, Any]]) -> Any:
+    """Return a chart of some values, without a mark."""
+    return alt.Chart(alt.Data(values=values))
 
 
 def _styled(chart: Any) -> Any:
     """Give a chart the colours and the type of the page."""
     return (
-        chart.configure(font="inherit", background="transparent", padding=4, autosize={"type": "fit-x", "contains": "padding"})
+        chart.configure(background="transparent", padding=4, autosize={"type": "fit-x", "contains": "padding"})
         .configure_view(stroke=None)
         .configure_title(color=_TEXT, fontSize=13, anchor="start", fontWeight=600)
         .configure_axis(
