@@ -66,7 +66,7 @@ def test_loads_are_busy_time_over_the_time_in_which_pes_worked(run):
 
 @pytest.mark.parametrize(
     ("where", "seen", "unseen"),
-    [(NEAR, "MATH", "PE 7"), (kb.DPPolicy(num_cubes=1, cube="row_wise", pe="row_wise"), "PE 7", "Cube 1")],
+    [(NEAR, "MATH", "PE 7"), (kb.DPPolicy(num_cubes=1, cube="row_wise", pe="row_wise"), "PE 7", "Cube 2")],
     ids=["one PE", "one cube"],
 )
 def test_it_shows_the_smallest_part_with_all_pes_that_worked(machine, where, seen, unseen):
