@@ -23,6 +23,8 @@ _LEVELS = 6
 _LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#8a929a", "#b35900", "#5c8ec6", "#7a5bb5", "#b0286e", "#7a0616")
 _DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
 _PE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)")
+_ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
+_MEMORY = re.compile(r"sip\d+\.cube\d+\.(?:hbm_ctrl\.pe\d+|sram)$")
 _BUSIEST = 3
 
 
@@ -105,7 +107,8 @@ def _level(load: float) -> int:
 class _Loads:
     links: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, float] = field(default_factory=dict)
-    parts: Mapping[str, float] = field(default_factory=dict)  # of a node and what contains it, the largest
+    # Of boxes, as in the picture: a PE is as busy as its busiest engine, a cube and a SIP as their PEs on average.
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
@@ -119,19 +122,27 @@ def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
         np.frombuffer(buffers[f"{kind}_load"], np.uint8).reshape(len(run[f"{kind}s"]), bins) / 255
         for kind in ("node", "link")
     )
-    pes = [i for i, name in enumerate(run["nodes"]) if _PE.match(name)]
+    pes = [i for i, name in enumerate(run["nodes"]) if _ENGINE.match(name)]
     busy = np.flatnonzero((node[pes] if pes else node).any(axis=0)) if len(node) else np.arange(0)
     first, last = (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, bins)
     links, nodes = (
         dict(zip(run[f"{kind}s"], loads[:, first:last].mean(axis=1).tolist(), strict=True))
         for kind, loads in (("link", link), ("node", node))
     )
-    parts: dict[str, float] = {}
-    for name, load in nodes.items():
-        places = name.split(".")
-        for n in range(1, len(places) + 1):
-            part = ".".join(places[:n])
-            parts[part] = max(load, parts.get(part, 0.0))
+    parts = dict(nodes)
+    for name, load in nodes.items():  # "pe_fetch_store.fetch" and ".store" are drawn as one box
+        whole = name.rpartition(".")[0]
+        parts[whole] = max(load, parts.get(whole, 0.0))
+    pe_loads: dict[str, np.ndarray] = {}
+    for i, name in enumerate(run["nodes"]):
+        if found := _ENGINE.match(name):
+            pe_loads[found[1]] = np.maximum(node[i, first:last], pe_loads.get(found[1], 0))
+    counts = header["machine"]["counts"]
+    for pe, loads in pe_loads.items():
+        sip, cube, _ = pe.split(".")
+        load = parts[pe] = float(loads.mean())
+        for part, n in ((f"{sip}.{cube}", counts["pes"]), (sip, counts["pes"] * counts["cubes"])):
+            parts[part] = parts.get(part, 0.0) + load / n
     return _Loads(links, nodes, parts), (first * run["end_ns"] / bins, last * run["end_ns"] / bins)
 
 
@@ -311,7 +322,8 @@ def _legend(loads: _Loads, y: float, path: bool) -> Iterator[str]:
     x += 90
     if path:
         yield f'<path class="c" d="M{x} {y - 4:.0f}h28"/><text class="m" x="{x + 34}" y="{y:.0f}">critical path</text>'
-    busiest = sorted({**loads.links, **loads.nodes}.items(), key=lambda item: (-item[1], item[0]))[:_BUSIEST]
+    servers = {name: load for name, load in loads.nodes.items() if _ENGINE.match(name) or _MEMORY.match(name)}
+    busiest = sorted({**loads.links, **servers}.items(), key=lambda item: (-item[1], item[0]))[:_BUSIEST]
     texts = [f"{name} {load:.0%}" for name, load in busiest]
     while len(texts) > 1 and _length(", ".join(texts)) > _WIDTH - 80:
         texts.pop()
