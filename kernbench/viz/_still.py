@@ -39,9 +39,8 @@ def still_svg(scene: Scene) -> str:
     drawing = _Drawing(header["machine"], loads, _on_path(header))
     drawing.draw()
     run = header.get("run")
-    name, said = header["machine"]["name"], f"machine {header['machine']['hash'][:12]}"
+    name, said = title_of(header), f"machine {header['machine']['hash'][:12]}"
     if run is not None:
-        name = f"{run['name']}: {run['end_ns']:,.1f} ns on {name}" + ("" if run["complete"] else f" ({INCOMPLETE})")
         said = f"Load: share of the time busy from {window[0]:,.1f} to {window[1]:,.1f} ns; {said}"
     height = _HEAD + drawing.height + (_FOOT if run else 28)
     shape = f'viewBox="0 0 {_WIDTH:g} {height:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
@@ -58,6 +57,15 @@ def still_svg(scene: Scene) -> str:
             f'<text class="m" x="12" y="{height - 9:.0f}">{escape(said)}</text></svg>',
         ]
     )
+
+
+def title_of(header: Mapping[str, Any]) -> str:
+    """Return in one line what a scene shows: the machine, and the run on it."""
+    machine, run = header["machine"]["name"], header.get("run")
+    if run is None:
+        return str(machine)
+    incomplete = "" if run["complete"] else f" ({INCOMPLETE})"
+    return f"{run['name']}: {run['end_ns']:,.1f} ns on {machine}{incomplete}"
 
 
 def _style() -> str:
