@@ -22,8 +22,8 @@ Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
-# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does.
-_APART = {"viz", "sweeps", "benches", "cli", "notebook", "triton"}
+# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
+_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "analysis/_what_if")
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 
@@ -49,7 +49,7 @@ def code_version(study: str = "") -> str:
 
 def _decides_rows(path: Path) -> bool:
     """Return whether a file of the package, outside of studies, can change a row."""
-    if path in _NAMES or path.parts[0] in _APART:
+    if path in _NAMES or any(path.is_relative_to(part) for part in _APART):
         return False
     return path.parts[0] != "studies" or path.suffix != ".py"
 
