@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -63,30 +64,19 @@ def from_msccl(path: str | Path, *, name: str | None = None, **settings: Any) ->
     >>> from_msccl("ring.xml").collective  # doctest: +SKIP
     'all_reduce'
     """
-    program = read_program(Path(path).resolve())
-    run = _Run(program)
+    file = Path(path).resolve()
+    program = read_program(file)
+    run = _run(program)  # the same for the same program: ranks compare their algorithms
     settings.setdefault("collective", COLLECTIVES.get(program.coll, "custom"))
-    settings["world_size"] = len(program.gpus) * program.width
-
-    def in_place(
-        t_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *, tl: TLContext
-    ) -> None:
-        run(t_ptr, t_ptr, scratch, n_elem, work, size, tl)
-
-    def out_of_place(
-        t_ptr: Pointer, out_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *,
-        tl: TLContext,
-    ) -> None:  # fmt: skip
-        run(t_ptr, out_ptr, scratch, n_elem, work, size, tl)
-
     return algorithm(
-        in_place if run.is_in_place else out_of_place,
+        run.kernel,
         run.kernel_args,
-        name=name or Path(path).stem,
+        name=name or file.stem,
         topology=run.topology,
         mapper=run.mapper,
         validator=run.validator,
         scratch=run.scratch,
+        world_size=len(program.gpus) * program.width,
         **settings,
     )
 
@@ -172,7 +162,8 @@ class _Run:
         self.program = program
         self.ranks = len(program.gpus)
         both = program.most("i") and program.most("o")
-        self.is_in_place = (program.inplace and program.coll in _IN_PLACE) or not (both or program.coll != "custom")
+        in_place = program.inplace and program.coll in _IN_PLACE
+        self.kernel = self._in_place if in_place or (program.coll == "custom" and not both) else self._out_of_place
         # Of an all-gather in place, a rank's input is a part of its output.
         self.own = program.nchunks // self.ranks if program.coll == "allgather" and not program.most("i") else 0
         self._actions: dict[tuple[int, int], list[_Action]] = {}
@@ -288,7 +279,18 @@ class _Run:
                 graph[g * width + b][f"tb{a}"] = (g * width + a, f"tb{b}")
         return graph
 
-    def __call__(
+    def _in_place(
+        self, t_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *, tl: TLContext
+    ) -> None:
+        self._run(t_ptr, t_ptr, scratch, n_elem, work, size, tl)
+
+    def _out_of_place(
+        self, t_ptr: Pointer, out_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *,
+        tl: TLContext,
+    ) -> None:  # fmt: skip
+        self._run(t_ptr, out_ptr, scratch, n_elem, work, size, tl)
+
+    def _run(
         self, i_ptr: Pointer, o_ptr: Pointer, s_ptr: Pointer, n_elem: int, work: Reduction, chunk_bytes: int | None,
         tl: TLContext,
     ) -> None:  # fmt: skip
@@ -359,6 +361,11 @@ class _Run:
             return
         for start, size in chunking.segments(0, chunk, 1):
             yield size, chunk, dict.fromkeys("ios", start)
+
+
+@lru_cache(maxsize=32)
+def _run(program: Program) -> _Run:
+    return _Run(program)
 
 
 def _is_stale(piece: _Piece, posted: list[_Piece]) -> bool:

@@ -101,7 +101,8 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
     if entry.module.endswith(PROGRAM):
         from kernbench.ccl._msccl import from_msccl
 
-        return from_msccl(entry.module, name=name, **{**settings, "collective": entry.collective, "world_size": None})
+        del settings["world_size"]  # the program's
+        return from_msccl(entry.module, name=name, collective=entry.collective, **settings)
     holder = _located(name, entry.module)
     cost = getattr(holder, "cost", None)
     return Algorithm(

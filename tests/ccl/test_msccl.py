@@ -13,7 +13,7 @@ from kernbench.ccl.install import load_ccl_config
 from kernbench.config import default_ccl_path
 from kernbench.config._files import load_yaml
 from kernbench.config._msccl import read_program
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, IpcqDeadlock
 
 MACHINE = ("system.sips.topology=ring_1d",)
 
@@ -152,3 +152,29 @@ def test_other_numbers_of_elements_and_devices(tmp_path):
 def test_reading_keeps_the_lines(tmp_path):
     found = read_program(written(tmp_path, exchange()))
     assert [s.line for s in found.gpus[0].blocks[0].steps] == [4, 5, 6]
+
+
+def test_ranks_may_each_read_the_program(tmp_path):
+    file = written(tmp_path, exchange())
+
+    def ranks(rank, torch):
+        torch.distributed.init_process_group(pg_options={"all_reduce": from_msccl(file)})
+        x = torch.full((64,), rank + 1, device="ahbm")
+        torch.distributed.all_reduce(x)
+        assert (x.numpy() == 1 + 2).all()
+
+    with kb.session(kb.load(overrides=["system.sips.count=2", *MACHINE]), data=True) as torch:
+        torch.multiprocessing.spawn(ranks, args=(torch,), nprocs=2)
+
+
+def test_a_deadlock_names_thread_block_and_step(tmp_path):
+    stuck = program([[block(0, [step(0, "r"), step(1, "s")], send=1 - g, recv=1 - g)] for g in range(2)])
+    file = written(tmp_path, stuck)
+    with pytest.raises(IpcqDeadlock) as error:
+        reduced(from_msccl(file))
+    text = str(error.value)
+    for g in range(2):
+        where = f"sip{g}.cube0.pe0, kernel 'all_reduce by mine' at gpu {g}, tb 0, step 0 (r) in {file}:"
+        assert where in text
+        assert f"recv of 192 B from gpu{1 - g}.tb0.chan0 (sip{1 - g}.cube0.pe0) since" in text
+    assert f"{file}:{stuck.splitlines().index(step(0, 'r')) + 1}, waits for 'recv' since" in text
