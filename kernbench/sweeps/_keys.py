@@ -24,7 +24,7 @@ Study = Callable[..., Row]
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
 # Subpackages that decide rows only where a study imports them; of sweeps only `measure` does.
-_APART = {"viz", "sweeps", "benches", "cli", "notebook"}
+_APART = {"viz", "sweeps", "benches", "cli", "notebook", "triton"}
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 # What only an entry of ccl.yaml that names an MSCCL program uses: it counts where there is one, with the program.
 _MSCCL = {Path("ccl", "_msccl.py"), Path("config", "_msccl.py")}

@@ -75,6 +75,7 @@ cdef class Access(Source):
     cpdef bint issue(self) except -1
     @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t)
     cpdef landed(self, Transaction txn)
+    cpdef _update(self)
     cpdef _take(self, data, Request request)
     cpdef _bytes(self, Request request)
 

@@ -151,20 +151,39 @@ _LOAD, _STORE = KIND["load"], KIND["store"]
 def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
     """Return the requests of a pointer tile's `runs`: one per memory, each line once."""
     by_node: dict[str, Request] = {}
-    bits = pe.engine.line_bits
-    for piece in pe.requests(runs):
-        request = by_node.get(piece.node_id)
-        if request is None:
-            request = by_node[piece.node_id] = piece
-            lines = request.lines = []
-        else:
-            assert request.lines is not None
-            lines = request.lines
-            request.nbytes += piece.nbytes
-            request.pieces += piece.pieces
-            request.at += piece.at
-        _touch(lines, piece.offset, piece.pieces[-1][1], bits)
+    engine, bits = pe.engine, pe.engine.line_bits
+    lo = hi = at = to_pa = to_offset = 0
+    node_id = ""
+    for va, nbytes, payload in runs:
+        if not lo <= va <= va + nbytes <= hi:
+            lo, hi, pa = pe.mmu.range_of(va)
+            if va + nbytes <= hi:
+                node_id, offset = engine.locate(pa)
+                to_pa, to_offset = pa - lo, offset - lo
+            if va + nbytes > hi or engine.locate(pa + hi - lo - 1) != (node_id, hi - 1 + to_offset):
+                lo = hi = 0
+                for piece in pe.requests((Run(va, nbytes, payload),)):
+                    _join(by_node, piece.node_id, piece.offset, piece.nbytes, piece.pieces[0], at + piece.at[0], bits)
+                at += nbytes
+                continue
+        _join(by_node, node_id, va + to_offset, payload, (va + to_pa, nbytes), at, bits)
+        at += nbytes
     return list(by_node.values())
+
+
+def _join(
+    by_node: dict[str, Request], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
+) -> None:
+    """Add a piece of a pointer tile to the request of its memory."""
+    request = by_node.get(node_id)
+    if request is None:
+        request = by_node[node_id] = Request(node_id, offset, 0, [], [])
+        request.lines = []
+    assert request.lines is not None
+    request.nbytes += payload
+    request.pieces.append(piece)
+    request.at.append(at)
+    _touch(request.lines, offset, piece[1], bits)
 
 
 def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
@@ -227,7 +246,7 @@ class Access(Source):
         if not self.writes:
             port.read(txn)
         else:
-            if self.pe.data:
+            if self.pe.data and not self.job.command.atomic:
                 txn.data = self._bytes(request)
             port.write(txn)
         return self.sent == len(self.requests)
@@ -246,7 +265,16 @@ class Access(Source):
                 kind = _STORE if self.writes else _LOAD
                 log.row(self.start_ps, now, pe.dma.component, kind, job.id, nbytes, 0, -1)
         if not self.left:
+            if self.writes and job.command.atomic and pe.data:
+                self._update()
             job.finish(now)
+
+    def _update(self) -> None:
+        """Replace the bytes of an atomic operation, in no time: those of other PEs come before or after."""
+        placed = [place for r in self.requests for place in zip(r.at, r.pieces, strict=True)]
+        pieces = [piece for _, piece in sorted(placed)]
+        command, memory = self.job.command, self.pe.engine.memory
+        memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
 
     def _take(self, data: np.ndarray, request: Request) -> None:
         """Put the bytes of a request to their places in the command's."""
