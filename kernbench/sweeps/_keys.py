@@ -23,11 +23,11 @@ Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
-# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does.
-_APART = {"viz", "sweeps", "benches", "cli", "notebook", "triton"}
+# What runs MSCCL programs: it counts, with the programs, where ccl.yaml names one.
+_MSCCL = ("ccl/_msccl.py", "config/_msccl.py")
+# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
+_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "analysis/_what_if", *_MSCCL)
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
-# What only an entry of ccl.yaml that names an MSCCL program uses: it counts where there is one, with the program.
-_MSCCL = {Path("ccl", "_msccl.py"), Path("config", "_msccl.py")}
 
 
 @cache
@@ -52,7 +52,7 @@ def code_version(study: str = "") -> str:
 
 def _decides_rows(path: Path) -> bool:
     """Return whether a file of the package, outside of studies, can change a row."""
-    if path in _NAMES | _MSCCL or path.parts[0] in _APART:
+    if path in _NAMES or any(path.is_relative_to(part) for part in _APART):
         return False
     return path.parts[0] != "studies" or path.suffix != ".py"
 
