@@ -8,7 +8,8 @@ class Picture {
     el.append(this.root);
     this.clock = new Clock(this.root, this.shared);
     this.machine = new MachineView(this.root, this.shared, send);
-    this.views = [this.machine];
+    this.timeline = new TimelineView(this.root, this.shared, send);
+    this.views = [this.machine, this.timeline];
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
@@ -115,6 +116,8 @@ function render({ model, el }) {
     model.set("selected", picture.shared.selected ?? "");
     model.save_changes();
   };
+  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  model.on("msg:custom", answer);
   model.on("change:header", show);
   model.on("change:live", live);
   model.on("change:selected", select);
@@ -122,6 +125,7 @@ function render({ model, el }) {
   show();
   select();
   return () => {
+    model.off("msg:custom", answer);
     model.off("change:header", show);
     model.off("change:live", live);
     model.off("change:selected", select);
