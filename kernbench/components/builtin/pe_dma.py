@@ -18,6 +18,7 @@ from kernbench.sim_engine._transaction import COMMAND_BYTES, Callee, Transaction
 if TYPE_CHECKING:
     from kernbench.components._pe import Pe, Program
     from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
+    from kernbench.sim_engine._op_log import OpLog
     from kernbench.sim_engine._transaction import Route
     from kernbench.sim_engine.engine import GraphEngine
 
@@ -346,6 +347,31 @@ class Stream:
         return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
 
 
+class Traffic:
+    """The requests of one direction of a tiled command: `whole` when the last one has been issued."""
+
+    __slots__ = ("left", "n", "nbytes", "since_ps", "took_ps", "whole")
+
+    def __init__(self) -> None:
+        self.since_ps = -1
+        self.n = self.left = self.nbytes = self.took_ps = 0
+        self.whole = False
+
+    def asked(self, now: int, nbytes: int) -> None:
+        if self.since_ps < 0:
+            self.since_ps = now
+        self.n += 1
+        self.left += 1
+        self.nbytes += nbytes
+
+    def landed(self, txn: Transaction, now: int, log: OpLog, command: int, kind: int) -> None:
+        """Take the end of a request; log them all with the last one."""
+        self.took_ps += now - txn.asked_ps
+        self.left -= 1
+        if self.whole and not self.left:
+            log.stage(command, kind, self.since_ps, now, self.took_ps, self.n, self.nbytes, log.route(txn.back))
+
+
 class TileReads(Source):
     """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
 
@@ -367,6 +393,7 @@ class TileReads(Source):
         self._tiles: list[list[tuple[int, Piece]]] = []
         self._pending: list[tuple[int, Piece]] = []
         self._arriving = False
+        self._traffic = Traffic()
         self._prepare()
 
     def _begin(self, out: int) -> None:
@@ -438,8 +465,10 @@ class TileReads(Source):
         txn = Transaction(nbytes, offset, self._reader, self, lines)
         txn.asked_ps, txn.tile = now, self._tile
         port.read(txn)
+        self._traffic.asked(now, nbytes)
         if not pending:
             self._prepare()
+            self._traffic.whole = not self._pending
             return not self._pending
         return False
 
@@ -449,6 +478,8 @@ class TileReads(Source):
         if log.tiles:
             log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i)
             log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
+        if log.operation:
+            self._traffic.landed(txn, now, log, job.id, _DMA_IN)
         left = self._left[i] - 1
         if left:
             self._left[i] = left
@@ -472,6 +503,7 @@ class TileWrites(Source):
         self._out = 0
         self._unacknowledged = 0
         self._pending: list[Piece] = []
+        self._traffic = Traffic()
 
     def next_ps(self) -> int:
         t: int = self._core.now if self._pending else self._pipeline.store_dma.first()
@@ -489,6 +521,8 @@ class TileWrites(Source):
         txn = Transaction(nbytes, offset, self._writer, self, lines)
         txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
         port.write(txn)
+        self._traffic.asked(now, nbytes)
+        self._traffic.whole = self._out == job.outputs and not self._pending
         self._pipeline.advance()
         return self._out == job.outputs and not self._pending
 
@@ -497,6 +531,8 @@ class TileWrites(Source):
         if log.tiles:
             log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile)
             log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
+        if log.operation:
+            self._traffic.landed(txn, now, log, job.id, _DMA_OUT)
         self._unacknowledged -= 1
         if not self._unacknowledged and self._out == job.outputs and not self._pending:
             job.written(now)
