@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._records import FETCH, READ, WRITE, Records
+from kernbench.errors import KernbenchError
 from kernbench.topology import _naming as naming
+from kernbench.viz._timeline import timeline_sections
 
 if TYPE_CHECKING:
+    from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis.result import Result
     from kernbench.topology._mesh import At
     from kernbench.topology._views import Box
     from kernbench.topology.builder import Machine
@@ -28,13 +32,39 @@ BINS = 512
 _LARGEST = 8_000_000  # bytes of loads
 
 
-def scene(machine: Machine, records: Records | None = None, name: str = "") -> Scene:
-    """Return the scene of a machine and, with `records`, of a run on it."""
+def scene(
+    machine: Machine, records: Records | None = None, name: str = "", *, path: CriticalPath | None = None,
+    before: tuple[str, Records] | None = None,
+) -> Scene:  # fmt: skip
+    """Return the scene of a machine and, with `records`, of a run on it.
+
+    Parameters
+    ----------
+    machine : Machine
+    records : Records, optional
+    name : str
+        What ran.
+    path : CriticalPath, optional
+        Of the run.
+    before : (name, Records), optional
+        A run that the timeline compares it with.
+    """
     header: dict[str, Any] = {"machine": machine_section(machine)}
     buffers: dict[str, bytes] = {}
     if records is not None:
         header["run"], buffers = run_section(records, name)
+        sections, columns = timeline_sections([*([before] if before else []), (name, records)], path)
+        header, buffers = header | sections, buffers | columns
     return header, buffers
+
+
+def scene_of(machine: Machine, result: Result) -> Scene:
+    """Return the scene of a machine and a result, with the critical path where the log tells it."""
+    try:
+        path = result.why().path
+    except KernbenchError:
+        path = None
+    return scene(machine, result.records, result.name, path=path)
 
 
 def run_section(records: Records, name: str = "") -> Scene:

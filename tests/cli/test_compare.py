@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from kernbench.cli.main import main
 
@@ -23,9 +24,17 @@ def test_runs_are_saved_traced_explained_and_compared(tmp_path, capsys):
     assert found["latency"][0]["ratio"] < 1
 
 
+def test_the_picture_of_a_run_is_written(tmp_path, capsys):
+    path = tmp_path / "run.html"
+    assert main([*BENCH, "--html", str(path)]) == 0
+    latency = re.search(r"([\d,.]+)\d ns", capsys.readouterr().out)[1]
+    assert f"<title>gemm-single-pe: {latency} ns on preset:small</title>" in path.read_text("utf-8")
+    assert "bench gemm-single-pe on preset:small; data=False, log=tile" in path.read_text("utf-8")
+
+
 def test_json_holds_the_reasons_when_asked(capsys):
     assert main([*BENCH, "--why", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["why"]["reasons"][0]["fields"] == ["system.pcie.latency_ns"]
+    assert json.loads(capsys.readouterr().out)["why"]["reasons"][0]["fields"] == ["cube.hbm.channel_bw_gbs"]
 
 
 def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path, capsys):

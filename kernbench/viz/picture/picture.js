@@ -8,7 +8,8 @@ class Picture {
     el.append(this.root);
     this.clock = new Clock(this.root, this.shared);
     this.machine = new MachineView(this.root, this.shared, send);
-    this.views = [this.machine];
+    this.timeline = new TimelineView(this.root, this.shared, send);
+    this.views = [this.machine, this.timeline];
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
@@ -102,7 +103,9 @@ class Clock {
 }
 
 function render({ model, el }) {
-  const picture = new Picture(el, (message) => model.send(message));
+  const send = (message, buffers) => model.send(message, undefined, buffers);
+  const picture = new Picture(el, send);
+  const closed = acceptFiles(picture.root, send);
   const show = () => picture.setScene(model.get("header"), model.get("buffers"));
   const live = () => {
     const frame = model.get("live");
@@ -115,6 +118,8 @@ function render({ model, el }) {
     model.set("selected", picture.shared.selected ?? "");
     model.save_changes();
   };
+  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  model.on("msg:custom", answer);
   model.on("change:header", show);
   model.on("change:live", live);
   model.on("change:selected", select);
@@ -122,20 +127,13 @@ function render({ model, el }) {
   show();
   select();
   return () => {
+    model.off("msg:custom", answer);
     model.off("change:header", show);
     model.off("change:live", live);
     model.off("change:selected", select);
+    closed();
     picture.destroy();
   };
-}
-
-/** Opens the picture of a page that holds its scene. */
-function openPage() {
-  const { header, buffers } = JSON.parse(document.getElementById("kbp-scene").textContent);
-  const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const picture = new Picture(document.getElementById("kbp-root"), null);
-  picture.setScene(header, Object.fromEntries(Object.entries(buffers).map(([name, text]) => [name, decode(text)])));
-  window.__kb_picture = picture; // for tests
 }
 
 export default { render };
