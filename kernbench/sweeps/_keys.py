@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernbench.config import default_ccl_path, find
+from kernbench.config import default_ccl_path, find, read_ccl
+from kernbench.config._ccl import PROGRAM
 from kernbench.topology.builder import Machine, resolve_topology
 
 Row = dict[str, Any]
@@ -22,8 +23,10 @@ Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
+# What runs MSCCL programs: it counts, with the programs, where ccl.yaml names one.
+_MSCCL = ("ccl/_msccl.py", "config/_msccl.py")
 # Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
-_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "analysis/_what_if")
+_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "analysis/_what_if", *_MSCCL)
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 
@@ -157,8 +160,14 @@ def _machine(spec: str, overrides: str) -> Machine:
 
 
 def _collectives() -> tuple[bytes, bytes]:
-    """Return the nearest ccl.yaml and the packaged one."""
-    nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (find("ccl.yaml"), default_ccl_path()))
+    """Return the nearest ccl.yaml, with its MSCCL programs and what runs them, and the packaged one."""
+    file = find("ccl.yaml")
+    nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (file, default_ccl_path()))
+    if PROGRAM.encode() in nearest:
+        entries = read_ccl(file).algorithms.values()
+        programs = sorted({Path(entry.module) for entry in entries if entry.module.endswith(PROGRAM)})
+        root = Path(__file__).parents[1]
+        nearest += b"".join(path.read_bytes() for path in (*programs, *sorted(root / path for path in _MSCCL)))
     return nearest, packaged
 
 

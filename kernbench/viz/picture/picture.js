@@ -103,7 +103,9 @@ class Clock {
 }
 
 function render({ model, el }) {
-  const picture = new Picture(el, (message) => model.send(message));
+  const send = (message, buffers) => model.send(message, undefined, buffers);
+  const picture = new Picture(el, send);
+  const closed = acceptFiles(picture.root, send);
   const show = () => picture.setScene(model.get("header"), model.get("buffers"));
   const live = () => {
     const frame = model.get("live");
@@ -129,17 +131,9 @@ function render({ model, el }) {
     model.off("change:header", show);
     model.off("change:live", live);
     model.off("change:selected", select);
+    closed();
     picture.destroy();
   };
-}
-
-/** Opens the picture of a page that holds its scene. */
-function openPage() {
-  const { header, buffers } = JSON.parse(document.getElementById("kbp-scene").textContent);
-  const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const picture = new Picture(document.getElementById("kbp-root"), null);
-  picture.setScene(header, Object.fromEntries(Object.entries(buffers).map(([name, text]) => [name, decode(text)])));
-  window.__kb_picture = picture; // for tests
 }
 
 export default { render };
