@@ -102,9 +102,9 @@ def run(
         _saved.save(outcome.result, save, manifest)
     if html:
         from kernbench.viz._picture import picture_html
-        from kernbench.viz._scene import scene
+        from kernbench.viz._scene import scene_of
 
-        write_text(html, picture_html(scene(machine, outcome.result.records, chosen.name), str(manifest)))
+        write_text(html, picture_html(scene_of(machine, outcome.result), str(manifest)))
     if trace:
         outcome.result.trace(trace)
     if as_json:

@@ -18,7 +18,7 @@ from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.sweeps._saved import Manifest, save
 from kernbench.viz._picture import picture_html
-from kernbench.viz._scene import scene
+from kernbench.viz._scene import scene_of
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -109,7 +109,7 @@ def _result(entry: Entry, result: Result) -> bytes:
 
 def _picture(entry: Entry, result: Result) -> bytes:
     note = f"{manifest(entry)}; machine {entry.machine.hash[:12]}"
-    return picture_html(scene(entry.machine, result.records, entry.name), note).encode()
+    return picture_html(scene_of(entry.machine, result), note).encode()
 
 
 def _json(_: Entry, result: Result) -> bytes:

@@ -15,7 +15,7 @@ from kernbench.errors import ArgumentError
 from kernbench.sweeps._saved import MOST_PARTS, SavedResult
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
-from kernbench.viz._scene import scene
+from kernbench.viz._scene import scene, scene_of
 from kernbench.viz._still import still_svg, title_of
 
 if TYPE_CHECKING:
@@ -151,5 +151,5 @@ def picture(of: Machine | Result) -> Picture:
     found = resolve_topology(result.records.spec)
     machine = Machine(found.config, f"machine {found.hash[:12]}")
     made.note = str(result.manifest) if isinstance(result, SavedResult) else ""
-    made.show(scene(machine, result.records, result.name))
+    made.show(scene_of(machine, result))
     return made

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._records import FETCH, READ, WRITE, Records
+from kernbench.errors import KernbenchError
 from kernbench.topology import _naming as naming
 from kernbench.viz._timeline import timeline_sections
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis.result import Result
     from kernbench.topology._mesh import At
     from kernbench.topology._views import Box
     from kernbench.topology.builder import Machine
@@ -54,6 +56,15 @@ def scene(
         sections, columns = timeline_sections([*([before] if before else []), (name, records)], path)
         header, buffers = header | sections, buffers | columns
     return header, buffers
+
+
+def scene_of(machine: Machine, result: Result) -> Scene:
+    """Return the scene of a machine and a result, with the critical path where the log tells it."""
+    try:
+        path = result.why().path
+    except KernbenchError:
+        path = None
+    return scene(machine, result.records, result.name, path=path)
 
 
 def run_section(records: Records, name: str = "") -> Scene:

@@ -36,7 +36,7 @@ def still_svg(scene: Scene) -> str:
     """
     header, _ = scene
     loads, window = _loads(scene)
-    drawing = _Drawing(header["machine"], loads, _on_path(header))
+    drawing = _Drawing(header["machine"], loads, _on_path(header, window))
     drawing.draw()
     run = header.get("run")
     name, said = title_of(header), f"machine {header['machine']['hash'][:12]}"
@@ -154,9 +154,11 @@ def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
     return _Loads(links, nodes, parts), (first * run["end_ns"] / bins, last * run["end_ns"] / bins)
 
 
-def _on_path(header: Mapping[str, Any]) -> frozenset[str]:
-    """Return the components and links of the critical path."""
-    return frozenset(header["path"]["resources"]) if "path" in header else frozenset()
+def _on_path(header: Mapping[str, Any], window: tuple[float, float]) -> frozenset[str]:
+    """Return the components and links of the critical path while PEs worked."""
+    path = header.get("path", {"resources": [], "steps": []})
+    inside = [step for step in path["steps"] if step[0] < window[1] * 1000 and step[1] > window[0] * 1000]
+    return frozenset(path["resources"][part[0]] for step in inside for part in step[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,10 +86,15 @@ def test_the_critical_path_is_drawn_where_the_scene_has_one(run):
     header, buffers = run[1]
     assert "critical path" not in texts(still_svg((header, buffers)))
     assert '<path class="c"' not in still_svg((header, buffers))
-    path = {"resources": ["sip0.cube0.r0c0->sip0.cube0.pe0.pe_dma"], "steps": []}
+    port, host = "sip0.cube0.r0c0->sip0.cube0.pe0.pe_dma", "host->switch"
+    end_ps = 1000 * header["run"]["end_ns"]
+    steps = [[end_ps / 2, end_ps, 0, 0, "", "", [[0, "", 1]]], [0, 1, 0, 0, "", "", [[1, "", 1]]]]
+    path = {"resources": [port, host], "steps": steps}
     svg = still_svg(({**header, "path": path}, buffers))
     assert "critical path" in texts(svg)
-    assert svg.count('<path class="c"') == 2  # the thread, and its key
+    # The thread has one line, that of the step while PEs worked; then comes its key.
+    thread, _ = re.findall(r'<path class="c" d="([^"]+)"', svg)
+    assert thread.count("M") == 1
 
 
 def luminance(colour):
