@@ -8,6 +8,7 @@ import json
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from inspect import isclass, isfunction, ismethod
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from kernbench.config import default_ccl_path, find, read_ccl
 from kernbench.config._ccl import PROGRAM
+from kernbench.errors import ConfigError
 from kernbench.topology.builder import Machine, resolve_topology
 
 Row = dict[str, Any]
@@ -163,11 +165,13 @@ def _collectives() -> tuple[bytes, bytes]:
     """Return the nearest ccl.yaml, with its MSCCL programs and what runs them, and the packaged one."""
     file = find("ccl.yaml")
     nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (file, default_ccl_path()))
-    if PROGRAM.encode() in nearest:
-        entries = read_ccl(file).algorithms.values()
-        programs = sorted({Path(entry.module) for entry in entries if entry.module.endswith(PROGRAM)})
-        root = Path(__file__).parents[1]
-        nearest += b"".join(path.read_bytes() for path in (*programs, *sorted(root / path for path in _MSCCL)))
+    if nearest != packaged:
+        programs: list[Path] = []
+        with suppress(ConfigError):  # studies that read the file say what is wrong with it
+            entries = read_ccl(file).algorithms.values()
+            programs = sorted({Path(entry.module) for entry in entries if entry.module.endswith(PROGRAM)})
+        code = [Path(__file__).parents[1] / path for path in _MSCCL] if programs else []
+        nearest += b"".join(path.read_bytes() for path in (*programs, *code))
     return nearest, packaged
 
 
