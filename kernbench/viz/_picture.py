@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
-_FILES = ("shared.js", "machine.js", "picture.js")
+_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "picture.js")
 
 
 @cache
