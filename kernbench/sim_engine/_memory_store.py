@@ -60,11 +60,17 @@ class MemoryStore:
         out = np.zeros(sum(n for _, n in pieces), np.uint8)
         at = 0
         for pa, nbytes in pieces:
-            for page, offset, n in _split(pa, nbytes):
-                held = self._pages.get(page)
-                if held is not None:
-                    out[at : at + n] = held[offset : offset + n]
-                at += n
+            held, offset = self._pages.get(pa >> _PAGE_BITS), pa & (_PAGE - 1)
+            if offset + nbytes > _PAGE:
+                for page, offset, n in _split(pa, nbytes):
+                    held = self._pages.get(page)
+                    if held is not None:
+                        out[at : at + n] = held[offset : offset + n]
+                    at += n
+                continue
+            if held is not None:
+                out[at : at + nbytes] = held[offset : offset + nbytes]
+            at += nbytes
         return out
 
     def poke(self, pieces: Iterable[Piece], data: np.ndarray) -> None:

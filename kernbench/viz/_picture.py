@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from base64 import b64encode
 from functools import cache
@@ -9,10 +10,12 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from kernbench.viz._still import still_svg, title_of
+
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
-_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "picture.js")
+_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "timeline.js", "page.js", "picture.js")
 
 
 @cache
@@ -27,16 +30,29 @@ def style_css() -> str:
     return _read("tokens.css")
 
 
-def picture_html(scene: Scene) -> str:
-    """Return a page with the picture of a scene; it needs neither kernel nor network."""
+# The page may run its own script and style, and load nothing.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def picture_html(scene: Scene, note: str = "") -> str:
+    """Return a page with the picture of a scene; it needs neither kernel nor network.
+
+    Parameters
+    ----------
+    scene : Scene
+    note : str
+        What ran, below the picture.
+    """
     header, buffers = scene
-    title = escape(header.get("run", {}).get("name") or header["machine"]["name"])
+    title = escape(title_of(header))
     data = {"header": header, "buffers": {name: b64encode(content).decode() for name, content in buffers.items()}}
-    text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
     return (
         f'<!doctype html>\n<html class="kbp-page" lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-        f'<meta name="viewport" content="width=device-width">\n<style>{style_css()}</style></head>\n'
-        f'<body><main id="kbp-root"></main>\n<script type="application/json" id="kbp-scene">{text}</script>\n'
+        f'<meta name="viewport" content="width=device-width">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n<style>{style_css()}</style></head>\n'
+        f'<body><h1>{title}</h1>\n<main id="kbp-root">{still_svg(scene)}</main>\n<p>{escape(note)}</p>\n'
+        f'<script type="text/plain" id="kbp-scene">{b64encode(packed).decode()}</script>\n'
         f'<script type="module">{module_js()}\nopenPage();\n</script></body></html>\n'
     )
 

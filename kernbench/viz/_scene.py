@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kernbench.analysis._records import FETCH, READ, WRITE, Records
+from kernbench.errors import KernbenchError
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
+from kernbench.viz._timeline import timeline_sections
 
 if TYPE_CHECKING:
+    from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis.result import Result
     from kernbench.topology._mesh import At
     from kernbench.topology._views import Box
     from kernbench.topology.builder import Machine
@@ -31,13 +35,39 @@ BINS = 512
 _LARGEST = 8_000_000  # bytes of loads and queues
 
 
-def scene(machine: Machine, records: Records | None = None, name: str = "") -> Scene:
-    """Return the scene of a machine and, with `records`, of a run on it."""
+def scene(
+    machine: Machine, records: Records | None = None, name: str = "", *, path: CriticalPath | None = None,
+    before: tuple[str, Records] | None = None,
+) -> Scene:  # fmt: skip
+    """Return the scene of a machine and, with `records`, of a run on it.
+
+    Parameters
+    ----------
+    machine : Machine
+    records : Records, optional
+    name : str
+        What ran.
+    path : CriticalPath, optional
+        Of the run.
+    before : (name, Records), optional
+        A run that the timeline compares it with.
+    """
     header: dict[str, Any] = {"machine": machine_section(machine)}
     buffers: dict[str, bytes] = {}
     if records is not None:
         header["run"], buffers = run_section(records, name)
+        sections, columns = timeline_sections([*([before] if before else []), (name, records)], path)
+        header, buffers = header | sections, buffers | columns
     return header, buffers
+
+
+def scene_of(machine: Machine, result: Result) -> Scene:
+    """Return the scene of a machine and a result, with the critical path where the log tells it."""
+    try:
+        path = result.why().path
+    except KernbenchError:
+        path = None
+    return scene(machine, result.records, result.name, path=path)
 
 
 def run_section(records: Records, name: str = "") -> Scene:
@@ -554,7 +584,7 @@ def _system(machine: Machine, sip: Mapping[str, Any]) -> dict[str, Any]:
         pitch = [min(dist(a, b) for a, b in pairwise(at))] * 2
     rows = (max(y for _, y in at) - top) / pitch[1] + 1
     height = gap + rows * (h + gap)
-    unit = max(gap, height / 14)  # of host and switch: readable next to many packages
+    unit = max(0.75 * gap, height / 18)  # of host and switch: readable next to many packages
     host_w, host_h = 4.5 * unit, 1.8 * unit
     west = gap + host_w + 2.4 * gap
     corners = [(west + (x - left) / pitch[0] * (w + gap), gap + (y - top) / pitch[1] * (h + gap)) for x, y in at]

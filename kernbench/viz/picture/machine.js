@@ -16,11 +16,10 @@ class Part {
     this.flipX = flip?.[0] ?? false;
     this.flipY = flip?.[1] ?? false;
     this.inside = new Map();
-    if (!template.ready) Part.#prepare(template);
   }
 
-  static #prepare(template) {
-    template.ready = true;
+  /** Adds to a template what every occurrence needs. */
+  static prepare(template) {
     template.byId = new Map(template.boxes.map((box) => [box.id, box]));
     for (const line of template.lines) {
       const xs = line.p.filter((_, i) => i % 2 === 0);
@@ -178,6 +177,7 @@ class MachineView {
     const { machine, run, path } = header;
     const old = this.machine;
     this.machine = machine;
+    if (old !== machine) Object.values(machine.templates).forEach(Part.prepare);
     // A change of a value keeps the view; a change of the geometry starts anew.
     const shape = JSON.stringify(Object.values(machine.templates).map(({ w, h, boxes }) => [w, h, boxes.map((box) => [box.id, box.at])]));
     if (!this.system || shape !== this.shape) {
@@ -781,7 +781,7 @@ class Sheet {
     const within = { sip: 0.8 * u * k, cube: 0.4 * u * k, pe: 0.06 * h }[box.template];
     const size = Math.max(11, Math.min(16, Math.max(above, within) * 0.62));
     if (Math.max(above, within) < 14 || textWidth(this.pen, this.#font(600, size), box.label) > w - 4) return;
-    const cubes = box.template === "sip" ? this.templates.sip.byId?.get("cube0")?.at[0] * k || 0 : 0;
+    const cubes = box.template === "sip" ? this.templates.sip.byId.get("cube0").at[0] * k : 0; // beside the PCIe link
     if (above >= 14) this.texts.push([box.label, x + cubes + 1, y - 4, size, "left", 600]);
     else this.texts.push([box.label, x + 6, y + (within + size * 0.75) / 2, size, "left", 600]);
   }

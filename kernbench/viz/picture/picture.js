@@ -10,7 +10,8 @@ class Picture {
     this.machine = new MachineView(this.stage, this.shared, send);
     this.details = new DetailsView(this.stage, this.shared, send, this.machine);
     this.clock = new Clock(this.root, this.shared);
-    this.views = [this.machine, this.details];
+    this.timeline = new TimelineView(this.root, this.shared, send);
+    this.views = [this.machine, this.details, this.timeline];
     this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
     this.resized.observe(this.root);
     this.invite = node(
@@ -23,12 +24,17 @@ class Picture {
   setScene(header, buffers) {
     const end = header.run?.end_ns ?? 0;
     const { shared } = this;
-    shared.playing = false;
-    shared.end = end;
-    shared.window = [0, end];
+    const run = `${header.run?.name} ${end}`;
+    const other = run !== this.run;
+    this.run = run;
+    if (other) {
+      shared.playing = false;
+      shared.end = end;
+      shared.window = [0, end];
+    }
     for (const view of this.views) view.setScene(header, buffers);
-    shared.t = this.machine.loads?.hottest() ?? 0;
-    this.clock.setScene(this.machine.loads, Boolean(header.path));
+    if (other) shared.t = this.machine.loads?.hottest() ?? 0;
+    this.clock.setScene(this.machine.loads);
     this.invite.hidden = Boolean(header.run) || !this.send;
   }
 
@@ -48,7 +54,7 @@ class Picture {
   }
 }
 
-/** Play, scrub, speed, the hottest moment, and whether the critical path is shown. */
+/** Play, scrub, speed, and the hottest moment. */
 class Clock {
   constructor(root, shared) {
     this.shared = shared;
@@ -68,19 +74,17 @@ class Clock {
       shared.playing = false;
       shared.t = this.loads.hottest();
     });
-    this.path = press("Critical path", "Show the critical path", () => (shared.path = !shared.path));
     this.controls = [this.toggle, this.scrub, this.speed, this.hottest];
-    this.root = node("div.kbp-clock", { role: "group", "aria-label": "Clock", hidden: true }, this.toggle, this.scrub, this.now, this.speed, this.hottest, this.path);
+    this.root = node("div.kbp-clock", { role: "group", "aria-label": "Clock", hidden: true }, this.toggle, this.scrub, this.now, this.speed, this.hottest);
     root.append(this.root);
     this.onChange = () => this.#show();
     shared.addEventListener("change", this.onChange);
   }
 
-  setScene(loads, hasPath) {
+  setScene(loads) {
     this.loads = loads;
     this.root.hidden = !loads;
     for (const control of this.controls) control.hidden = false;
-    this.path.hidden = !hasPath;
     this.#show();
   }
 
@@ -88,7 +92,7 @@ class Clock {
   setLive(now) {
     this.loads = null;
     this.root.hidden = false;
-    for (const control of [...this.controls, this.path]) control.hidden = true;
+    for (const control of this.controls) control.hidden = true;
     this.now.textContent = `Running: ${nsText(now)}`;
   }
 
@@ -105,7 +109,6 @@ class Clock {
       this.toggle.textContent = text;
       this.toggle.setAttribute("aria-label", shared.playing ? "Pause" : "Play");
     }
-    this.path.setAttribute("aria-pressed", String(shared.path));
     this.scrub.value = String((1000 * shared.t) / (shared.end || 1));
     this.scrub.setAttribute("aria-valuetext", nsText(shared.t));
     this.now.textContent = `${nsText(shared.t)} of ${nsText(shared.end)}`;
@@ -113,7 +116,9 @@ class Clock {
 }
 
 function render({ model, el }) {
-  const picture = new Picture(el, (message) => model.send(message));
+  const send = (message, buffers) => model.send(message, undefined, buffers);
+  const picture = new Picture(el, send);
+  const closed = acceptFiles(picture.root, send);
   const show = () => picture.setScene(model.get("header"), model.get("buffers"));
   const live = () => {
     const frame = model.get("live");
@@ -126,6 +131,8 @@ function render({ model, el }) {
     model.set("selected", picture.shared.selected ?? "");
     model.save_changes();
   };
+  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  model.on("msg:custom", answer);
   model.on("change:header", show);
   model.on("change:live", live);
   model.on("change:selected", select);
@@ -133,20 +140,13 @@ function render({ model, el }) {
   show();
   select();
   return () => {
+    model.off("msg:custom", answer);
     model.off("change:header", show);
     model.off("change:live", live);
     model.off("change:selected", select);
+    closed();
     picture.destroy();
   };
-}
-
-/** Opens the picture of a page that holds its scene. */
-function openPage() {
-  const { header, buffers } = JSON.parse(document.getElementById("kbp-scene").textContent);
-  const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const picture = new Picture(document.getElementById("kbp-root"), null);
-  picture.setScene(header, Object.fromEntries(Object.entries(buffers).map(([name, text]) => [name, decode(text)])));
-  window.__kb_picture = picture; // for tests
 }
 
 export default { render };
