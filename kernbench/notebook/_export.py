@@ -46,6 +46,8 @@ def export(what: str, entry: Entry, result: Result) -> Export:
 def code(entry: Entry) -> str:
     """Return the text of a cell that does the run again."""
     workload, options = entry.workload, entry.options
+    if not workload.source[1]:
+        raise ArgumentError(f"code cell: {workload.name} is not among the workloads here; the file has only its result")
     imports = [
         "from functools import partial",
         "",

@@ -57,7 +57,7 @@ class Access:
 
     def at(self, va: int, itemsize: int) -> tuple[Run, ...]:
         """Return the runs in bytes, for a pointer tile from address `va`."""
-        return tuple(Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs)
+        return tuple([Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs])
 
     def spread(self, distinct: np.ndarray, shape: tuple[int, ...], other: np.ndarray) -> np.ndarray:
         """Return the tile whose distinct elements are given; masked-off ones are `other`, which broadcasts to it."""

@@ -18,6 +18,14 @@ from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee, Route, Transaction
 
+@cython.locals(lo=int64_t, hi=int64_t, at=int64_t, to_pa=int64_t, to_offset=int64_t, va=int64_t,
+               nbytes=int64_t, payload=int64_t, bits=int)
+cpdef list gathered(Pe pe, tuple runs)
+@cython.locals(request=Request)
+cdef _join(dict by_node, str node_id, int64_t offset, int64_t payload, tuple piece, int64_t at, int bits)
+@cython.locals(first=int64_t, last=int64_t)
+cdef _touch(list lines, int64_t offset, int64_t nbytes, int bits)
+
 cdef int _LOAD, _STORE, _DMA_IN, _DMA_OUT, _READ, _WRITE
 
 

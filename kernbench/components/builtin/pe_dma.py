@@ -10,13 +10,13 @@ import numpy as np
 
 from kernbench.analysis._records import READ, WRITE
 from kernbench.components._command import Load, Ref, Run, Store
-from kernbench.components._pe import Job
+from kernbench.components._pe import Job, Request
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND
 from kernbench.sim_engine._transaction import COMMAND_BYTES, Callee, Transaction
 
 if TYPE_CHECKING:
-    from kernbench.components._pe import Pe, Program, Request
+    from kernbench.components._pe import Pe, Program
     from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
     from kernbench.sim_engine._op_log import OpLog
     from kernbench.sim_engine._transaction import Route
@@ -189,10 +189,12 @@ def _join(
 
 def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
     """Add the lines that bytes touch, the first one only if it is not the last so far."""
-    first = offset >> bits
+    first, last = offset >> bits, offset + nbytes - 1 >> bits
     if lines and lines[-1] == first:
         first += 1
-    lines.extend(range(first, (offset + nbytes - 1 >> bits) + 1))
+    while first <= last:
+        lines.append(first)
+        first += 1
 
 
 class AccessJob(Job):
