@@ -19,7 +19,7 @@ from kernbench.errors import KernbenchError
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
-from kernbench.viz._timeline import timeline_sections
+from kernbench.viz._timeline import packed_trace, timeline_sections
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath
@@ -61,13 +61,27 @@ def scene(
     return header, buffers
 
 
-def scene_of(machine: Machine, result: Result) -> Scene:
-    """Return the scene of a machine and a result, with the critical path where the log tells it."""
+def scene_of(machine: Machine, result: Result, *, before: Result | None = None, trace: bool = False) -> Scene:
+    """Return the scene of a machine and a result, with the critical path where the log tells it.
+
+    Parameters
+    ----------
+    machine : Machine
+    result : Result
+    before : Result, optional
+        A result that the timeline compares it with.
+    trace : bool
+        Whether the scene contains the trace for Perfetto: where no kernel can be asked for it.
+    """
     try:
         path = result.why().path
     except KernbenchError:
         path = None
-    return scene(machine, result.records, result.name, path=path)
+    other = (before.name, before.records) if before is not None else None
+    header, buffers = scene(machine, result.records, result.name, path=path, before=other)
+    if trace:
+        buffers["trace"] = packed_trace(result.records)
+    return header, buffers
 
 
 def run_section(records: Records, name: str = "") -> Scene:
