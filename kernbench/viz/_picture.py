@@ -30,6 +30,11 @@ def style_css() -> str:
     return _read("tokens.css")
 
 
+def shared_js() -> str:
+    """Return what the views of the picture share, for other widgets on the page."""
+    return _read("shared.js")
+
+
 # The page may run its own script and style, and load nothing.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
