@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from kernbench.errors import KernbenchError
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
 from kernbench.notebook._picker import TopologyPicker
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
-from kernbench.notebook._style import column, mimebundle, page
+from kernbench.notebook._style import column, message_html, mimebundle, page
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import scene
@@ -34,8 +35,9 @@ class Stage:
         self.subject.add_class("kb-subject")
         self.picture = Picture()
         self.picture.add_class("kb-fades")
-        self.picture.on_message(self._heard)
-        self.root = column(self.subject, self.picture, name="kb-stage")
+        self.picture.answer(run=lambda _: explorer.run(), open_file=self._open)
+        self.refused = widgets.HTML()
+        self.root = column(self.subject, self.refused, self.picture, name="kb-stage")
         self.refresh()
 
     def refresh(self) -> None:
@@ -53,9 +55,12 @@ class Stage:
         else:
             self.picture.show(scene(finished.entry.machine, finished.replay.records, finished.entry.name))
 
-    def _heard(self, message: dict[str, Any]) -> None:
-        if message.get("do") == "run":
-            self._explorer.run()
+    def _open(self, file: dict[str, Any]) -> None:
+        self.refused.value = ""
+        try:
+            self._explorer.open(file["name"], file["content"])
+        except KernbenchError as error:
+            self.refused.value = message_html(str(error), wrong=True)
 
 
 class ExplorerView:
