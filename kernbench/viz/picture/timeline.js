@@ -1,13 +1,14 @@
 // The timeline: what every engine, CPU and memory did when. Times are in ps here, in ns in `shared`.
 
 const PERFETTO = "https://ui.perfetto.dev";
-const GUTTER = 216, AXIS = 26, OVERVIEW = 36, STEP = 22; // [px]: labels, axis, whole run, critical path
+const GUTTER = 216, AXIS = 26, OVERVIEW = 36, STEP = 22, BAR = 12; // [px]: labels, axis, whole run, critical path, scroll bar
 const LANE = 18, GROUP = 24, TALLEST = 90;
 const ALPHAS = 32; // shades of a stage, by the share of a column that it is busy
 const CLOSEST = 50; // [ps] least width of the window
 const MOST_ARROWS = 150; // drawn at once
 const TYPED = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
 const ENGINES = ["composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send"];
+const HINT = "Wheel or W and S zoom, drag or A and D move, 0 shows all. A click selects; arrow keys walk; / searches; F zooms to the selection.";
 const GROUPINGS = {
   SIP: ["sip", "cube", "pe"], cube: ["cubeOf", "pe"], PE: ["peOf"], engine: ["stage", "sip"], rank: ["rank", "pe"],
 };
@@ -28,10 +29,10 @@ function above(sorted, value, low = 0, high = sorted.length) {
   return low;
 }
 
-/** Returns a time in the unit that suits it: ps are exact. */
+/** Returns a time, in ns to the ps unless it is long. */
 function timeText(ps) {
   const size = Math.abs(ps);
-  const [unit, by] = size >= 1e9 ? ["ms", 1e9] : size >= 1e6 ? ["us", 1e6] : ["ns", 1e3];
+  const [unit, by] = size >= 1e10 ? ["ms", 1e9] : size >= 1e8 ? ["us", 1e6] : ["ns", 1e3];
   return `${(ps / by).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
 }
 
@@ -376,7 +377,7 @@ class TimelineView {
       const [x] = at(event);
       if (x < GUTTER || event.altKey) this.#scrollTo(this.#scroll + event.deltaY);
       else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.#pan((event.deltaX || event.deltaY) * this.#perPx);
-      else this.#zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.004), this.#timeAt(x));
+      else this.#zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * (event.ctrlKey ? 0.012 : 0.004)), this.#timeAt(x)); // a pinch has ctrlKey
     }, { passive: false });
     marks.addEventListener("pointerdown", (event) => {
       if (event.button) return;
@@ -396,6 +397,7 @@ class TimelineView {
       drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > 3;
       if (drag.what === "clock") this.#clockAt(x);
       else if (drag.what === "overview") this.#centre(x);
+      else if (drag.what === "bar") this.#scrollTo(drag.scroll + (y - drag.y) * (this.#bar()?.by ?? 0));
       else if (drag.moved) {
         this.#setWindow(drag.window.map((t) => t - (x - drag.x) * this.#perPx));
         this.#scrollTo(drag.scroll - (y - drag.y));
@@ -686,6 +688,7 @@ class TimelineView {
   /** Returns what a drag from here moves. */
   #grip(x, y) {
     if (x < GUTTER) return "rows";
+    if (y >= this.#top && x > this.width - BAR && this.#bar()) return "bar";
     if (y < OVERVIEW) return "overview";
     const line = this.#xOf(this.shared.t * 1000);
     return y < OVERVIEW + AXIS || Math.abs(x - line) < 4 ? "clock" : "rows";
@@ -727,7 +730,7 @@ class TimelineView {
     const inside = x >= 0;
     const each = inside ? this.#nodeAt(y) : null;
     this.#pointer = inside ? { x, y, node: each, hit: this.#intervalAt(each, x, y) } : null;
-    this.marks.style.cursor = inside && x >= GUTTER ? { clock: "ew-resize", overview: "pointer", rows: "" }[this.#grip(x, y)] : each?.children ? "pointer" : "";
+    this.marks.style.cursor = inside && x >= GUTTER ? { clock: "ew-resize", overview: "pointer", bar: "default", rows: "" }[this.#grip(x, y)] : each?.children ? "pointer" : "";
     this.shared.hovered = each?.track?.component ?? null;
     this.#showTip();
     this.#redraw("marks");
@@ -809,7 +812,7 @@ class TimelineView {
         if (share > 0) lines.push([`${this.stages[stage]}${this.#runs.length > 1 ? ` (${"AB"[number]})` : ""}: ${percentText(Math.min(1, share))}${load.rows > 1 ? ` of ${countText(load.rows)}` : ""}`]);
       }
     });
-    return [[each.label, "strong"], [`${timeText(this.#perPx)} at ${timeText(from)}`, "muted"], ...lines];
+    return [[each.label, "strong"], [`${timeText(this.#perPx)} at ${timeText(from)}`, "muted"], ...(lines.length ? lines : [["idle"]])];
   }
 
   #pathLines(t) {
@@ -870,7 +873,7 @@ class TimelineView {
   }
 
   #say(text) {
-    this.said.textContent = text;
+    this.said.textContent = text || HINT;
   }
 
   /** Scrolls to the rows of a component, opened if need be; a link gets a row. */
@@ -1302,16 +1305,17 @@ class TimelineView {
     pen.textAlign = "left";
     for (const [run, interval, stage, x0, x1, y] of this.texts) {
       pen.fillStyle = this.#colours.stages[stage].text;
-      const text = this.#fit(pen, this.#short(run, interval), x1 - x0 - 8);
+      const text = this.#fit(pen, this.#short(run, interval, x1 - x0), x1 - x0 - 8);
       if (text) pen.fillText(text, GUTTER + x0 + 5, this.#top + y + 0.5);
     }
     pen.restore();
   }
 
-  #short(run, interval) {
+  #short(run, interval, width) {
     const tile = run.columns.tile[interval], count = run.columns.count?.[interval];
     if (count > 1) return `${countText(count)} intervals`;
-    return tile >= 0 && !/^(send|recv)/.test(run.labels[run.columns.label[interval]][0]) ? `${tile}` : this.#titleOf(run, interval);
+    const title = this.#titleOf(run, interval);
+    return tile >= 0 && width < 7 * title.length ? title.split(", ").at(-1).replace(width < 60 ? /^\D+/ : "", "") : title;
   }
 
   /** Returns the text, cut to a width; empty if nothing readable is left. */
@@ -1522,6 +1526,23 @@ class TimelineView {
     if (this.#picked) this.#outline(pen, this.#picked, colours.accent, 2.5);
     pen.restore();
     this.#drawClock(pen);
+    const bar = this.#bar();
+    if (!bar) return;
+    pen.globalAlpha = this.drag?.what === "bar" ? 0.8 : 0.45;
+    pen.fillStyle = colours.text;
+    pen.beginPath();
+    pen.roundRect(width - BAR + 2, bar.y, BAR - 4, bar.height, 3);
+    pen.fill();
+    pen.globalAlpha = 1;
+  }
+
+  /** Returns place and length of the scroll bar, and how far a pixel of it scrolls; null if all rows are visible. */
+  #bar() {
+    const room = this.shown - this.#top, all = this.height + 8;
+    if (!(all > room)) return null;
+    const height = Math.max(24, (room * room) / all);
+    const by = (all - room) / (room - height);
+    return { y: this.#top + this.#scroll / by, height, by };
   }
 
   #drawClock(pen) {
@@ -1606,7 +1627,7 @@ class TimelineView {
       }
       const box = this.#box({ run, row, interval });
       if (!box) continue;
-      points.push([x0, x1, box.y + box.height / 2, before !== null]);
+      points.push([x0, x1, box.y + Math.max(box.height / 2, box.height - 3), before !== null]); // below the text
       before = row;
     }
     const trace = () => {
