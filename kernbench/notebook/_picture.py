@@ -38,6 +38,8 @@ class Picture(anywidget.AnyWidget):
         Names of `links` and `nodes`. It changes only when more of them are used.
     selected : str
         The component or link that is selected; empty if none.
+    answers : list of str
+        Messages that have a callback.
     note : str
         What ran, for pages.
     """
@@ -51,10 +53,13 @@ class Picture(anywidget.AnyWidget):
     live = traitlets.Dict().tag(sync=True)
     live_index = traitlets.Dict().tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
+    answers = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
-        self.on_msg(self._answer)
+        self._callbacks: dict[str, Callable[[dict[str, Any]], object]] = {}
+        self._parts: list[bytes] = []
+        self.on_msg(self._receive)
 
     def show(self, scene: Scene, records: Records | None = None) -> None:
         """Show a scene; what was live is over. The trace is made of `records`, when it is asked for."""
@@ -63,30 +68,29 @@ class Picture(anywidget.AnyWidget):
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
 
-    def _answer(self, _: Picture, message: dict[str, Any], _buffers: list[memoryview]) -> None:
-        if message.get("do") == "open_trace" and self._records is not None:
-            self.send({"do": "trace"}, [packed_trace(self._records)])
+    def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
+        """Call a callback with each message of its name; the picture shows controls only for what is answered.
 
-    def on_message(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Call `callback` with each message of the picture, such as `{"do": "run"}`.
-
-        A file that was dropped on it is the message `{"do": "open_file", "name": ..., "content": ...}`.
+        `run` has no values, `set` has `field` and `value`, `open_file` has `name` and `content` of a result.
         """
-        parts: list[bytes] = []
+        self._callbacks |= callbacks
+        self.answers = sorted(self._callbacks)
 
-        def receive(_: Picture, message: dict[str, Any], buffers: list[memoryview]) -> None:
-            if buffers:
-                if not message["part"]:
-                    parts.clear()
-                if len(parts) < MOST_PARTS:
-                    parts.append(bytes(buffers[0]))
-                if message["part"] + 1 < message["parts"]:
-                    return
-                message = {"do": message["do"], "name": message["name"], "content": b"".join(parts)}
-                parts.clear()
-            callback(message)
-
-        self.on_msg(receive)
+    def _receive(self, _: Picture, message: dict[str, Any], buffers: list[memoryview]) -> None:
+        what = message.get("do", "")
+        if what == "open_trace" and self._records is not None:
+            self.send({"do": "trace"}, [packed_trace(self._records)])
+        if what == "open_file":
+            if not message["part"]:
+                self._parts.clear()
+            if len(self._parts) < MOST_PARTS:
+                self._parts.append(bytes(buffers[0]))
+            if message["part"] + 1 < message["parts"]:
+                return
+            message = {"do": what, "name": message["name"], "content": b"".join(self._parts)}
+            self._parts.clear()
+        if what in self._callbacks:
+            self._callbacks[what](message)
 
     def save(self, path: str | Path) -> Path:
         """Write the picture to a file that needs no kernel and no network.

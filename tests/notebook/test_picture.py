@@ -64,8 +64,9 @@ def test_it_saves_itself_as_a_page_and_as_a_still(result, tmp_path):
 def test_a_dropped_file_arrives_in_parts(result, tmp_path):
     content = save(result, tmp_path / "x.npz", Manifest("bench copy")).read_bytes()
     picture, heard = Picture(), []
-    picture.on_message(heard.append)
+    picture.answer(run=heard.append, open_file=heard.append)
     picture._handle_custom_msg({"do": "run"}, [])
+    picture._handle_custom_msg({"do": "something else"}, [])
     parts = [content[:100], content[100:200], content[200:]]
     for part, buffer in enumerate(parts):
         message = {"do": "open_file", "name": "run.npz", "part": part, "parts": len(parts)}
@@ -81,7 +82,7 @@ def test_a_dropped_file_that_is_too_large_is_refused_without_keeping_it(monkeypa
     monkeypatch.setattr(_picture, "MOST_PARTS", 2)
     monkeypatch.setattr(_saved, "_MOST", 1)
     picture, heard = Picture(), []
-    picture.on_message(heard.append)
+    picture.answer(open_file=heard.append)
     for part in range(9):
         picture._handle_custom_msg({"do": "open_file", "name": "x", "part": part, "parts": 9}, [memoryview(b"ab")])
     assert heard[0]["content"] == b"abab"

@@ -18,6 +18,11 @@ class Picture {
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
     );
+    if (send?.answers.has("open_file")) {
+      this.invite.append(openButton(send));
+      this.clock.root.append(openButton(send));
+      this.closed = acceptFiles(this.root, send);
+    }
     this.machine.root.append(this.invite);
   }
 
@@ -35,7 +40,7 @@ class Picture {
     for (const view of this.views) view.setScene(header, buffers);
     if (other) shared.t = this.machine.loads?.hottest() ?? 0;
     this.clock.setScene(this.machine.loads);
-    this.invite.hidden = Boolean(header.run) || !this.send;
+    this.invite.hidden = Boolean(header.run) || !this.send?.answers.has("run");
   }
 
   setLive(index, frame) {
@@ -48,6 +53,7 @@ class Picture {
   destroy() {
     for (const view of this.views) view.destroy();
     this.clock.destroy();
+    this.closed?.();
     this.resized.disconnect();
     this.shared.destroy();
     this.root.remove();
@@ -117,8 +123,8 @@ class Clock {
 
 function render({ model, el }) {
   const send = (message, buffers) => model.send(message, undefined, buffers);
+  send.answers = new Set(model.get("answers"));
   const picture = new Picture(el, send);
-  const closed = acceptFiles(picture.root, send);
   const show = () => picture.setScene(model.get("header"), model.get("buffers"));
   const live = () => {
     const frame = model.get("live");
@@ -144,7 +150,6 @@ function render({ model, el }) {
     model.off("change:header", show);
     model.off("change:live", live);
     model.off("change:selected", select);
-    closed();
     picture.destroy();
   };
 }
