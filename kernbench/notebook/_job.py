@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._records import COLUMNS, Records
-from kernbench.analysis.result import LABELS, Busy, Result
+from kernbench.analysis.result import LABELS, Result
 from kernbench.analysis.utilization import LinkTraffic
 from kernbench.benches.registry import env_settings
 from kernbench.errors import ConfigError, KernbenchError, LimitError
@@ -51,7 +51,7 @@ class Snapshot:
 
     now_ns: float
     busy_ns: dict[str, float]
-    links: tuple[Busy, ...]
+    links: dict[str, float]
     n_pes: int
     done: int = 0
     total: int = 0
@@ -66,7 +66,7 @@ def snapshot_of(records: Records) -> Snapshot:
     return Snapshot(
         result.latency_ns,
         {engine: busy_ns[engine] for engine in ENGINES},
-        tuple(result.busiest_links(SHOWN_LINKS)),
+        {link.name: link.share for link in result.busiest_links(SHOWN_LINKS)},
         len(records.pes()),
     )
 
@@ -75,18 +75,12 @@ def live_snapshot(counters: Counters, events_per_s: float) -> Snapshot:
     """Return the snapshot of a run from its counters."""
     now, n_pes = counters.now_ps, len(counters.pes)
     first = np.argsort(-counters.busy_ps, kind="stable")[:SHOWN_LINKS].tolist()
-    links = [
-        Busy(
-            counters.links[i], int(counters.busy_ps[i]) / 1000, int(counters.busy_ps[i]) / now, int(counters.nbytes[i])
-        )
-        for i in first
-        if counters.busy_ps[i]
-    ]
+    links = {counters.links[i]: int(counters.busy_ps[i]) / now for i in first if counters.busy_ps[i]}
     busy = counters.engine_busy_ps.sum(axis=0) / (1000 * max(1, n_pes))
     return Snapshot(
         now / 1000,
         dict(zip(ENGINES, busy.tolist(), strict=True)),
-        tuple(links),
+        links,
         n_pes,
         done=counters.done,
         total=counters.total,
@@ -172,23 +166,20 @@ def _clock(snapshot: Snapshot, end_ns: float | None) -> str:
 def _busy(snapshot: Snapshot) -> str:
     now = max(snapshot.now_ns, 1e-3)
     engines = "".join(_row(LABELS[name], ns / now) for name, ns in snapshot.busy_ns.items() if ns)
-    links = "".join(_row(f"<code>{escape(x.name)}</code>", x.share, f"{x.nbytes:,} B") for x in snapshot.links)
+    links = "".join(_row(f"<code>{escape(name)}</code>", share) for name, share in snapshot.links.items())
     return "".join(
-        f'<table class="kb-table {kind}"><tr><th>{title}</th><th>busy so far</th><th>{last}</th></tr>{rows}</table>'
-        for kind, title, last, rows in (
-            ("kb-engines", "engines of a PE, mean", "", engines),
-            ("kb-links", "busiest links", "carried", links),
+        f'<table class="kb-table {kind}"><tr><th>{title}</th><th>busy so far</th></tr>{rows}</table>'
+        for kind, title, rows in (
+            ("kb-engines", "engines of a PE, mean", engines),
+            ("kb-links", "busiest links", links),
         )
         if rows
     )
 
 
-def _row(name: str, share: float, last: str = "") -> str:
+def _row(name: str, share: float) -> str:
     bar = f"background:linear-gradient(90deg,{_BAR} {share:.1%},transparent {share:.1%})"
-    return (
-        f'<tr><td>{name}</td><td style="text-align:right;min-width:110px;{bar}">{share:.1%}</td>'
-        f'<td style="text-align:right">{last}</td></tr>'
-    )
+    return f'<tr><td>{name}</td><td style="text-align:right;min-width:110px;{bar}">{share:.1%}</td></tr>'
 
 
 STUDIES, BENCHES = "kernbench.studies.", "kernbench.benches."

@@ -97,7 +97,7 @@ def test_frames_tell_of_a_run_under_way(explorer):
     assert late.now_ns > early.now_ns
     assert late.events > early.events
     assert late.links
-    assert all(x.share <= 1 for frame in frames if frame is not None for x in frame.links)
+    assert all(share <= 1 for frame in frames if frame is not None for share in frame.links.values())
 
 
 def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer):
