@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kernbench import ccl
     from kernbench.analysis.compare import compare
     from kernbench.benches.registry import run
+    from kernbench.notebook._picture import picture
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine._limits import Limits
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
-__all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "read", "run", "session", "sweep"]
+__all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "picture", "read", "run", "session", "sweep"]
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
@@ -46,6 +47,7 @@ _WHERE = {
     "compare": "kernbench.analysis.compare:compare",
     "gemm": "kernbench.studies.best:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
+    "picture": "kernbench.notebook._picture:picture",
     "read": "kernbench.sweeps._saved:read",
     "run": "kernbench.benches.registry:run",
     "session": "kernbench.runtime_api.context:session",

@@ -32,6 +32,11 @@ class DType:
         object.__setattr__(self, "itemsize", self.numpy.itemsize)
         object.__setattr__(self, "carrier", np.dtype(np.float32) if narrow else self.numpy)
 
+    @property
+    def element_ty(self) -> DType:
+        """Return the type itself: a pointer's `dtype` is that of its elements."""
+        return self
+
     def round(self, values: np.ndarray) -> np.ndarray:
         """Return `values` rounded to this type, in the carrier type (a copy only where needed)."""
         return np.asarray(values).astype(self.numpy, copy=False).astype(self.carrier, copy=False)
@@ -59,11 +64,14 @@ uint8 = DType("uint8", np.dtype(np.uint8), False)
 int16 = DType("int16", np.dtype(np.int16), False)
 int32 = DType("int32", np.dtype(np.int32), False)
 int64 = DType("int64", np.dtype(np.int64), False)
+uint16 = DType("uint16", np.dtype(np.uint16), False)
+uint32 = DType("uint32", np.dtype(np.uint32), False)
+uint64 = DType("uint64", np.dtype(np.uint64), False)
 bool_ = DType("bool", np.dtype(np.bool_), False)
 
 ALL = (
     float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2,
-    int8, uint8, int16, int32, int64, bool_,
+    int8, uint8, int16, uint16, int32, uint32, int64, uint64, bool_,
 )  # fmt: skip
 
 _ALIASES = {
@@ -72,7 +80,8 @@ _ALIASES = {
     "f16": float16, "fp16": float16, "half": float16,
     "bf16": bfloat16,
     "f8e4m3fn": float8_e4m3fn, "f8e4m3": float8_e4m3fn, "f8e5m2": float8_e5m2,
-    "i8": int8, "u8": uint8, "i16": int16, "i32": int32, "i64": int64, "i1": bool_,
+    "i8": int8, "u8": uint8, "i16": int16, "u16": uint16, "i32": int32, "u32": uint32, "i64": int64, "u64": uint64,
+    "i1": bool_,
     **{d.name: d for d in ALL},
 }  # fmt: skip
 _BY_NUMPY = {d.numpy: d for d in ALL}

@@ -33,14 +33,14 @@ LAYERS = (
     ("sweeps",),
     ("viz",),
     ("studies",),
-    ("benches",),
+    ("benches", "triton"),
     ("cli", "notebook"),
     ("__init__", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # The first layer that may import a library; the layers before it may not.
-LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook", "torch": None}
+LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook", "torch": None, "triton": "triton"}
 
 
 @dataclass(frozen=True)

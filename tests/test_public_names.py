@@ -76,6 +76,7 @@ def test_names_are_found_in_a_fresh_interpreter():
         "compare",
         "gemm",
         "resolve_topology",
+        "picture",
         "read",
         "run",
         "session",

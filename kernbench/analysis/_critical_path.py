@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernbench._units import ns_to_ps
-from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records, Transfer
+from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records, Stage, Transfer
 from kernbench.analysis._transfer import Part, RouteBreakdown
 from kernbench.analysis.result import span
 from kernbench.errors import StateError
@@ -23,6 +23,8 @@ HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
 COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
 ENGINE_PARTS = {"fetch": "fetch", "gemm": "matrix", "math": "vector", "store_tcm": "store"}
 ENGINES = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
+_ENGINES = dict(zip(ENGINE_PARTS, ENGINES, strict=True))
+_STAGES = ("dma_in", *ENGINE_PARTS, "dma_out")
 UNKNOWN = "the log does not say"
 
 Next: TypeAlias = "partial[Next] | None"  # the cause to look at next; None at the beginning of the run
@@ -37,11 +39,12 @@ class Step:
     what: str
     parts: tuple[Part, ...]
     because: str = ""
+    host: bool = False  # of the host's copies and messages, not of a program
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """A chain of steps without gaps; their times sum to `makespan_ps`, the latency of the run or launch."""
+    """A chain of steps; their times sum to `makespan_ps`, the latency of the run or launch."""
 
     steps: tuple[Step, ...]
     makespan_ps: int
@@ -53,6 +56,11 @@ class CriticalPath:
             for part in step.parts:
                 total[part.kind, part.resource] += part.ps
         return total
+
+    def of_host(self, host: bool) -> CriticalPath:
+        """Return the steps of the host's copies, launches and completions, or the others, with their time."""
+        steps = tuple(step for step in self.steps if step.host is host)
+        return CriticalPath(steps, sum(step.end_ps - step.start_ps for step in steps))
 
     def because(self) -> Counter[str]:
         """Return how many steps began for each reason."""
@@ -99,6 +107,9 @@ class _Log:
             pe = self.pe_name(command)
             self.commands.setdefault(pe, []).append(command)
             self.programs.setdefault((pe, launch), []).append(command)
+        self.stages: dict[int, list[Stage]] = {}
+        for stage in sorted(map(Stage._make, dependencies.stages.tolist()), key=self._place_of):
+            self.stages.setdefault(stage.command, []).append(stage)
         self._by_key = {key: i for i, key in enumerate(self.transfers["key"].tolist()) if key >= 0}
         self._order = np.argsort(self.transfers["command"], kind="stable")
         self._command = self.transfers["command"][self._order]
@@ -160,6 +171,21 @@ class _Log:
     def ready_ps(self, command: int) -> int:
         """Return when a command had all that it depends on."""
         return max([self.issued.get(command, 0), *(self.done.get(c, 0) for c in self.after.get(command, ()))])
+
+    def _place_of(self, stage: Stage) -> int:
+        return _STAGES.index(self.records.kinds[stage.kind])
+
+    def need(self, stage: Stage, pe: str) -> Part:
+        """Return what a stage of a PE needed for all tiles of a command at least, and where."""
+        kind = self.records.kinds[stage.kind]
+        if kind in ENGINE_PARTS:
+            return Part(ENGINE_PARTS[kind], f"{pe}.{_ENGINES[kind]}", stage.busy_ps)
+        memory, (link, bw_gbs) = self.routes.ends(stage.route)[0], self.routes.slowest(stage.route)
+        hbm = self.spec("cube.hbm")
+        slice_gbs = hbm["channels"] * hbm["channel_bw_gbs"] * hbm["efficiency"]
+        if ".hbm_ctrl." in memory and slice_gbs <= bw_gbs:
+            return Part("memory", memory, round(stage.nbytes * 1000 / slice_gbs))
+        return Part("serialization", link, round(stage.nbytes * 1000 / bw_gbs))
 
     def slot_of(self, part: Transfer) -> str:
         """Return what writes a part into its slot: a memory, or the port of TCM."""
@@ -259,6 +285,7 @@ class _Backtrace:
     def __init__(self, records: Records) -> None:
         self.r, self.log = records, _Log(records)
         self.t = records.makespan_ps
+        self._host = True
         self._found: list[Step] = []
 
     def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
@@ -275,7 +302,7 @@ class _Backtrace:
     def _add(self, start: int, what: str, *parts: Part) -> None:
         """Put a step from `start` to the current time before those found so far."""
         if start < self.t:
-            self._found.append(Step(start, self.t, what, parts))
+            self._found.append(Step(start, self.t, what, parts, host=self._host))
             self.t = start
 
     def _because(self, reason: str) -> None:
@@ -319,6 +346,7 @@ class _Backtrace:
         return found
 
     def _host_end(self, row: int) -> Next:
+        self._host = True
         command, kind = int(self.r.command[row]), self.log.kind(row)
         if kind in ("launch", "map", "install"):
             return partial(self._response, command, "host")
@@ -330,6 +358,7 @@ class _Backtrace:
 
     def _host_start(self, row: int) -> Next:
         """Find the operation that the host waited for before it began this one."""
+        self._host = True
         if not self.t:
             return None
         self._because("the operation before")
@@ -386,6 +415,7 @@ class _Backtrace:
 
     def _program_start(self, cpu: str, command: int) -> Next:
         """Add the launch: the common start of its PEs, or the program's late message."""
+        self._host = True
         self._because("the launch")
         if self.t > self.log.begin[command]:
             return partial(self._decoded, cpu, command)
@@ -405,6 +435,7 @@ class _Backtrace:
     # Commands of a program.
 
     def _program_end(self, cpu: str, launch: int) -> Next:
+        self._host = False
         commands = self.log.programs.get((cpu.removesuffix(".pe_cpu"), launch), [])
         return self._ended_or_issued(commands) or partial(self._program_start, cpu, launch)
 
@@ -448,6 +479,7 @@ class _Backtrace:
         return self._lost()
 
     def _command_end(self, command: int) -> Next:
+        self._host = False
         row = self.log.row[command]
         kind = self.log.kind(row)
         if kind in HOST_KINDS:
@@ -471,13 +503,32 @@ class _Backtrace:
         """Add a composite whose tiles were not logged as one step."""
         pe, start = self.log.pe_name(command), int(self.r.start_ps[self.log.row[command]])
         scheduler = f"{pe}.pe_scheduler"
-        what = f"composite {self.log.name(command)} of {pe}, tiles not logged"
-        self._add(start, what, Part("composite", scheduler, self.t - start))
+        what = f"{self.log.name(command)} of {pe}, all tiles"
+        self._add(start, what, *self._stages(command, start))
         ready = self.log.ready_ps(command)
         if self.t == ready + self.log.lookup_ps + self.log.tile_ps:
             self._add(ready, "planning", Part("plan", scheduler, self.t - ready))
             return partial(self._ready, command)
         return partial(self._engines, command)
+
+    def _stages(self, command: int, start: int) -> list[Part]:
+        """Return the parts of a composite from `start` on: stages before the slowest one, that one, stages after it.
+
+        A stage before has the time until the next one began, a stage after has that since the one before it ended.
+        """
+        log, pe = self.log, self.log.pe_name(command)
+        stages = log.stages.get(command, [])
+        if not stages:
+            return [Part("composite", f"{pe}.pe_scheduler", self.t - start)]
+        needs = [log.need(stage, pe) for stage in stages]
+        slowest = max(range(len(stages)), key=lambda i: needs[i].ps)
+        cuts = [*(x.start_ps for x in stages[1 : slowest + 1]), *(x.end_ps for x in stages[slowest:-1]), self.t]
+        parts, at = [], start
+        for need, cut in zip(needs, cuts, strict=True):
+            end = min(max(cut, at), self.t)
+            parts.append(replace(need, ps=end - at))
+            at = end
+        return [part for part in parts if part.ps]
 
     def _engines(self, command: int) -> Next:
         """Find the composite before, whose tiles were not logged, that occupied the engines."""
@@ -658,7 +709,7 @@ class _Backtrace:
         opener, since = self.log.opener(transfer), transfer.since_ps
         if opener is None:
             opener, since = transfer, arrived
-        if opener == transfer and read and routes.rate_gbs(route) * (served - arrived) < nbytes * 1000:
+        if opener == transfer and read and routes.slowest(route)[1] * (served - arrived) < nbytes * 1000:
             # The links are slower than the memory: what they carry at the same time is not the memory's.
             parts = routes.parts(route, 0, arrived - start, reverse=True)
             self._add(start, what, *parts, *routes.parts(route, nbytes, self.t - arrived))
@@ -710,4 +761,4 @@ def _cut(step: Step, start: int) -> Step:
     for part in reversed(step.parts):
         parts.append(replace(part, ps=min(part.ps, left)))
         left -= parts[-1].ps
-    return Step(start, step.end_ps, step.what, tuple(part for part in reversed(parts) if part.ps))
+    return Step(start, step.end_ps, step.what, tuple(part for part in reversed(parts) if part.ps), host=step.host)

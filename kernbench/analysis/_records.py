@@ -45,6 +45,23 @@ class Transfer(NamedTuple):
     served_ps: int
 
 
+class Stage(NamedTuple):
+    """What one stage of a PE did with all tiles of a command, `kind` as in the log: a row of `Dependencies.stages`.
+
+    It was busy for `busy_ps` from the first of `n` tiles to the end of the last one. For DMA, `n` counts requests,
+    `busy_ps` sums their times, and `route` is that of the last one's data.
+    """
+
+    command: int
+    kind: int
+    start_ps: int
+    end_ps: int
+    busy_ps: int
+    n: int
+    nbytes: int
+    route: int
+
+
 _LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64}
 _ORDER = ("issued", "after", "begin")
 
@@ -68,6 +85,7 @@ class Dependencies:
     issued: np.ndarray = field(default_factory=partial(_no_rows, 3))
     after: np.ndarray = field(default_factory=partial(_no_rows, 2))
     begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
+    stages: np.ndarray = field(default_factory=partial(_no_rows, len(Stage._fields)))
 
     def at(self, rows: np.ndarray | slice) -> list[Transfer]:
         """Return some transfers."""
@@ -84,6 +102,7 @@ class Dependencies:
             "hop_ends": np.array(list(self.links), np.int32).reshape(-1, 2),
             **{f"hop_{name}": np.array([x[i] for x in links], dt) for i, (name, dt) in enumerate(_LINKS.items())},
             **{f"command_{name}": getattr(self, name) for name in _ORDER},
+            "stages": self.stages,
         }
 
     @classmethod
@@ -95,10 +114,11 @@ class Dependencies:
         ends = arrays.pop("hop_ends").tolist()
         values = zip(*(arrays.pop(f"hop_{name}").tolist() for name in _LINKS), strict=True)
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
-        return cls(transfers, nodes, routes, links, **{name: arrays.pop(f"command_{name}") for name in _ORDER})
+        order = {name: arrays.pop(f"command_{name}") for name in _ORDER}
+        return cls(transfers, nodes, routes, links, **order, stages=arrays.pop("stages"))
 
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -316,8 +336,8 @@ class Records:
         Raises
         ------
         ConfigError
-            If the file cannot be read or is damaged, was written with another schema version than this one or 3, or
-            holds the estimate of a mode that no longer exists.
+            If the file cannot be read or is damaged, was written with a schema version before 3, or holds the
+            estimate of a mode that no longer exists.
         """
         path = Path(path)
         arrays = read_arrays(path, _FILE, _REMEDY)
@@ -334,8 +354,10 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version != SCHEMA_VERSION:
+        elif version not in (4, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
+        if version < SCHEMA_VERSION:
+            arrays["stages"] = _no_rows(len(Stage._fields))
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
@@ -44,9 +45,10 @@ class RouteBreakdown:
         path = self._dependencies.routes[route]
         return [hop[0] for way in (path, path[::-1]) for hop in self._hops(way)]
 
-    def rate_gbs(self, route: int) -> float:
-        """Return the bandwidth of the slowest link of a route."""
-        return min(bw for *_, bw in self._hops(self._dependencies.routes[route]))
+    def slowest(self, route: int) -> tuple[str, float]:
+        """Return the slowest link of a route, and its bandwidth [GB/s]."""
+        hops = self._hops(self._dependencies.routes[route])
+        return min(((link, bw) for link, *_, bw in hops), key=itemgetter(1))
 
     def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
         """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.

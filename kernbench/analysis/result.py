@@ -16,6 +16,7 @@ from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
 from kernbench.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from kernbench.analysis._what_if import Prediction, Tornado
     from kernbench.analysis.why import Why
 
 
@@ -179,6 +180,54 @@ class Result:
         from kernbench.analysis.why import why
 
         return why(self.records, self.name, launch)
+
+    def what_if(self, overrides: Mapping[str, object] | Sequence[str]) -> Prediction:
+        """Predict the latency on a changed machine, from what the run recorded, without running it again.
+
+        Parameters
+        ----------
+        overrides : str, sequence of str, or mapping
+            Fields of the machine file with their new values, as `kernbench.load` takes them: bandwidths [GB/s],
+            latencies [ns] and rates, such as "cube.hbm.channel_bw_gbs=40".
+
+        Returns
+        -------
+        Prediction
+            The predicted latency [ns] and its ratio to the simulated one; it displays itself.
+
+        Raises
+        ------
+        KernbenchError
+            If a field or value is wrong, a field changes what runs where, so that only a run can tell, or this run was
+            not logged.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> run = kb.run("matmul-composite", "preset:small")
+        >>> run.result.what_if("cube.hbm.channel_bw_gbs=16").ratio > 1
+        True
+        """
+        from kernbench.analysis._what_if import what_if
+
+        return what_if(self.records, overrides, self.name)
+
+    def tornado(self, factors: Sequence[float] = (0.5, 2.0)) -> Tornado:
+        """Predict what each bandwidth, latency and rate of the machine would change, times each of `factors`.
+
+        Returns
+        -------
+        Tornado
+            By field, with the largest change first; it displays itself.
+
+        Raises
+        ------
+        KernbenchError
+            If this run was not logged.
+        """
+        from kernbench.analysis._what_if import tornado
+
+        return tornado(self.records, factors, self.name)
 
     def trace(self, path: str | Path) -> Path:
         """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""

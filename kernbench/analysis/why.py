@@ -105,6 +105,7 @@ def attribution(kind: str, resource: str) -> Attribution:
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
 _SHOWN = 0.05
+_LISTED = 8  # of the device and of the host
 _BINDS = 0.5
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _SLICE = "cube.hbm.channel_bw_gbs"
@@ -122,7 +123,11 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A resource on the critical path."""
+    """A resource on the critical path.
+
+    `share` is that of the time on the device, or with `host` of the time that host copies, launches and their
+    completion take.
+    """
 
     what: str
     resource: str
@@ -133,6 +138,7 @@ class Reason:
     fields: tuple[str, ...]
     together: tuple[str, ...] = ()
     impl: str = ""
+    host: bool = False
 
     def advice(self) -> str:
         """Return what to change, in words; empty if nothing would help."""
@@ -155,7 +161,8 @@ class Why:
     path : CriticalPath
         Every step.
     reasons : tuple of Reason
-        The resources on it, longest first; their times sum to that of the run or launch.
+        The resources on it: those of the device, longest first, then those of the host's copies and launches; their
+        times sum to that of the run or launch.
     """
 
     name: str
@@ -171,6 +178,11 @@ class Why:
 
     def __len__(self) -> int:
         return len(self.reasons)
+
+    @property
+    def device_ns(self) -> float:
+        """Time on the path that the device takes, without the host's copies and launches."""
+        return self.path.of_host(False).makespan_ps / 1000
 
     def starts(self) -> list[tuple[str, int, tuple[str, ...]]]:
         """Return the reasons for which steps began, with their number and fields, most frequent first."""
@@ -188,6 +200,7 @@ class Why:
         """Return the reasons as plain values."""
         return {
             "latency_ns": self.path.makespan_ps / 1000,
+            "device_ns": self.device_ns,
             "steps": len(self.path.steps),
             "reasons": [asdict(reason) for reason in self.reasons],
             "starts": [{"because": why, "steps": n, "fields": list(fields)} for why, n, fields in self.starts()],
@@ -196,17 +209,20 @@ class Why:
     def __repr__(self) -> str:
         total = self.path.makespan_ps / 1000
         lines = [f"{self.name}: {total:,.2f} ns, where they went on the critical path of {len(self.path.steps)} steps"]
-        shown = self.reasons[:8]
-        names = [f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in shown]
-        width = max((len(name) for name in names), default=0)
-        for i, (name, x) in enumerate(zip(names, shown, strict=True), 1):
-            lines.append(f"{i:>3}. {name:<{width}}{x.ns:>14,.2f} ns {x.share:>6.1%}  {x.kind}")
-            if x.advice() and x.share >= _SHOWN:
-                lines.append(f"     -> {x.advice()}")
-        rest = self.reasons[8:]
-        if rest:
-            name, ns = f"{len(rest)} more", sum(x.ns for x in rest)
-            lines.append(f"     {name:<{width}}{ns:>14,.2f} ns {ns / total:>6.1%}")
+        texts = {x: f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in self.reasons}
+        blocks = [[x for x in self.reasons if x.host is host] for host in (False, True)]
+        width = max((len(texts[x]) for block in blocks for x in block[:_LISTED]), default=0)
+        for title, block in zip(("on the device", "host copies and launches"), blocks, strict=True):
+            whole = sum(x.ns for x in block)
+            if block:
+                lines.append(f"{title}: {whole:,.2f} ns, {whole / total:.1%} of the time")
+            for i, x in enumerate(block[:_LISTED], 1):
+                lines.append(f"{i:>3}. {texts[x]:<{width}}{x.ns:>14,.2f} ns {x.share:>6.1%}  {x.kind}")
+                if x.advice() and x.share >= _SHOWN:
+                    lines.append(f"     -> {x.advice()}")
+            if rest := block[_LISTED:]:
+                ns = sum(x.ns for x in rest)
+                lines.append(f"     {f'{len(rest)} more':<{width}}{ns:>14,.2f} ns {ns / whole:>6.1%}")
         lines += [f"     {limit}" for limit in self.limits()]
         return "\n".join(lines)
 
@@ -231,17 +247,21 @@ def why(records: Records, name: str = "run", launch: str | Launch | None = None)
         name = f"{label}, {start / 1000:,.2f} to {end / 1000:,.2f} ns"
         records = replace(records, links=LinkTraffic(records).between(start, end))
     path = critical_path(records, launches)
-    groups: dict[Attribution, dict[tuple[str, str], int]] = {}
-    for (kind, resource), ps in path.parts().items():
-        groups.setdefault(attribution(kind, resource), {})[kind, resource] = ps
-    reasons = [_reason(records, path, *key, parts) for key, parts in groups.items()]
-    reasons.sort(key=lambda x: (-x.ns, x.what))
+    reasons = []
+    for host in (False, True):
+        own = path.of_host(host)
+        groups: dict[Attribution, dict[tuple[str, str], int]] = {}
+        for (kind, resource), ps in own.parts().items():
+            groups.setdefault(attribution(kind, resource), {})[kind, resource] = ps
+        found = [_reason(records, own, *key, parts, host) for key, parts in groups.items()]
+        reasons += sorted(found, key=lambda x: (-x.ns, x.what))
     return Why(name, records.machine[:12], path, tuple(reasons))
 
 
 def _reason(
-    records: Records, path: CriticalPath, what: str, fields: tuple[str, ...], parts: dict[tuple[str, str], int]
-) -> Reason:
+    records: Records, path: CriticalPath, what: str, fields: tuple[str, ...], parts: dict[tuple[str, str], int],
+    host: bool,
+) -> Reason:  # fmt: skip
     kinds: Counter[str] = Counter()
     resources: Counter[str] = Counter()
     for (kind, resource), ps in parts.items():
@@ -254,7 +274,9 @@ def _reason(
     together = tuple(_together(records, path, fields, set(parts))) if matters else ()
     resource = max(resources, key=lambda x: resources[x])
     impl = _user_defined(records.spec, fields[0]) if fields else ""
-    return Reason(what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together, impl)
+    return Reason(
+        what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together, impl, host
+    )
 
 
 def _user_defined(spec: Mapping[str, Any], field: str) -> str:

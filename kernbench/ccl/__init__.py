@@ -2,11 +2,16 @@
 
 from typing import Any
 
+_WHERE = {
+    "choose": "kernbench.studies.best",  # it simulates, which this layer does not know how to
+    "from_msccl": "kernbench.ccl._msccl",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Return `choose`, the public function of `kernbench.ccl`: it simulates, which this layer does not know how to."""
-    if name != "choose":
-        raise AttributeError(f"module 'kernbench.ccl' has no attribute {name!r}; known: choose")
+    """Return a public function of `kernbench.ccl`, imported when first used."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'kernbench.ccl' has no attribute {name!r}; known: {', '.join(_WHERE)}")
     from importlib import import_module
 
-    return import_module("kernbench.studies.best").choose
+    return getattr(import_module(_WHERE[name]), name)

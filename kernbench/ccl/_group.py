@@ -39,11 +39,14 @@ class Group:
         The grid of the devices: rank r at row r // w, column r % w.
     cube_columns : int
         Cubes in a row of the machine's mesh.
+    targets : tuple of Target
+        (cube, pe) of every PE of a device.
     """
 
     shards: tuple[tuple[Place, ...], ...]
     sip_grid: Grid
     cube_columns: int = 1
+    targets: tuple[Target, ...] = ()
 
     @classmethod
     def of(
@@ -65,7 +68,8 @@ class Group:
                         f"{machine.pes_per_cube} PEs"
                     )
         shards = tuple(tuple(sorted({(sip, cube, pe) for cube, pe in own[sip]})) for sip in sips)
-        return cls(shards, _sip_grid(machine, sips), machine.sip.cube_mesh.w)
+        targets = tuple((cube, pe) for cube in range(machine.cubes_per_sip) for pe in range(machine.pes_per_cube))
+        return cls(shards, _sip_grid(machine, sips), machine.sip.cube_mesh.w, targets)
 
     @property
     def sips(self) -> tuple[int, ...]:

@@ -70,6 +70,9 @@ class Algorithm:
         Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
     cost : Cost or None
         Its stages, for the alpha-beta model; None if they are unknown.
+    scratch : callable or None
+        None: each program works on the shard of its PE. Otherwise all programs of a device work on the device's only
+        shard, and get a pointer to memory that they share after those of its tensors: `scratch(n_elem)` elements.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Algorithm:
     world_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     cost: Cost | None = None
+    scratch: Callable[[int], int] | None = None
 
     def __post_init__(self) -> None:
         for key, known in (("buffer_kind", BUFFER_KINDS), ("contribution", CONTRIBUTIONS)):
@@ -281,6 +285,13 @@ class Plan:
     def sips(self) -> tuple[int, ...]:
         """Devices, in rank order."""
         return self.subgroups[0].sips
+
+    @property
+    def shards(self) -> list[tuple[Place, ...]]:
+        """For each subgroup, the PEs whose shards it works on, in rank order."""
+        if self.algorithm.scratch is None:
+            return [subgroup.places for subgroup in self.subgroups]
+        return [tuple({place[0]: place for place in reversed(s.places)}[sip] for sip in s.sips) for s in self.subgroups]
 
     def __repr__(self) -> str:
         a, subgroups = self.algorithm, len(self.subgroups)

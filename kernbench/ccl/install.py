@@ -12,6 +12,7 @@ from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.algorithms import Collective
 from kernbench.ccl.stages import Cost
 from kernbench.config import AUTO, CclConfig, find, read_ccl
+from kernbench.config._ccl import PROGRAM
 from kernbench.errors import ConfigError, quote
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
             f"algorithm {quote(name)} is unknown; {hint(name, ccl.algorithms)}; or a path pkg.mod:algorithm"
         )
     entry = ccl.algorithms[name]
+    settings = {key: ccl.setting(name, key) for key in _SETTINGS}
+    settings |= {"credit_bytes": ccl.setting(name, "ipcq_credit_size_bytes"), "options": entry.options}
+    if entry.module.endswith(PROGRAM):
+        from kernbench.ccl._msccl import from_msccl
+
+        del settings["world_size"]  # the program's
+        return from_msccl(entry.module, name=name, collective=entry.collective, **settings)
     holder = _located(name, entry.module)
     cost = getattr(holder, "cost", None)
     return Algorithm(
@@ -106,10 +114,8 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
         validator=VALIDATORS.resolve(entry.validator),
         collective=entry.collective,
         contribution=entry.contribution,
-        credit_bytes=ccl.setting(name, "ipcq_credit_size_bytes"),
-        options=entry.options,
         cost=cost if isinstance(cost, Cost) else None,
-        **{key: ccl.setting(name, key) for key in _SETTINGS},
+        **settings,
     )
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @limit_option
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
 @click.option("--save", metavar="FILE", type=NewFile(), help="Write the result, for compare, kb.read or the explorer.")
+@click.option("--html", metavar="FILE", type=NewFile(), help="Write the picture as a page that works from disk.")
 @click.option(
     "--trace", metavar="FILE", type=NewFile(), help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev."
 )
@@ -62,6 +63,7 @@ def run(
     limits: Limits,
     as_why: bool,
     save: Path | None,
+    html: Path | None,
     trace: Path | None,
     as_json: bool,
 ) -> int:
@@ -70,6 +72,7 @@ def run(
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """
     from kernbench.benches.registry import benches, env_set, env_settings, resolve
+    from kernbench.config._files import write_text
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
     from kernbench.sweeps import _saved
@@ -92,10 +95,16 @@ def run(
         outcome = run_bench(
             topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log, limits=limits
         )
+    options: dict[str, bool | str] = {"data": verify_data, "log": log}
+    settings = {**env_settings(), **({"CCL_ALGORITHM": algorithm} if algorithm else {})}
+    manifest = _saved.Manifest(f"bench {chosen.name}", settings, options, machine.source)
     if save:
-        options: dict[str, bool | str] = {"data": verify_data, "log": log}
-        settings = {**env_settings(), **({"CCL_ALGORITHM": algorithm} if algorithm else {})}
-        _saved.save(outcome.result, save, _saved.Manifest(f"bench {chosen.name}", settings, options, machine.source))
+        _saved.save(outcome.result, save, manifest)
+    if html:
+        from kernbench.viz._picture import picture_html
+        from kernbench.viz._scene import scene_of
+
+        write_text(html, picture_html(scene_of(machine, outcome.result), str(manifest)))
     if trace:
         outcome.result.trace(trace)
     if as_json:

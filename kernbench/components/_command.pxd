@@ -18,6 +18,7 @@ cdef class Command:
     cdef public object done_ps
     cdef public tuple waiters
     cdef public int64_t id
+    cdef public bint atomic, releases
     cpdef touches(self)
 cdef class Load(Command):
     cdef public bint tiled

@@ -66,7 +66,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class VectorOp:
-    """Work for the vector engine: `kind` is "simple", "slow" (exp, log, sqrt, div, sin, cos) or "reduce"."""
+    """Work for the vector engine: `kind` is "simple", "slow" (exp, log, sqrt, div, sin, cos, tanh, erf) or "reduce"."""
 
     kind: str
     elements: int
@@ -78,7 +78,8 @@ class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
     `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's. It reads
-    the memory of `runs`, which ascend by address, or with `writes` writes it.
+    the memory of `runs`, which ascend by address, or with `writes` writes it. `atomic` marks the two commands of an
+    atomic operation; one that `releases` comes after all that the program has written before.
     """
 
     name: str
@@ -91,6 +92,8 @@ class Command:
     done_ps: int | None = field(default=None, init=False)
     waiters: Waiters = field(default=(), init=False)
     id: int = field(default=-1, init=False)
+    atomic: bool = field(default=False, init=False)
+    releases: bool = field(default=False, init=False)
     writes: ClassVar[bool] = False
 
     def touches(self) -> Sequence[Span]:
@@ -111,7 +114,10 @@ class Load(Command):
 
 @dataclass(eq=False)
 class Store(Command):
-    """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated."""
+    """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated.
+
+    An atomic one's maps the bytes that are there at its completion, and the inputs' arrays.
+    """
 
     tiled: bool = False
     writes: ClassVar[bool] = True

@@ -45,7 +45,7 @@ cdef class Program(Callee):
     cdef public object launch, engine, task, races, waits_for, _greenlet, _hub
     cdef public Pe pe
     cdef public Core core
-    cdef public bint data, ended, short
+    cdef public bint data, ended, short, synchronizes
     cdef public dict queues
     cdef public int64_t command_ps, commands, issued, last, unfinished, since
     cpdef resume(self, _)

@@ -51,17 +51,38 @@ class AccessOrder:
 
     A command comes after the last one to write what it touches; if it writes, after those that have read it since
     instead, which come after that writer themselves.
+
+    A read has no pieces until a write comes near it: `_reads` and `_writes` hold the first and last byte of each.
     """
 
-    __slots__ = ("_pieces", "_spans", "_starts")
+    __slots__ = ("_pieces", "_reads", "_spans", "_starts", "_writes")
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._pieces: list[_Piece] = []
         self._spans: dict[Command, Sequence[Span]] = {}
+        self._reads: dict[Command, tuple[int, int]] = {}
+        self._writes: dict[Command, tuple[int, int]] = {}
 
     def add(self, command: Command, spans: Sequence[Span]) -> list[Command]:
         """Enter a command; return those it has to come after, each once."""
+        self._spans[command] = spans
+        lo, hi = min(spans)[0], max([end for _, end, _ in spans])
+        if any(writes for _, _, writes in spans):
+            near = [read for read, (start, end) in self._reads.items() if start < hi and lo < end]
+            for read in near:
+                del self._reads[read]
+                self._enter(read, self._spans[read])
+            earlier = dict.fromkeys(self._writes) if command.releases else {}
+            self._writes[command] = lo, hi
+            return list(earlier | dict.fromkeys(self._enter(command, spans)))
+        if not any(start < hi and lo < end for start, end in self._writes.values()):
+            self._reads[command] = lo, hi
+            return []
+        return self._enter(command, spans)
+
+    def _enter(self, command: Command, spans: Sequence[Span]) -> list[Command]:
+        """Cut the pieces of a command; return those it has to come after."""
         first: dict[Command, None] = {}
         pieces = self._pieces
         for start, end, writes in spans:
@@ -86,7 +107,6 @@ class AccessOrder:
                 start = piece.end
                 i += 1
         first.pop(command, None)
-        self._spans[command] = spans
         return list(first)
 
     def under_way(self) -> list[Span]:
@@ -96,8 +116,9 @@ class AccessOrder:
     def remove(self, command: Command) -> None:
         """Forget a command that is complete."""
         spans = self._spans.pop(command, None)
-        if spans is None:
+        if spans is None or self._reads.pop(command, None) is not None:
             return
+        self._writes.pop(command, None)
         if not self._spans:
             self._starts.clear()
             self._pieces.clear()
@@ -242,7 +263,7 @@ class Program(Callee):
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
         self.unfinished = self.commands = 0
-        self.ended = False
+        self.ended = self.synchronizes = False
         self.waits_for: Value | Command | None = None
         self.short = False
         self.since = self.issued
@@ -288,7 +309,8 @@ class Program(Callee):
         if self.races is not None:
             touched = job.pieces()
             if touched:
-                self.races.accesses(self, touched, user_line())
+                self.synchronizes |= command.atomic
+                self.races.accesses(self, touched, user_line(), command.atomic)
         self.issued += self.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
@@ -366,8 +388,8 @@ class Program(Callee):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether messages order it with the other programs of its launch."""
-        return bool(self.queues)
+        """Whether messages or atomic operations order it with the other programs of its launch."""
+        return self.synchronizes or bool(self.queues)
 
     def description(self) -> str:
         return f"{self.pe.name}, kernel {self.launch.name!r}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, Registry, hint, locate
@@ -28,13 +29,19 @@ FACTS = (
     "n_sips", "n_cubes", "n_pes", "sip_w", "sip_h", "sip_wraps", "cube_w", "cube_h", "root_cube", "grid_w", "grid_h",
 )  # fmt: skip
 GRID = ("grid_w", "grid_h")
+PROGRAM = ".xml"
+# What an MSCCL program states itself; its entry leaves them out.
+STATED = {"topology": "none", "mapper": "leader_only", "validator": "single_shard_per_rank"}
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def _module(name: str) -> str:
-    if not _MODULE.fullmatch(name):
-        raise expected("must be the dotted path of a module, as in kernbench.ccl.algorithms.ring")
+    if not name.endswith(PROGRAM) and not _MODULE.fullmatch(name):
+        raise expected(
+            "must be the dotted path of a module, as in kernbench.ccl.algorithms.ring; or the path of an MSCCL "
+            "program, as in ring.xml"
+        )
     return name
 
 
@@ -87,7 +94,7 @@ class CclEntry(Model):
     slot_size: Bytes | None = described(_SLOT, default=None)
     ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
     world_size: Count | None = described(_WORLD, default=None)
-    module: Annotated[str, Kind(after=_module)] = described("Holds `kernel` and `kernel_args`")
+    module: Annotated[str, Kind(after=_module)] = described("Holds `kernel` and `kernel_args`; or an MSCCL program")
     collective: Literal[COLLECTIVES] = described("What it does", default="all_reduce")  # type: ignore[valid-type]
     contribution: Literal[CONTRIBUTIONS] = described("Whose data are one term of a sum", default="rank")  # type: ignore[valid-type]
     topology: Annotated[str, Kind(after=_named(TOPOLOGIES))] = described("Who talks to whom")
@@ -234,6 +241,16 @@ _HOLDS = "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
 _ON_A_GRID = ("mesh_2d", "torus_2d", "mesh_2d_no_wrap", "mesh_cycle", "double_torus")
 
 
+def complete_programs(content: Mapping[str, Any], folder: Path) -> None:
+    """Complete the entries of MSCCL programs: paths are relative to `folder`; a program states who talks to whom."""
+    entries = content.get("algorithms")
+    for entry in entries.values() if isinstance(entries, dict) else ():
+        if isinstance(entry, dict) and str(entry.get("module")).endswith(PROGRAM):
+            entry["module"] = str((folder / entry["module"]).resolve())
+            for key, value in STATED.items():
+                entry.setdefault(key, value)
+
+
 def ccl_faults(config: CclConfig) -> Iterator[Fault]:
     """Yield a fault for every rule that `config` breaks, whatever the machine."""
     yield from _choice(config)
@@ -276,6 +293,11 @@ def _choice(config: CclConfig) -> Iterator[Fault]:
 
 def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     """Yield what is wrong with the module and the dotted paths of an entry, and with options that its code lacks."""
+    if entry.module.endswith(PROGRAM):
+        from kernbench.config._msccl import entry_faults
+
+        yield from entry_faults(path, entry)
+        return
     for key in ("topology", "mapper", "validator"):
         module, _, attribute = str(getattr(entry, key)).partition(":")
         if attribute:

@@ -12,7 +12,7 @@ import yaml
 from pydantic_core import SchemaValidator, ValidationError
 
 from kernbench._registry import hint
-from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits
+from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits, complete_programs
 from kernbench.config._files import default_ccl_path, load_yaml, parse_yaml, preset_path, presets, problem, read_yaml
 from kernbench.config._rules import machine_faults
 from kernbench.config._schema import (
@@ -63,6 +63,7 @@ def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: Machin
             raise ConfigError(faults)
         return source
     draft = Draft.of(source, "ccl")
+    complete_programs(draft.content, Path() if isinstance(source, Mapping) else Path(source).parent)
 
     def example() -> dict[str, Any]:
         """Return the packaged file, with something right under every name that `source` has."""

@@ -1,4 +1,4 @@
-"""What leaves the explorer: figures, tables, traces, machine files, and the cell that reproduces a run."""
+"""What leaves the explorer: pictures, results, figures, traces, machine files, and the cell that reproduces a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.sweeps._saved import Manifest, save
+from kernbench.viz._picture import picture_html
+from kernbench.viz._scene import scene_of
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -105,6 +107,11 @@ def _result(entry: Entry, result: Result) -> bytes:
         return save(result, Path(folder) / "run.npz", manifest(entry)).read_bytes()
 
 
+def _picture(entry: Entry, result: Result) -> bytes:
+    note = f"{manifest(entry)}; machine {entry.machine.hash[:12]}"
+    return picture_html(scene_of(entry.machine, result), note).encode()
+
+
 def _json(_: Entry, result: Result) -> bytes:
     content = result.to_dict()
     try:
@@ -115,6 +122,8 @@ def _json(_: Entry, result: Result) -> bytes:
 
 
 EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
+    "picture (HTML)": (".html", "text/html", _picture),
+    "result (one file)": (".npz", "application/octet-stream", _result),
     "code cell": (".py", "text/x-python", lambda entry, _: code(entry).encode()),
     "machine file": (
         "-topology.yaml",
@@ -126,5 +135,4 @@ EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
     "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: roofline_figure(entry, x).png()),
     "result and why (JSON)": (".json", "application/json", _json),
     "trace for ui.perfetto.dev": ("-trace.json", "application/json", _trace),
-    "result for kb.read": (".npz", "application/octet-stream", _result),
 }

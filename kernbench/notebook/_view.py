@@ -16,6 +16,8 @@ from kernbench.notebook._serve import is_page, page_limits, page_quota
 from kernbench.notebook._style import STYLE, mimebundle
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
+from kernbench.viz._scene import scene
+from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -77,7 +79,8 @@ class ExplorerView:
         self.refresh()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return mimebundle(self.root, "The explorer: run this cell to open it")
+        still = {"image/svg+xml": still_svg(scene(self.machine))}
+        return mimebundle(self.root, "The explorer: run this cell to open it") | still
 
 
 def explore(

@@ -26,6 +26,7 @@ from kernbench.config import AUTO
 from kernbench.errors import (
     AllocationError,
     CollectiveMismatchError,
+    ConfigError,
     OutOfMemoryError,
     VerificationError,
     quote,
@@ -102,6 +103,7 @@ class Collectives:
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._installed: dict[tuple[object, ...], Queues] = {}
+        self._scratches: dict[tuple[object, ...], int] = {}
 
     def chosen(
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
@@ -124,11 +126,46 @@ class Collectives:
         call: Mapping[str, object],
     ) -> dict[int, Start]:  # fmt: skip
         """Return what starts a collective on each device; calling it returns the event of the device's completion."""
+        if plan.algorithm.scratch is not None:
+            buffers, n_elem = self._shared(plan, key, buffers, n_elem)
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
         drain = DrainCheck(self._engine, plan, queues.key, name) if queues.key is not None else None
         return {sip: self._start(plan, sip, args, name, queues, drain) for sip in plan.sips}
+
+    def _shared(
+        self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int]
+    ) -> tuple[dict[Place, list[object]], dict[Place, int]]:
+        """Return what the programs of each device share: its shard and scratch, which is kept for the next call."""
+        assert plan.algorithm.scratch is not None
+        holders = {place[0]: place for place in buffers}
+        shared: dict[int, list[object]] = {}
+        for sip, place in holders.items():
+            pointers = list(buffers[place])
+            if not isinstance(pointers[0], Pointer):
+                raise ConfigError(
+                    f"algorithm {plan.algorithm.name!r}: the tensor of {naming.pe(*place)} is not in one piece; give "
+                    "it a contiguous one"
+                )
+            kind = pointers[0].dtype
+            nbytes = plan.algorithm.scratch(n_elem[place]) * kind.itemsize
+            places = [(sip, *target) for target in plan.on(sip)]
+            shared[sip] = [*pointers, Pointer(self._scratch(key, place, tuple(places), nbytes), kind)]
+        return (
+            {place: shared[place[0]] for place in plan.programs},
+            {place: n_elem[holders[place[0]]] for place in plan.programs},
+        )
+
+    def _scratch(self, key: str, holder: Place, places: tuple[Place, ...], nbytes: int) -> int:
+        """Return the address of memory in the slice of `holder`; programs at `places` reach it there."""
+        found = self._scratches.get((key, holder, places, nbytes))
+        if found is None and nbytes:
+            found = self._engine.allocators.pe(*holder).alloc_hbm(nbytes)
+            for place in places:
+                self._engine.pe(*place).mmu.map(found, nbytes, found, f"scratch of {key}")
+            self._scratches[key, holder, places, nbytes] = found
+        return found or 0
 
     def _start(
         self, plan: Plan, sip: int, args: Mapping[Place, tuple[object, ...]], name: str, queues: Queues,
@@ -259,20 +296,20 @@ def run(
     whole SIP about a tensor is not part of the collective. `torch.collective` does the same with tensors.
     """
     kind = as_dtype(dtype)
-    n_elem = nbytes // kind.itemsize // (planned.world_size if planned.algorithm.collective == "all_gather" else 1)
+    holders = [place for places in planned.shards for place in places]
+    whole = len(planned.shards[0]) if planned.algorithm.collective == "all_gather" else 1
+    n_elem = nbytes // kind.itemsize // whole
     engine = GraphEngine(machine, data)
-    shards = {place: _shard(engine, place, nbytes, kind) for place in planned.programs}
+    shards = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
     values = _fill(engine, shards, nbytes, kind) if data else {}
     buffers = {place: [at] for place, at in shards.items()}
     if planned.algorithm.collective in OUT_OF_PLACE:
         for place, pointers in buffers.items():
-            pointers.append(_shard(engine, place, nbytes, kind))
+            pointers.append(_shard(engine, place, nbytes, kind, planned))
     collectives = Collectives(engine)
     engine.wait(collectives.install(planned, _ALONE).ready)
     before = _busy_ps(link_table(engine))
-    starts = collectives.starts(
-        planned, _ALONE, buffers, dict.fromkeys(planned.programs, n_elem), planned.algorithm.name, call
-    )
+    starts = collectives.starts(planned, _ALONE, buffers, dict.fromkeys(holders, n_elem), planned.algorithm.name, call)
     for done in [start() for start in starts.values()]:
         engine.wait(done)
     engine.run()  # the last credits
@@ -311,10 +348,13 @@ def _tuner(machine: Machine, spec: str) -> Tuner:
     return Tuner(machine, known, simulate=simulator(machine))
 
 
-def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType) -> Pointer:
-    """Return memory in the slice of a PE, which only that PE knows of, by its physical address."""
+def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType, plan: Plan) -> Pointer:
+    """Return memory in the slice of a PE, which only those that work on it know of, by its physical address."""
     pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
-    engine.pe(*place).mmu.map(pa, nbytes, pa, _ALONE)
+    sip = place[0]
+    users = [place] if plan.algorithm.scratch is None else [(sip, *target) for target in plan.on(sip)]
+    for user in users:
+        engine.pe(*user).mmu.map(pa, nbytes, pa, _ALONE)
     return Pointer(pa, kind)
 
 
@@ -336,9 +376,9 @@ def check(
     engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
     """Compare what every participant has in the end with what numpy makes of the tensors of its subgroup."""
-    for subgroup in plan.subgroups:
-        given = [values[place] for place in subgroup.places]
-        for rank, place in enumerate(subgroup.places):
+    for places in plan.shards:
+        given = [values[place] for place in places]
+        for rank, place in enumerate(places):
             expected = _expected(plan.algorithm.collective, given, rank)
             got = engine.memory.peek([(ends[place], len(expected) * kind.itemsize)]).view(kind.numpy)
             if not np.array_equal(got.astype(np.float64), expected):

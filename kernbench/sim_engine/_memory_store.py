@@ -57,15 +57,14 @@ class MemoryStore:
             held, offset = self._pages.get(pa >> _PAGE_BITS), pa & (_PAGE - 1)
             if held is not None and offset + nbytes <= _PAGE:
                 return held[offset : offset + nbytes].copy()
-        out = np.zeros(sum(n for _, n in pieces), np.uint8)
-        at = 0
+        parts: list[memoryview | bytes] = []
         for pa, nbytes in pieces:
-            for page, offset, n in _split(pa, nbytes):
+            offset = pa & (_PAGE - 1)
+            split = ((pa >> _PAGE_BITS, offset, nbytes),) if offset + nbytes <= _PAGE else _split(pa, nbytes)
+            for page, offset, n in split:
                 held = self._pages.get(page)
-                if held is not None:
-                    out[at : at + n] = held[offset : offset + n]
-                at += n
-        return out
+                parts.append(bytes(n) if held is None else held.data[offset : offset + n])
+        return np.frombuffer(bytearray().join(parts), np.uint8)
 
     def poke(self, pieces: Iterable[Piece], data: np.ndarray) -> None:
         """Store `data` (uint8) into `pieces`, in their order; no simulated time passes."""

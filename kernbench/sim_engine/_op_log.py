@@ -18,6 +18,7 @@ from kernbench.analysis._records import (
     Launch,
     LinkTable,
     Records,
+    Stage,
     covered_ps,
 )
 from kernbench.sim_engine._network import ENGINE
@@ -53,6 +54,7 @@ class OpLog:
         self.routes: list[Route] = []
         self.issued: list[tuple[int, int, int]] = []
         self.after: list[tuple[int, int]] = []
+        self.stages: list[tuple[int, ...]] = []
         self._commands: list[tuple[Any, ...]] = []
         self._blocks: list[np.ndarray] = []
         self._move_blocks: list[np.ndarray] = []
@@ -109,6 +111,12 @@ class OpLog:
         moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
         moves[i + 8], moves[i + 9], moves[i + 10], moves[i + 11] = arrived, since, opener, served
         self._moves_free -= _MOVE_WIDTH
+
+    def stage(
+        self, command: int, kind: int, start: int, end: int, busy: int, n: int, nbytes: int = 0, route: int = -1
+    ) -> None:
+        """Add what one stage did with all tiles of a command: a `Stage`."""
+        self.stages.append((command, kind, start, end, busy, n, nbytes, route))
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
         """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
@@ -227,6 +235,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         np.array(log.issued, np.int64).reshape(-1, 3),
         np.array(log.after, np.int64).reshape(-1, 2),
         np.array([(x.id, x.target_start_ps) for x in engine.launches], np.int64).reshape(-1, 2),
+        np.array(log.stages, np.int64).reshape(-1, len(Stage._fields)),
     )
 
 

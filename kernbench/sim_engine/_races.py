@@ -2,8 +2,8 @@
 
 A task is what a stream of a device runs as a whole: a launch, a copy, one device's part of a collective. Tasks of one
 stream follow each other, a task follows all that its stream waits for, and all that was complete when the
-program asked for it. Programs of a launch are unordered, unless they have queues: messages order them, so that only
-accesses that are under way at the same time count.
+program asked for it. Programs of a launch are unordered, unless they have queues or use atomic operations: these order
+them, so that only accesses that are under way at the same time count. Two atomic accesses of a launch never race.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Actor(Protocol):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether messages order it with the others of its task."""
+        """Whether messages or atomic operations order it with the others of its task."""
 
     def description(self) -> str:
         """Return who it is, for messages."""
@@ -108,10 +108,12 @@ class HostActor:
 class _Access:
     """An access of an actor: to which bytes, and from which line."""
 
-    __slots__ = ("actor", "line", "pieces", "writes")
+    __slots__ = ("actor", "atomic", "line", "pieces", "writes")
 
-    def __init__(self, actor: Actor, pieces: Sequence[Piece], writes: bool, line: Line | None) -> None:
-        self.actor, self.pieces, self.writes, self.line = actor, pieces, writes, line
+    def __init__(
+        self, actor: Actor, pieces: Sequence[Piece], writes: bool, line: Line | None, atomic: bool = False
+    ) -> None:
+        self.actor, self.pieces, self.writes, self.line, self.atomic = actor, pieces, writes, line, atomic
 
     def overlap(self, other: _Access) -> Piece | None:
         """Return the first bytes that both touch."""
@@ -196,14 +198,20 @@ class DeviceRaces:
             return  # alone: whatever is asked for from now on comes after it
         self.accesses(HostActor(task), [((piece,), write) for piece in pieces], task.line)
 
-    def accesses(self, actor: Actor, touched: Sequence[tuple[Sequence[Piece], bool]], line: Line | None) -> None:
+    def accesses(
+        self,
+        actor: Actor,
+        touched: Sequence[tuple[Sequence[Piece], bool]],
+        line: Line | None,
+        atomic: bool = False,
+    ) -> None:
         """Take note of accesses, which begin now: each to some pieces, as a read or as a write."""
         for pieces, writes in touched:
             lo, n = pieces[0]
             hi = lo + n
             if len(pieces) > 1:
                 lo, hi = min(pieces)[0], max(pa + n for pa, n in pieces)
-            self._access(_Access(actor, pieces, writes, line), lo, hi)
+            self._access(_Access(actor, pieces, writes, line, atomic), lo, hi)
 
     def _access(self, access: _Access, lo: int, hi: int) -> None:
         if hi - lo < _LARGE:
@@ -237,7 +245,8 @@ class DeviceRaces:
                 cell.sole = None
             if writes:
                 cell.wrote = True
-            cell.accesses[(writes, lo, hi) if cell.sole is actor else (writes, lo, hi, actor)] = access
+            key = (writes, access.atomic, lo, hi)
+            cell.accesses[key if cell.sole is actor else (*key, actor)] = access
 
     def _check(self, cell: _Cell, access: _Access) -> None:
         actor = access.actor
@@ -253,6 +262,8 @@ class DeviceRaces:
         task, before = mine.actor.task, other.actor.task
         if task is not before:
             return not task.follows(before)
+        if mine.atomic and other.atomic:
+            return False
         if mine.actor.is_ordered:
             return other.actor.under_way(shared[0], shared[0] + shared[1], not mine.writes)
         return True

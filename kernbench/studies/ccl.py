@@ -286,7 +286,8 @@ class CclStudy(Study):
         }  # fmt: skip
         case = case_of(machine, algorithm=algorithm, dtype=dtype, cubes=cubes, pes=pes, entry=entry, own=own, **changed)
         planned, config = case.plan, machine.config
-        used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, planned.world_size
+        used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, len(planned.shards[0])
+        shards = sum(map(len, planned.shards))
         bound = case.bounds.of(used.collective, nbytes, itemsize)
         row: Row = {
             "bound_ns": bound.ns, "estimate_ns": case.estimate.ns(nbytes) if case.estimate.known else None,
@@ -295,7 +296,7 @@ class CclStudy(Study):
             "slot_size": used.slot_size, "root_cube": used.root_cube,
             "sip_topology": config.system.sips.topology, "n_sips": config.n_sips, "contributions": n,
             "programs": len(planned.programs), "n_elem": nbytes // itemsize, "dtype": dtype, "bytes_per_pe": nbytes,
-            "bytes_per_sip": nbytes * len(planned.programs) // config.n_sips,
+            "bytes_per_sip": nbytes * shards // config.n_sips,
         }  # fmt: skip
         if own is not None:
             row["own"] = Path(own["file"]).name
@@ -305,7 +306,7 @@ class CclStudy(Study):
             if own is None:
                 raise
             return row | {"failed": str(error).splitlines()[0]}
-        algbw = nbytes * len(planned.programs) / n / ran.latency_ns  # a contribution is on so many PEs
+        algbw = nbytes * shards / n / ran.latency_ns  # a contribution is on so many PEs
         link, busy = ran.hottest
         kept = {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if links else {}
         times = {"latency_ns": ran.latency_ns, "busbw_gbs": algbw * bus_factor(used.collective, n)}

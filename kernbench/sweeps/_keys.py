@@ -8,13 +8,16 @@ import json
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from inspect import isclass, isfunction, ismethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernbench.config import default_ccl_path, find
+from kernbench.config import default_ccl_path, find, read_ccl
+from kernbench.config._ccl import PROGRAM
+from kernbench.errors import ConfigError
 from kernbench.topology.builder import Machine, resolve_topology
 
 Row = dict[str, Any]
@@ -22,8 +25,10 @@ Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
-# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does.
-_APART = {"viz", "sweeps", "benches", "cli", "notebook"}
+# What runs MSCCL programs: it counts, with the programs, where ccl.yaml names one.
+_MSCCL = ("ccl/_msccl.py", "config/_msccl.py")
+# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
+_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "analysis/_what_if", *_MSCCL)
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 
@@ -49,7 +54,7 @@ def code_version(study: str = "") -> str:
 
 def _decides_rows(path: Path) -> bool:
     """Return whether a file of the package, outside of studies, can change a row."""
-    if path in _NAMES or path.parts[0] in _APART:
+    if path in _NAMES or any(path.is_relative_to(part) for part in _APART):
         return False
     return path.parts[0] != "studies" or path.suffix != ".py"
 
@@ -157,8 +162,16 @@ def _machine(spec: str, overrides: str) -> Machine:
 
 
 def _collectives() -> tuple[bytes, bytes]:
-    """Return the nearest ccl.yaml and the packaged one."""
-    nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (find("ccl.yaml"), default_ccl_path()))
+    """Return the nearest ccl.yaml, with its MSCCL programs and what runs them, and the packaged one."""
+    file = find("ccl.yaml")
+    nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (file, default_ccl_path()))
+    if nearest != packaged:
+        programs: list[Path] = []
+        with suppress(ConfigError):  # studies that read the file say what is wrong with it
+            entries = read_ccl(file).algorithms.values()
+            programs = sorted({Path(entry.module) for entry in entries if entry.module.endswith(PROGRAM)})
+        code = [Path(__file__).parents[1] / path for path in _MSCCL] if programs else []
+        nearest += b"".join(path.read_bytes() for path in (*programs, *code))
     return nearest, packaged
 
 

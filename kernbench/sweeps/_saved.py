@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kernbench._units import MIB
 from kernbench.analysis._records import Records
 from kernbench.analysis.result import Result
 from kernbench.config._files import damaged, replacing
@@ -22,6 +23,8 @@ from kernbench.errors import ArgumentError, ConfigError
 
 _FILE, _REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
 _LONGEST = zipfile.ZIP_MAX_COMMENT
+_MOST = 256 * MIB  # of content that arrives from a browser, in parts of 4 MiB
+MOST_PARTS = _MOST // (4 * MIB) + 1
 
 
 def versions() -> dict[str, str]:
@@ -154,6 +157,8 @@ def read(path: str | Path) -> SavedResult:
 
 def read_content(name: str, content: bytes) -> SavedResult:
     """Return the result in the content of a file called `name`; raises as `read` does."""
+    if len(content) > _MOST:
+        raise ConfigError(f"{name}: is larger than {_MOST // MIB} MiB; open it in a cell, with kb.read")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "result"
         path.write_bytes(content)

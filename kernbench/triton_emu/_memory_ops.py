@@ -57,7 +57,7 @@ class Access:
 
     def at(self, va: int, itemsize: int) -> tuple[Run, ...]:
         """Return the runs in bytes, for a pointer tile from address `va`."""
-        return tuple(Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs)
+        return tuple([Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs])
 
     def spread(self, distinct: np.ndarray, shape: tuple[int, ...], other: np.ndarray) -> np.ndarray:
         """Return the tile whose distinct elements are given; masked-off ones are `other`, which broadcasts to it."""
@@ -144,7 +144,7 @@ def load(
     base = as_pointer(tl, "load", pointer, dtype)
     sizes = () if shape is None else shape_of(shape)
     if mask is not None:
-        return _load_tile(tl, _block(tl, base, sizes), mask, other, None)
+        return _load_tile(tl, block(tl, base, sizes), mask, other, None)
     dt = base.dtype
     out = Value(sizes, dt)
     nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
@@ -199,7 +199,7 @@ def store(
     if shape is not None and shape_of(shape) != value.shape:
         raise KernelError(f"store: {value!r} does not have the shape {shape_of(shape)} that shape= asks for")
     if mask is not None:
-        _store_tile(tl, _block(tl, base, value.shape), value, mask, None)
+        _store_tile(tl, block(tl, base, value.shape), value, mask, None)
         return
     if value.dtype is not base.dtype:
         value = tl.cast(value, base.dtype)
@@ -226,11 +226,11 @@ def as_pointer(tl: Program, name: str, pointer: Any, dtype: DTypeLike | None) ->
     raise KernelError(f"{name}: expected a pointer, got {pointer!r} ({type(pointer).__name__})")
 
 
-def _block(tl: Program, base: Pointer, shape: Shape) -> PointerTile:
+def block(tl: Program, base: Pointer, shape: Shape) -> PointerTile:
     return PointerTile(base, tl.reshape(tl.arange(0, prod(shape)), *(shape or (1,)))._view(shape))
 
 
-def _access(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Access:
+def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Access:
     """Return which elements are meant. Blocks for offsets and mask where they are computed values."""
     offsets = pointers.offsets
     tl._own(offsets, mask)
@@ -251,7 +251,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
     shape = pointers.shape
     if other is not None and mask is None:
         raise KernelError("load: other= is for masked-off elements; give a mask too")
-    access = _access(tl, "load", pointers, mask)
+    access = access_of(tl, "load", pointers, mask)
     fill = tl._constant(0 if other is None else other)
     if broadcast("load: other", shape, fill.shape) != shape:
         raise KernelError(f"load: other {fill!r} does not broadcast to {pointers!r}")
@@ -284,7 +284,7 @@ def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtyp
     shape = pointers.shape
     if broadcast("store", shape, value.shape) != shape:
         raise KernelError(f"store: {value!r} does not broadcast to {pointers!r}, of shape {shape_text(shape)}")
-    access = _access(tl, "store", pointers, mask)
+    access = access_of(tl, "store", pointers, mask)
     if not access.runs:
         return
     if value.dtype is not dt:

@@ -6,7 +6,7 @@ Element types of results follow Triton:
   (i64 where it does not fit) or f32.
 - f64 over f32 over f16, which bf16 gives way to; bf16 with anything else is f32; two different f8 give f16.
 - A float with an integer is the float (bf16: f32). f8 with an integer tile is refused: cast one of them.
-- Integers: the wider one; of two 8-bit ones the unsigned.
+- Integers: the wider one; of two of one width the unsigned.
 - `/` and `%` on f16 or bf16 give f32, `/` on integers f32.
 
 16- and 8-bit floats are computed in f32 and rounded once per function. What is made from constants only is a
@@ -15,6 +15,7 @@ constant itself, at no cost.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -34,7 +35,7 @@ from kernbench._dtypes import (
     float64,
     int32,
     int64,
-    uint8,
+    uint32,
 )
 from kernbench.components._command import Backend, Command, Value, Vector, VectorOp
 from kernbench.errors import KernelError
@@ -102,9 +103,9 @@ def promote(a: DType, b: DType, division: bool = False) -> DType:
         raise KernelError(f"{a} and {b} have no common type; cast one of them, e.g. x.to(tl.float32)")
     if a.itemsize != b.itemsize:
         return a if a.itemsize > b.itemsize else b
-    if uint8 in either:
-        return uint8
-    return b if a is bool_ else a
+    if a is bool_ or b is bool_:
+        return b if a is bool_ else a
+    return a if a.numpy.kind == "u" else b
 
 
 def _fits(scalar: int, dtype: DType) -> bool:
@@ -241,6 +242,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return y
 
 
+def _erf(x: np.ndarray) -> np.ndarray:
+    y: np.ndarray = np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
+    return y
+
+
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
     e = np.exp(x - np.fmax.reduce(x, axis=axis, keepdims=True))
     y: np.ndarray = e / e.sum(axis=axis, keepdims=True)
@@ -257,6 +263,10 @@ _UNARY: dict[str, tuple[tuple[str, ...], Function]] = {
     "sin": (_SLOW, np.sin),
     "cos": (_SLOW, np.cos),
     "sigmoid": (("slow", "simple", "slow"), sigmoid),
+    "tanh": (_SLOW, np.tanh),
+    "erf": (_SLOW, _erf),
+    "floor": (_SIMPLE, np.floor),
+    "ceil": (_SIMPLE, np.ceil),
     "abs": (_SIMPLE, np.abs),
     "neg": (_SIMPLE, np.negative),
     "not": (_SIMPLE, np.invert),
@@ -265,7 +275,9 @@ _ANY_TYPE = frozenset(("abs", "neg", "not"))
 
 
 def _wide(dtype: DType) -> DType:
-    return float32 if dtype.is_floating_point else int32
+    if dtype.is_floating_point:
+        return float32
+    return uint32 if dtype.numpy.kind == "u" else int32
 
 
 def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -293,6 +305,7 @@ class Program:
         self._data = backend.data
         self._ids, self._counts = program_id, num_programs
         self._open = True
+        self._trace: list[str] | None = None  # the operations on constants, while a function of the user's is counted
 
     def _end(self) -> None:
         """Refuse whatever is asked from now on."""
@@ -337,13 +350,14 @@ class Program:
         dtype: DType,
         operand_dtype: DType | None,
         elements: int | None = None,
+        fold: bool = True,
     ) -> Tile:
-        """Return `function` of the operands: folded if all are constants, else a command for the vector engine.
+        """Return `function` of the operands: folded if all are constants (unless not `fold`), else a vector command.
 
         Each operand is rounded to `operand_dtype` first (None: as it is), the result to `dtype`. `kinds` are the
         operations that it takes, on `elements` (those of the result unless given) of the wider of the two types.
         """
-        constant = all(operand._constant for operand in operands)
+        constant = fold and all(operand._constant for operand in operands)
         compute = None
         if constant or self._data:
             takes = [(t.shape, None if t.dtype is operand_dtype else operand_dtype) for t in operands]
@@ -361,6 +375,8 @@ class Program:
 
         if constant:
             assert compute is not None
+            if self._trace is not None:
+                self._trace += kinds
             return self._fold(compute(*[t._array() for t in operands]), dtype)
         self._own(*operands)
         out = Value(shape, dtype)
@@ -452,6 +468,10 @@ class Program:
     sigmoid = _elementwise("sigmoid", "Return 1 / (1 + exp(-x)): exp, add and divide.")
     sin = _elementwise("sin", "Return the sine of x [rad].")
     cos = _elementwise("cos", "Return the cosine of x [rad].")
+    tanh = _elementwise("tanh", "Return the hyperbolic tangent.")
+    erf = _elementwise("erf", "Return the error function.")
+    floor = _elementwise("floor", "Return the largest whole number that is not above x, one simple operation.")
+    ceil = _elementwise("ceil", "Return the smallest whole number that is not below x, one simple operation.")
     abs = _elementwise("abs", "Return |x|.")
 
     def maximum(self, x: Any, y: Any) -> Tile:
@@ -510,23 +530,49 @@ class Program:
             raise KernelError(f"reshape: {x!r} has {prod(x.shape)} values, shape {sizes} takes {prod(sizes)}")
         return x._view(sizes)
 
-    def trans(self, x: Tile) -> Tile:
-        """Return the transpose of a matrix: one simple operation."""
-        if len(x.shape) != 2:
-            raise KernelError(f"trans takes a matrix, got {x!r}")
-        return self._vector("trans", _SIMPLE, np.transpose, (x,), x.shape[::-1], x.dtype, None)
+    def trans(self, x: Tile, *dims: Any) -> Tile:
+        """Return the transpose of a matrix, or the axes of any tile in the order `dims`: one simple operation."""
+        if not dims and len(x.shape) != 2:
+            raise KernelError(f"trans takes a matrix, or the order of the axes, got {x!r}")
+        return self.permute(x, *(dims or (1, 0)))
+
+    def permute(self, x: Tile, *dims: Any) -> Tile:
+        """Return the axes of a tile in the order `dims`: one simple operation."""
+        order = tuple(map(index, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims))
+        if sorted(order) != list(range(len(x.shape))):
+            raise KernelError(f"permute: {order} is not an order of the axes of {x!r}")
+        shape = tuple(x.shape[axis] for axis in order)
+        name = "trans" if order == (1, 0) else "permute"
+        return self._vector(name, _SIMPLE, lambda a: np.transpose(a, order), (x,), shape, x.dtype, None)
+
+    def broadcast_to(self, x: Any, *shape: Any) -> Tile:
+        """Return x repeated to `shape`: one simple operation; operators broadcast without it, and free of cost."""
+        tile, sizes = self._constant(x), shape_of(shape[0] if len(shape) == 1 else shape)
+        if tile.shape == sizes:
+            return tile
+        if broadcast("broadcast_to", tile.shape, sizes) != sizes:
+            raise KernelError(f"broadcast_to: {tile!r} does not broadcast to {shape_text(sizes)}")
+        return self._vector(
+            "broadcast_to", _SIMPLE, lambda a: np.broadcast_to(a, sizes), (tile,), sizes, tile.dtype, None
+        )
 
     # --- reductions
 
     def sum(self, input: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTypeLike | None = None) -> Tile:
-        """Return the sum; bf16 and f8 give f32, integers below 32 bit and bool i32, else the tile's type.
+        """Return the sum; bf16 and f8 give f32, integers below 32 bit i32 (unsigned: u32), bool i32, else x's type.
 
         Floats accumulate in f32 (f64 in f64) and are rounded once.
         """
         x = self._constant(input)
-        narrow = x.dtype.itemsize < 4 and (kind(x.dtype) < 2 or x.dtype is bfloat16 or x.dtype.itemsize == 1)
-        out = as_dtype(dtype) if dtype is not None else (_wide(x.dtype) if narrow else x.dtype)
+        out = self._sum_dtype(x.dtype, dtype)
         return self._reduce("sum", lambda a, **how: np.sum(a, dtype=out.carrier, **how), x, axis, keep_dims, out)
+
+    @staticmethod
+    def _sum_dtype(x: DType, dtype: DTypeLike | None) -> DType:
+        if dtype is not None:
+            return as_dtype(dtype)
+        narrow = x.itemsize < 4 and (kind(x) < 2 or x is bfloat16 or x.itemsize == 1)
+        return _wide(x) if narrow else x
 
     def max(self, input: Any, axis: int | None = None, keep_dims: bool = False) -> Tile:
         """Return the largest value, NaN only where all are."""

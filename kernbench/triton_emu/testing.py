@@ -82,6 +82,8 @@ class MockBackend:
                 arrays = [self._array(x) for x in operands if x is not None]
             else:
                 arrays = [_known(value) for value in command.inputs]
+            if isinstance(command, Store) and command.atomic:
+                arrays = [self._read(command.runs), *arrays]
             result = command.compute(*arrays)
             if isinstance(command, Store):
                 self._write(command.runs, result)

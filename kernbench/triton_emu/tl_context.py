@@ -9,9 +9,11 @@ from kernbench import _dtypes as dtypes
 from kernbench._registry import hint
 from kernbench.components._command import Backend, Value
 from kernbench.errors import KernelError
+from kernbench.triton_emu import _atomic_ops as atomic_ops
 from kernbench.triton_emu import _matrix_ops as matrix_ops
 from kernbench.triton_emu import _memory_ops as memory_ops
 from kernbench.triton_emu import _queue_ops as queue_ops
+from kernbench.triton_emu import _tile_ops as tile_ops
 from kernbench.triton_emu._handles import Tile
 from kernbench.triton_emu._program import Program, when_complete
 
@@ -60,6 +62,9 @@ class TLContext(Program):
     int16 = dtypes.int16
     int32 = dtypes.int32
     int64 = dtypes.int64
+    uint16 = dtypes.uint16
+    uint32 = dtypes.uint32
+    uint64 = dtypes.uint64
     int1 = dtypes.bool_
 
     static_range = range
@@ -70,6 +75,15 @@ class TLContext(Program):
         queue_ops.send, queue_ops.recv, queue_ops.recv_async, queue_ops.recv_no_consume,
     )  # fmt: skip
     wait, copy = queue_ops.wait, queue_ops.copy
+    associative_scan, reduce = tile_ops.associative_scan, tile_ops.reduce
+    cumsum, cumprod, sort, topk, flip = (
+        tile_ops.cumsum, tile_ops.cumprod, tile_ops.sort, tile_ops.topk, tile_ops.flip,
+    )  # fmt: skip
+    gather, join, split, interleave = tile_ops.gather, tile_ops.join, tile_ops.split, tile_ops.interleave
+    randint, randint4x, rand, randn = tile_ops.randint, tile_ops.randint4x, tile_ops.rand, tile_ops.randn
+    atomic_add, atomic_max, atomic_min = atomic_ops.atomic_add, atomic_ops.atomic_max, atomic_ops.atomic_min
+    atomic_and, atomic_or, atomic_xor = atomic_ops.atomic_and, atomic_ops.atomic_or, atomic_ops.atomic_xor
+    atomic_xchg, atomic_cas = atomic_ops.atomic_xchg, atomic_ops.atomic_cas
 
     def __init__(
         self,

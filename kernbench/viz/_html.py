@@ -75,24 +75,29 @@ def records_html(records: Records) -> str:
 
 
 def why_html(why: Why) -> str:
-    """Return the reasons of a run as a table, longest first; the bar behind each share is that share."""
+    """Return the reasons of a run as a table, the device's before the host's; the bar behind a share is that share."""
     total = why.path.makespan_ps / 1000
     head = "".join(
         f'<th style="{_NUMBER if i in (1, 2) else _LEFT}">{cell}</th>'
         for i, cell in enumerate(("on the critical path", "time [ns]", "share", "spent on", "to change"))
     )
     rows = []
-    for x in why.reasons[:_SHOWN]:
-        more = f" and {x.others} more" if x.others else ""
-        bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
-        last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td>'
-        what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
-        rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
-    rest = why.reasons[_SHOWN:]
-    if rest:
-        ns = sum(x.ns for x in rest)
-        rows.append(_why_row(f"{len(rest)} more", f"{ns:,.2f}", f"{ns / total if total else 0:.1%}"))
-    rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", "100.0%"))
+    for title, host in (("on the device", False), ("host copies and launches", True)):
+        own = [x for x in why if x.host is host]
+        ns = sum(x.ns for x in own)
+        if not own:
+            continue
+        rows.append(_why_row(f"<b>{title}</b>", f"<b>{ns:,.2f}</b>", f"<b>{ns / total:.1%} of all</b>"))
+        for x in own[:_SHOWN]:
+            more = f" and {x.others} more" if x.others else ""
+            bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
+            last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td>'
+            what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
+            rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
+        if rest := own[_SHOWN:]:
+            left = sum(x.ns for x in rest)
+            rows.append(_why_row(f"{len(rest)} more", f"{left:,.2f}", f"{left / ns:.1%}"))
+    rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", ""))
     limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
     title = (
         f"<div><b>{escape(why.name)}</b>: <b>{total:,.2f} ns</b>, a chain of {len(why.path.steps):,} steps without "

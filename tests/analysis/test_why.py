@@ -108,7 +108,7 @@ CASES = {
     "128 slices": (own_slices, "HBM slice", "cube.hbm.channel_bw_gbs"),
     "128 ways": (next_cube, "UCIe link", "cube.ucie.bw_gbs"),
     "ring": (lambda machine: all_reduce(machine, RING, 1 << 16), "wire of the SIP link", "system.sip_link.latency_ns"),
-    "ring, 16 B": (lambda machine: all_reduce(machine, RING, 8), "wire of the PCIe link", "system.pcie.latency_ns"),
+    "ring, 16 B": (lambda machine: all_reduce(machine, RING, 8), "wire of the SIP link", "system.sip_link.latency_ns"),
     "tree": (lambda machine: all_reduce(machine, TREE, 1 << 16), "wire of the SIP link", "system.sip_link.latency_ns"),
 }
 
@@ -141,8 +141,12 @@ def test_balanced_stages_are_named_together():
 def test_reasons_sum_to_the_run_and_are_sorted():
     why = product(MACHINE, "load_ref").why()
     assert sum(x.ns for x in why) == pytest.approx(why.path.makespan_ps / 1000, abs=1e-6)
-    assert sum(x.share for x in why) == pytest.approx(1)
-    assert [x.ns for x in why] == sorted((x.ns for x in why), reverse=True)
+    assert [x.host for x in why] == sorted(x.host for x in why)
+    for host in (False, True):
+        own = [x for x in why if x.host is host]
+        assert sum(x.share for x in own) == pytest.approx(1)
+        assert [x.ns for x in own] == sorted((x.ns for x in own), reverse=True)
+    assert sum(x.ns for x in why if not x.host) == pytest.approx(why.device_ns) == why.to_dict()["device_ns"]
     assert why.to_dict()["reasons"][0]["what"] == why[0].what
 
 
@@ -173,7 +177,7 @@ def test_the_class_of_a_user_defined_component_is_named():
         (product(MACHINE, "ref_ref").why(), "lower cube.noc.router.overhead_ns"),
         (product(machine, "ref_ref").why(), f"lower cube.noc.router.overhead_ns, or change {impl}"),
     ):
-        assert [reason.advice() for reason in why if reason.what == "routers"] == [advice]
+        assert [reason.advice() for reason in why if reason.what == "routers" and not reason.host] == [advice]
 
 
 def test_every_field_that_is_blamed_is_one_of_the_machine_file():
@@ -191,10 +195,26 @@ def test_every_field_that_is_blamed_is_one_of_the_machine_file():
             assert isinstance(at, int | float), field
 
 
-def test_composites_without_tiles_ask_for_a_finer_log():
-    first = gemm.run(MACHINE, SHAPE, "ref_ref", log="operation").why()[0]
-    assert (first.kind, first.fields) == ("composite", ())
-    assert 'log="tile"' in first.advice()
+@pytest.mark.parametrize("variant", ["ref_ref", "load_load", "load_ref"])
+@pytest.mark.parametrize("changes", [{}, {"cube.pe.pe_tcm.read_bw_gbs": 128}, {"cube.pe.pe_gemm.clock_ghz": 0.25}])
+def test_products_are_split_into_stages_at_every_level_of_the_log(variant, changes):
+    machine = MACHINE.with_(changes)
+    tiles, whole = (gemm.run(machine, SHAPE, variant, log=log).why() for log in ("tile", "operation"))
+    assert tiles.device_ns == whole.device_ns
+    assert {x.what for x in whole[:4]} <= {x.what for x in tiles}
+    if changes or variant != "load_load":  # fetch and matrix are balanced there
+        assert (tiles[0].what, tiles[0].fields) == (whole[0].what, whole[0].fields)
+        assert whole[0].ns == pytest.approx(tiles[0].ns, rel=0.1)
+
+
+def test_what_the_host_does_is_separate_even_where_it_takes_most_of_the_time():
+    why = all_reduce(MACHINE, RING, 8).why()
+    host = [x for x in why if x.host]
+    assert why.device_ns < 0.5 * why.path.makespan_ps / 1000
+    assert {"wire of the PCIe link", "IO_CPU", "M_CPU"} <= {x.what for x in host}
+    assert not [x for x in why if "PCIe" in x.what and not x.host]
+    assert f"on the device: {why.device_ns:,.2f} ns" in repr(why)
+    assert f"host copies and launches: {sum(x.ns for x in host):,.2f} ns" in repr(why)
 
 
 def test_credits_that_a_run_waits_for_are_named_and_more_slots_shorten_it():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from kernbench.cli.main import main
 
@@ -21,6 +22,14 @@ def test_runs_are_saved_traced_explained_and_compared(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["machine"] == [{"field": "system.pcie.latency_ns", "before": 100.0, "after": 50.0}]
     assert found["latency"][0]["ratio"] < 1
+
+
+def test_the_picture_of_a_run_is_written(tmp_path, capsys):
+    path = tmp_path / "run.html"
+    assert main([*BENCH, "--html", str(path)]) == 0
+    latency = re.search(r"([\d,.]+)\d ns", capsys.readouterr().out)[1]
+    assert f"<title>gemm-single-pe: {latency} ns on preset:small</title>" in path.read_text("utf-8")
+    assert "bench gemm-single-pe on preset:small; data=False, log=tile" in path.read_text("utf-8")
 
 
 def test_json_holds_the_reasons_when_asked(capsys):

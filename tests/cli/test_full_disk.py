@@ -65,8 +65,14 @@ SHOW = ["show", "preset:small", "--out"]
 
 @pytest.mark.parametrize(
     "args",
-    [[*RUN, "--save", "run.npz"], [*RUN, "--trace", "run.json"], [*SHOW, "machine.svg"], [*SHOW, "machine.png"]],
-    ids=["save", "trace", "svg", "png"],
+    [
+        [*RUN, "--save", "run.npz"],
+        [*RUN, "--html", "run.html"],
+        [*RUN, "--trace", "run.json"],
+        [*SHOW, "machine.svg"],
+        [*SHOW, "machine.png"],
+    ],
+    ids=["save", "html", "trace", "svg", "png"],
 )
 def test_a_result_on_a_full_disk(disk, args):
     whole = command(args, disk)

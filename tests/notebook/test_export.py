@@ -75,13 +75,21 @@ def test_json_has_the_result_and_its_reasons(run):
 
 
 def test_the_log_can_be_read_again(run, tmp_path):
-    made = export("result for kb.read", *run)
+    made = export("result (one file)", *run)
     path = tmp_path / made.name
     path.write_bytes(made.content)
     found = kb.read(path)
     assert found.records.digest() == run[1].records.digest()
     assert found.manifest.title == run[0].title
     assert found.manifest.overrides == ("cube.hbm.channel_bw_gbs=16",)
+
+
+def test_the_picture_is_a_page_that_says_what_ran(run):
+    made = export("picture (HTML)", *run)
+    assert made.name == "run1.html"
+    assert made.content.startswith(b"<!doctype html>")
+    assert f"<title>#1 {run[0].title}: {run[1].latency_ns:,.1f} ns on preset:small</title>" in made.content.decode()
+    assert "cube.hbm.channel_bw_gbs=16; data=True, log=tile; kernbench" in made.content.decode()
 
 
 def test_the_machine_file_is_the_machine(run, tmp_path):

@@ -351,3 +351,4 @@ def test_shows_itself_as_widgets_and_in_words(view):
     bundle = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert "run this cell" in bundle["text/plain"]
+    assert bundle["image/svg+xml"].startswith("<svg")

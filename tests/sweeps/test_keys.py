@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from kernbench import build
 from kernbench.config import default_ccl_path
@@ -51,7 +52,8 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     monkeypatch.setattr(keys, "__file__", str(package / "sweeps" / "keys.py"))
     imports = "from kernbench.studies import work\nfrom kernbench.studies.own_report import draw\n"
     decide = {
-        "units.py": "", "sim_engine/_core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
+        "units.py": "", "analysis/why.py": "",
+        "sim_engine/_core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
         "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
         "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps._measure import area\n"
         "from kernbench.sweeps._plan import make_plan\n",
@@ -66,6 +68,7 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
         "studies/own_report.py",
         "studies/study.py",
         "studies/another.py",
+        "analysis/_what_if/__init__.py",
     )
     for name, text in {**decide, **dict.fromkeys(others, "")}.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
@@ -127,3 +130,34 @@ def test_another_ccl_yaml_gives_other_results(tmp_path, monkeypatch):
     assert study_version(studies.square) == version, "the packaged one"
     (tmp_path / "ccl.yaml").write_text(default_ccl_path().read_text() + "\n# mine\n")
     assert study_version(studies.square) != version
+
+
+PROGRAM = """<algo name="pair" ngpus="2" coll="allreduce" inplace="1" nchunksperloop="1">
+<gpu id="0" i_chunks="1"><tb id="0" send="1" recv="1">
+  <step s="0" type="s" srcoff="0"/><step s="1" type="r" dstoff="0"/></tb></gpu>
+<gpu id="1" i_chunks="1"><tb id="0" send="0" recv="0">
+  <step s="0" type="rrcs" srcoff="0" dstoff="0"/></tb></gpu>
+</algo>"""
+
+
+def test_an_msccl_program_and_what_runs_it_count_where_ccl_yaml_names_one(tmp_path, monkeypatch):
+    study = ProbeStudy().simulate
+    monkeypatch.chdir(tmp_path)
+    package = study_version(study)
+    assert not any(keys._decides_rows(Path(path)) for path in keys._MSCCL)
+
+    program, runs = tmp_path / "pair.xml", tmp_path / "runs.py"
+    program.write_text(PROGRAM)
+    runs.write_text("a = 1")
+    monkeypatch.setattr(keys, "_MSCCL", {runs})
+    (tmp_path / "ccl.yaml").write_text(default_ccl_path().read_text() + "  pair:\n    module: pair.xml\n")
+    named = study_version(study)
+    runs.write_text("a = 2")
+    mended = study_version(study)
+    program.write_text(PROGRAM + "\n")
+    assert len({package, named, mended, study_version(study)}) == 4
+
+
+def test_what_runs_msccl_programs_exists():
+    root = Path(keys.__file__).parents[1]
+    assert all((root / path).is_file() for path in keys._MSCCL)

@@ -151,6 +151,54 @@ def integers(x, y, out, n, B: tl.constexpr):
     tl.store(out + i, c.to(tl.float32))
 
 
+@triton.jit
+def scanned(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i)
+    tl.store(out + i, (tl.cumsum(a, 0) + tl.cumprod(a, 0, reverse=True)).to(tl.float32))
+
+
+@triton.jit
+def sorted_values(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a, b = tl.load(x + i), tl.load(y + i)
+    c = tl.interleave(tl.sort(a), tl.flip(b))
+    low, high = tl.split(tl.reshape(c, (B, 2)))
+    tl.store(out + i, (low - high + tl.gather(a, (i * 7) % B, 0)).to(tl.float32))
+
+
+@triton.jit
+def permuted(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.permute(tl.reshape(tl.join(tl.load(x + i), tl.load(y + i)), (4, 4, 2)), (2, 1, 0))
+    low, high = tl.split(tl.reshape(a, (B, 2)))
+    tl.store(out + i, (low * 3 + high).to(tl.float32))
+
+
+@triton.jit
+def random(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.rand(n, i) + tl.randn(n + 5, i * 3) + (tl.randint(n, i) % 1000).to(tl.float32))
+
+
+@triton.jit
+def atomics(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    b = tl.load(y + i)
+    old = tl.atomic_add(x + i % 5, b, mask=i < n)
+    more = tl.atomic_max(x + i, b) + tl.atomic_min(x + 15 - i, b - 1) + tl.atomic_xchg(x + (i ^ 1), b)
+    seen = tl.atomic_cas(x + i, tl.load(x + i), b)
+    tl.store(out + i, (tl.where(i < n, old, 0) + more + seen + tl.load(x + i)).to(tl.float32))
+
+
+@triton.jit
+def bits(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    b = tl.load(y + i)
+    c = tl.atomic_and(x + i, b) + tl.atomic_or(x + i, b << 2) + tl.atomic_xor(x + i, 5)
+    tl.store(out + i, (c + tl.load(x + i)).to(tl.float32))
+
+
 PAIRS = [("float16", "float16"), ("float16", "float32"), ("int32", "float16"), ("int32", "int32"), ("int8", "int32")]
 CASES = [
     *[(k, p) for k in (add, sub_mul, divide, choose, masked) for p in PAIRS],
@@ -161,6 +209,11 @@ CASES = [
     *[(remainder, (t, t)) for t in ("float16", "float32", "int32")],
     *[(product, (t, t)) for t in ("float16", "int8")],
     (integers, ("int32", "int32")),
+    *[(scanned, (t, t)) for t in ("float32", "int32", "float16", "int8")],
+    *[(k, (t, t)) for k in (sorted_values, permuted) for t in ("float32", "int32", "float16")],
+    (atomics, ("int32", "int32")),
+    (bits, ("int32", "int32")),
+    (random, ("int32", "int32")),
 ]
 
 
@@ -174,7 +227,7 @@ def test_as_triton(kernel, dtypes):
     if np.issubdtype(x.dtype, np.floating):
         x *= np.float16(0.37)
     ours, theirs = np.full(N, -1, np.float32), np.full(N, -1, np.float32)
-    kernel[(1,)](Tensor(x), Tensor(y), Tensor(theirs), 11, N)
+    kernel[(1,)](Tensor(x.copy()), Tensor(y), Tensor(theirs), 11, N)
 
     def on_kernbench(*args, tl):
         types.FunctionType(kernel.fn.__code__, {"tl": tl, **vars(sys.modules["builtins"])})(*args)

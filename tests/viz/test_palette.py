@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from kernbench.analysis.breakdown import PE_KINDS, STAGES
 from kernbench.viz import _palette as palette
+from kernbench.viz._picture import style_css
 
 BACKGROUNDS = ("#FFFFFF", "#111111", "#212121")  # pages and panels of JupyterLab, light and dark
 ENGINES = [stage for stage, kinds in STAGES.items() if set(kinds) <= set(PE_KINDS)]
@@ -45,3 +47,10 @@ def test_engines_stay_apart_for_colour_blind_readers(a, b):
     for matrix in BLINDNESS:
         seen = [_lab(np.array(matrix) @ _linear(palette.STAGES[stage])) for stage in (a, b)]
         assert np.linalg.norm(seen[0] - seen[1]) > 10  # CIE76; 2.3 is a just noticeable difference
+
+
+def test_the_style_sheet_has_the_same_colours():
+    sheet = dict(re.findall(r"--kbp-stage-([\w-]+): (#\w{6});", style_css()))
+    same = {stage.replace("_", "-"): colour.lower() for stage, colour in palette.STAGES.items() if stage != "wait"}
+    assert {stage: sheet.get(stage) for stage in same} == same
+    assert {"messages", "memory", "load"} == sheet.keys() - same.keys()

@@ -9,6 +9,7 @@ cdef class Port
 cdef class Source
 cdef class TileReads
 cdef class TileWrites
+cdef class Traffic
 
 from kernbench.components.builtin.pe_scheduler cimport Pipeline, TileJob
 from kernbench.components._command cimport Command
@@ -16,6 +17,14 @@ from kernbench.components._pe cimport Job, Pe, Program, Request
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee, Route, Transaction
+
+@cython.locals(lo=int64_t, hi=int64_t, at=int64_t, to_pa=int64_t, to_offset=int64_t, va=int64_t,
+               nbytes=int64_t, payload=int64_t, bits=int)
+cpdef list gathered(Pe pe, tuple runs)
+@cython.locals(request=Request)
+cdef _join(dict by_node, str node_id, int64_t offset, int64_t payload, tuple piece, int64_t at, int bits)
+@cython.locals(first=int64_t, last=int64_t)
+cdef _touch(list lines, int64_t offset, int64_t nbytes, int bits)
 
 cdef int _LOAD, _STORE, _DMA_IN, _DMA_OUT, _READ, _WRITE
 
@@ -75,6 +84,7 @@ cdef class Access(Source):
     cpdef bint issue(self) except -1
     @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t)
     cpdef landed(self, Transaction txn)
+    cpdef _update(self)
     cpdef _take(self, data, Request request)
     cpdef _bytes(self, Request request)
 
@@ -85,6 +95,13 @@ cdef class Stream:
     cdef public Port home
     cdef public int64_t at
     cpdef list pieces(self, int64_t r, int64_t c)
+
+
+cdef class Traffic:
+    cdef public int64_t since_ps, n, left, nbytes, took_ps
+    cdef public bint whole
+    cpdef asked(self, int64_t now, int64_t nbytes)
+    cpdef landed(self, Transaction txn, int64_t now, OpLog log, int64_t command, int64_t kind)
 
 
 cdef class TileReads(Source):
@@ -100,6 +117,7 @@ cdef class TileReads(Source):
     cdef dict _left
     cdef list _free, _along, _tiles, _pending
     cdef bint _arriving
+    cdef Traffic _traffic
     @cython.locals(kt=int64_t, buffers=int64_t, m=int64_t, n=int64_t, k=int64_t)
     cpdef _begin(self, int64_t out)
     @cython.locals(job=TileJob, i=int64_t, k=int64_t)
@@ -123,6 +141,7 @@ cdef class TileWrites(Source):
     cdef Pipeline _pipeline
     cdef int64_t _component, _out, _unacknowledged
     cdef list _pending
+    cdef Traffic _traffic
     cpdef int64_t next_ps(self) except -2
     @cython.locals(job=TileJob, port=Port, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1

@@ -10,14 +10,15 @@ import numpy as np
 
 from kernbench.analysis._records import READ, WRITE
 from kernbench.components._command import Load, Ref, Run, Store
-from kernbench.components._pe import Job
+from kernbench.components._pe import Job, Request
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND
 from kernbench.sim_engine._transaction import COMMAND_BYTES, Callee, Transaction
 
 if TYPE_CHECKING:
-    from kernbench.components._pe import Pe, Program, Request
+    from kernbench.components._pe import Pe, Program
     from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
+    from kernbench.sim_engine._op_log import OpLog
     from kernbench.sim_engine._transaction import Route
     from kernbench.sim_engine.engine import GraphEngine
 
@@ -151,28 +152,49 @@ _LOAD, _STORE = KIND["load"], KIND["store"]
 def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
     """Return the requests of a pointer tile's `runs`: one per memory, each line once."""
     by_node: dict[str, Request] = {}
-    bits = pe.engine.line_bits
-    for piece in pe.requests(runs):
-        request = by_node.get(piece.node_id)
-        if request is None:
-            request = by_node[piece.node_id] = piece
-            lines = request.lines = []
-        else:
-            assert request.lines is not None
-            lines = request.lines
-            request.nbytes += piece.nbytes
-            request.pieces += piece.pieces
-            request.at += piece.at
-        _touch(lines, piece.offset, piece.pieces[-1][1], bits)
+    engine, bits = pe.engine, pe.engine.line_bits
+    lo = hi = at = to_pa = to_offset = 0
+    node_id = ""
+    for va, nbytes, payload in runs:
+        if not lo <= va <= va + nbytes <= hi:
+            lo, hi, pa = pe.mmu.range_of(va)
+            if va + nbytes <= hi:
+                node_id, offset = engine.locate(pa)
+                to_pa, to_offset = pa - lo, offset - lo
+            if va + nbytes > hi or engine.locate(pa + hi - lo - 1) != (node_id, hi - 1 + to_offset):
+                lo = hi = 0
+                for piece in pe.requests((Run(va, nbytes, payload),)):
+                    _join(by_node, piece.node_id, piece.offset, piece.nbytes, piece.pieces[0], at + piece.at[0], bits)
+                at += nbytes
+                continue
+        _join(by_node, node_id, va + to_offset, payload, (va + to_pa, nbytes), at, bits)
+        at += nbytes
     return list(by_node.values())
+
+
+def _join(
+    by_node: dict[str, Request], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
+) -> None:
+    """Add a piece of a pointer tile to the request of its memory."""
+    request = by_node.get(node_id)
+    if request is None:
+        request = by_node[node_id] = Request(node_id, offset, 0, [], [])
+        request.lines = []
+    assert request.lines is not None
+    request.nbytes += payload
+    request.pieces.append(piece)
+    request.at.append(at)
+    _touch(request.lines, offset, piece[1], bits)
 
 
 def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
     """Add the lines that bytes touch, the first one only if it is not the last so far."""
-    first = offset >> bits
+    first, last = offset >> bits, offset + nbytes - 1 >> bits
     if lines and lines[-1] == first:
         first += 1
-    lines.extend(range(first, (offset + nbytes - 1 >> bits) + 1))
+    while first <= last:
+        lines.append(first)
+        first += 1
 
 
 class AccessJob(Job):
@@ -227,7 +249,7 @@ class Access(Source):
         if not self.writes:
             port.read(txn)
         else:
-            if self.pe.data:
+            if self.pe.data and not self.job.command.atomic:
                 txn.data = self._bytes(request)
             port.write(txn)
         return self.sent == len(self.requests)
@@ -246,7 +268,16 @@ class Access(Source):
                 kind = _STORE if self.writes else _LOAD
                 log.row(self.start_ps, now, pe.dma.component, kind, job.id, nbytes, 0, -1)
         if not self.left:
+            if self.writes and job.command.atomic and pe.data:
+                self._update()
             job.finish(now)
+
+    def _update(self) -> None:
+        """Replace the bytes of an atomic operation, in no time: those of other PEs come before or after."""
+        placed = [place for r in self.requests for place in zip(r.at, r.pieces, strict=True)]
+        pieces = [piece for _, piece in sorted(placed)]
+        command, memory = self.job.command, self.pe.engine.memory
+        memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
 
     def _take(self, data: np.ndarray, request: Request) -> None:
         """Put the bytes of a request to their places in the command's."""
@@ -316,6 +347,31 @@ class Stream:
         return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
 
 
+class Traffic:
+    """The requests of one direction of a tiled command: `whole` when the last one has been issued."""
+
+    __slots__ = ("left", "n", "nbytes", "since_ps", "took_ps", "whole")
+
+    def __init__(self) -> None:
+        self.since_ps = -1
+        self.n = self.left = self.nbytes = self.took_ps = 0
+        self.whole = False
+
+    def asked(self, now: int, nbytes: int) -> None:
+        if self.since_ps < 0:
+            self.since_ps = now
+        self.n += 1
+        self.left += 1
+        self.nbytes += nbytes
+
+    def landed(self, txn: Transaction, now: int, log: OpLog, command: int, kind: int) -> None:
+        """Take the end of a request; log them all with the last one."""
+        self.took_ps += now - txn.asked_ps
+        self.left -= 1
+        if self.whole and not self.left:
+            log.stage(command, kind, self.since_ps, now, self.took_ps, self.n, self.nbytes, log.route(txn.back))
+
+
 class TileReads(Source):
     """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
 
@@ -337,6 +393,7 @@ class TileReads(Source):
         self._tiles: list[list[tuple[int, Piece]]] = []
         self._pending: list[tuple[int, Piece]] = []
         self._arriving = False
+        self._traffic = Traffic()
         self._prepare()
 
     def _begin(self, out: int) -> None:
@@ -408,8 +465,10 @@ class TileReads(Source):
         txn = Transaction(nbytes, offset, self._reader, self, lines)
         txn.asked_ps, txn.tile = now, self._tile
         port.read(txn)
+        self._traffic.asked(now, nbytes)
         if not pending:
             self._prepare()
+            self._traffic.whole = not self._pending
             return not self._pending
         return False
 
@@ -419,6 +478,8 @@ class TileReads(Source):
         if log.tiles:
             log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i)
             log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
+        if log.operation:
+            self._traffic.landed(txn, now, log, job.id, _DMA_IN)
         left = self._left[i] - 1
         if left:
             self._left[i] = left
@@ -442,6 +503,7 @@ class TileWrites(Source):
         self._out = 0
         self._unacknowledged = 0
         self._pending: list[Piece] = []
+        self._traffic = Traffic()
 
     def next_ps(self) -> int:
         t: int = self._core.now if self._pending else self._pipeline.store_dma.first()
@@ -459,6 +521,8 @@ class TileWrites(Source):
         txn = Transaction(nbytes, offset, self._writer, self, lines)
         txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
         port.write(txn)
+        self._traffic.asked(now, nbytes)
+        self._traffic.whole = self._out == job.outputs and not self._pending
         self._pipeline.advance()
         return self._out == job.outputs and not self._pending
 
@@ -467,6 +531,8 @@ class TileWrites(Source):
         if log.tiles:
             log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile)
             log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
+        if log.operation:
+            self._traffic.landed(txn, now, log, job.id, _DMA_OUT)
         self._unacknowledged -= 1
         if not self._unacknowledged and self._out == job.outputs and not self._pending:
             job.written(now)

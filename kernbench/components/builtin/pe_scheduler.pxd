@@ -24,12 +24,13 @@ cdef class Ring:
 
 cdef class Stage:
     cdef public str name
-    cdef public int64_t component, free, busy_ps, end
+    cdef public int64_t component, free, busy_ps, end, since, before
     cdef public bint held
     cdef public Ring leaving
     cdef public object queue
     cdef public list planned
     cpdef serve(self, int64_t start, int64_t end)
+    cpdef begin(self, int64_t start)
     @cython.locals(ring=Ring, room=int64_t)
     cpdef bint leave(self) except -1
 

@@ -106,13 +106,17 @@ class Stage:
 
     `leaving` is the ring that the tile goes to which has been served by `end`, None if there is none. Until that ring
     has room the stage is blocked, but the buffer that the tile came from is free since it was taken.
+
+    The tiles of a command follow one another: `since` is when the first one began, `before` the busy time until then.
     """
 
-    __slots__ = ("busy_ps", "component", "end", "free", "held", "leaving", "name", "planned", "queue")
+    __slots__ = (
+        "before", "busy_ps", "component", "end", "free", "held", "leaving", "name", "planned", "queue", "since",
+    )  # fmt: skip
 
     def __init__(self, name: str, log: OpLog, live: bool) -> None:
         self.name, self.component = name, log.component(name)
-        self.free = self.busy_ps = self.end = 0
+        self.free = self.busy_ps = self.end = self.since = self.before = 0
         self.held = False
         self.leaving: Ring | None = None
         self.queue: deque[Any] = deque()
@@ -122,6 +126,10 @@ class Stage:
         if self.planned is not None:
             self.planned.append((end, start, self.busy_ps))
         self.busy_ps += end - start
+
+    def begin(self, start: int) -> None:
+        """Begin with the first tile of a command."""
+        self.since, self.before = start, self.busy_ps
 
     def busy_by(self, now: int) -> int:
         """Return for how long it has been busy by now [ps], in a live run."""
@@ -213,9 +221,13 @@ class Pipeline:
                 job.fetches = job.plan.fetches(i // job.kt)
             nbytes, service = job.fetches[k]
             end = start + service
+            if not i:
+                stage.begin(start)
             stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _FETCH, job.id, nbytes, 0, i)
+            if log.operation and i + 1 == job.n:
+                log.stage(job.id, _FETCH, stage.since, end, stage.busy_ps - stage.before, job.n)
             if end < room:
                 end = room
             stage.free = end
@@ -252,10 +264,14 @@ class Pipeline:
             start = ready
         self.fetch_gemm.take(start)
         end = start + job.gemm_ps
+        if not i:
+            stage.begin(start)
         stage.serve(start, end)
         if log.tiles:
             log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
         job.multiplied = i = i + 1
+        if log.operation and i == job.n:
+            log.stage(job.id, _GEMM, stage.since, end, stage.busy_ps - stage.before, job.n)
         if i % job.kt:
             stage.free = end
         else:
@@ -298,6 +314,8 @@ class Pipeline:
             assert job.vector_ps is not None
             service = job.vector_ps(o)
             end = start + service
+            if not o:
+                stage.begin(start)
             stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
@@ -305,6 +323,8 @@ class Pipeline:
             job.vectored = o + 1
             if job.vectored == job.outputs:
                 stage.queue.popleft()
+                if log.operation:
+                    log.stage(job.id, _MATH, stage.since, end, stage.busy_ps - stage.before, job.outputs)
             moved = True
         return moved
 
@@ -330,12 +350,16 @@ class Pipeline:
             o = job.stored
             service = job.plan.store_ps(o)
             end = start + service
+            if not o:
+                stage.begin(start)
             stage.serve(start, end)
             if log.tiles:
                 log.row(start, end, stage.component, _STORE, job.id, job.plan.out_nbytes(o), 0, job.tile_of(o))
             job.stored = o + 1
             if job.stored == job.outputs:
                 stage.queue.popleft()
+                if log.operation:
+                    log.stage(job.id, _STORE, stage.since, end, stage.busy_ps - stage.before, job.outputs)
             moved = True
             if job.writes is not None:
                 stage.end, stage.leaving, self._storing = end, self.store_dma, job

@@ -158,6 +158,12 @@ class PeMMU:
             i += 1
         return pieces
 
+    def range_of(self, va: int) -> tuple[int, int, int]:
+        """Return start, end and physical address of the range that `va` is in; (0, 0, 0) if it is not mapped."""
+        table = self._table
+        i = bisect_right(table.starts, va) - 1
+        return (table.starts[i], table.ends[i], table.pas[i]) if i >= 0 and va < table.ends[i] else (0, 0, 0)
+
     def owner(self, va: int) -> str | None:
         """Return the name of the tensor that `va` belongs to, or None."""
         table = self._table

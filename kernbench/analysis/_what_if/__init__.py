@@ -1,0 +1,188 @@
+"""Predictions: how long a run would take on a changed machine, from what it recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import Records
+from kernbench.analysis.why import attribution
+from kernbench.config import MachineConfig, read_machine
+from kernbench.errors import ConfigError
+
+# What a prediction can change: fields that only say how fast something is.
+COVERED = (
+    "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.bw_gbs",
+    "system.pcie.latency_ns", "system.host_link.bw_gbs_per_sip", "system.host_link.latency_ns",
+    "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.overhead_ns", "sip.io.noc.port_bw_gbs",
+    "cube.propagation_ns_per_mm", "cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns", "cube.ucie.bw_gbs",
+    "cube.ucie.router_bw_gbs", "cube.ucie.port_ns", "cube.m_cpu.service_ns", "cube.m_cpu.bw_gbs",
+    "cube.hbm.channel_bw_gbs", "cube.hbm.turnaround_ns", "cube.hbm.access_ns", "cube.hbm.efficiency",
+    "cube.hbm.bw_gbs", "cube.sram.bw_gbs", "cube.pe.pe_cpu.command_ns", "cube.pe.pe_cpu.bw_gbs",
+    "cube.pe.pe_scheduler.tile_ns", "cube.pe.pe_dma.bw_gbs", "cube.pe.pe_gemm.clock_ghz",
+    "cube.pe.pe_math.clock_ghz", "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
+    "cube.pe.pe_mmu.lookup_ns", "cube.pe.pe_ipcq.sram_setup_ns", "cube.pe.pe_ipcq.hbm_setup_ns",
+)  # fmt: skip
+# No link between a PE and its slice may be slower than the slice.
+_WITH_SLICE = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field of the machine file, before and after; `implied` if the machine needs it for the others."""
+
+    field: str
+    old: float
+    new: float
+    implied: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.old:g} -> {self.new:g}" + (", as it must be at least" if self.implied else "")
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """What a run would take on a changed machine: predicted, not simulated.
+
+    Attributes
+    ----------
+    name : str
+        What ran.
+    simulated_ns, predicted_ns : float
+        The latency of the run, and that on the changed machine.
+    changes : tuple of Change
+        The fields that differ, with their old and new values.
+    """
+
+    name: str
+    simulated_ns: float
+    predicted_ns: float
+    changes: tuple[Change, ...]
+    label: str = "prediction"
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over simulated latency; 1 for a run that took no time."""
+        return self.predicted_ns / self.simulated_ns if self.simulated_ns else 1.0
+
+    def __repr__(self) -> str:
+        times = f"{self.predicted_ns:,.2f} ns instead of {self.simulated_ns:,.2f} ns"
+        changes = (f"  {change}" for change in self.changes)
+        return "\n".join([f"{self.label}: {self.name} takes {times} ({self.ratio:.3f}x)", *changes])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class Tornado:
+    """What each field of the machine file would change, made smaller and larger: predicted, not simulated.
+
+    Attributes
+    ----------
+    rows : tuple of (field, predictions)
+        One prediction for each of `factors`, None for a machine that cannot be; the fields that change most come first.
+    """
+
+    name: str
+    factors: tuple[float, ...]
+    rows: tuple[tuple[str, tuple[Prediction | None, ...]], ...]
+
+    def __repr__(self) -> str:
+        width = max((len(field) for field, _ in self.rows), default=0)
+        lines = [f"{self.name}: predicted change of the latency, each field times {self.factors}"]
+        for field, found in self.rows:
+            lines.append(f"  {field:<{width}}" + "".join(f"{x.ratio - 1:>+9.1%}" if x else f"{'-':>9}" for x in found))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def tornado(records: Records, factors: Sequence[float] = (0.5, 2.0), name: str = "run") -> Tornado:
+    """Return the predictions for every field that says how fast something is, those that change most first."""
+    values = _leaves(records.spec)
+
+    def predicted(field: str, factor: float) -> Prediction | None:
+        with suppress(ConfigError):
+            return what_if(records, {field: values[field] * factor}, name)
+        return None
+
+    rows = [(field, tuple(predicted(field, factor) for factor in factors)) for field in COVERED if values.get(field)]
+    rows.sort(key=lambda row: -max((abs(x.ratio - 1) for x in row[1] if x), default=0))
+    return Tornado(name, tuple(factors), tuple(rows))
+
+
+def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run") -> Prediction:
+    """Return the predicted latency of a run on its machine with some fields changed."""
+    changes = _changes(records.spec, overrides)
+    ratio = {change.field: _slowdown(change) for change in changes}
+    predicted = 0.0
+    for (kind, resource), ps in critical_path(records).parts().items():
+        factor = 1.0
+        for field in attribution(kind, resource).fields:
+            factor *= ratio.get(field, 1.0)
+        predicted += ps * factor
+    return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
+
+
+def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:
+    """Return the fields that differ, and those that the machine needs changed for them.
+
+    Raises
+    ------
+    ConfigError
+        If a prediction cannot tell what they change.
+    """
+    if not spec:
+        raise ConfigError("these records do not hold the machine they were made on; run the bench again")
+    asked = _leaves(_with_wide_links(spec, overrides).to_spec())
+    old = _leaves(spec)
+    least = asked["cube.hbm.channels"] * asked["cube.hbm.channel_bw_gbs"] * asked["cube.hbm.efficiency"]
+    implied = {}
+    for field in _WITH_SLICE:
+        if asked[field] == _WIDE:
+            asked[field] = old[field]
+            if least > old[field]:
+                asked[field] = implied[field] = least
+    changed = {field for field in (*old, *asked) if old.get(field) != asked.get(field)}
+    wrong = [
+        f"{field} = {asked.get(field)!r}: a prediction re-times the same operations, and this field may change which "
+        "there are; run the program on the changed machine"
+        for field in sorted(changed - {*COVERED})
+        if not field.startswith("cost.")
+    ]
+    if wrong:
+        raise ConfigError(wrong)
+    return tuple(Change(field, old[field], asked[field], field in implied) for field in COVERED if field in changed)
+
+
+_WIDE = 1e9
+
+
+def _with_wide_links(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> MachineConfig:
+    """Return the changed machine; links of HBM slices that the changes do not name hold for any slice."""
+    wide: dict[str, Any] = deepcopy(dict(spec))
+    wide["cube"]["hbm"]["bw_gbs"] = wide["cube"]["pe"]["pe_dma"]["bw_gbs"] = _WIDE
+    return read_machine(wide, overrides)
+
+
+def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a machine file by their paths."""
+    found: dict[str, Any] = {}
+    for name, value in spec.items():
+        path = f"{prefix}{name}"
+        found |= _leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return found
+
+
+def _slowdown(change: Change) -> float:
+    """Return by how much the time grows that a field decides alone."""
+    if change.field.endswith(("_ns", "_mm")):
+        return change.new / change.old if change.old else 1.0
+    return change.old / change.new

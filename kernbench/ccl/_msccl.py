@@ -1,0 +1,379 @@
+"""MSCCL programs on the machine: every thread block of a GPU is the program of one PE of its SIP.
+
+GPUs are SIPs, in rank order. Thread block t of a GPU runs on the t-th PE of its SIP, counted from the PE that holds the
+tensor: first those of its cube, then those of the others. Each pair of a peer and a channel is a queue of its own.
+
+The steps of a thread block are pipelined as those of other collectives are (`kernbench.ccl._schedule`): receives and
+loads are posted some pieces ahead, and a long chunk moves in several messages. A step that another thread block waits
+for (`hasdep`) ends with a message to it, once everything that its thread block has stored is in memory.
+
+Each step is run by its own copy of `_do`, whose code carries the name of the step and its line in the XML file: errors,
+deadlocks and results refer to these.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from kernbench.ccl._group import Group, Place, Subgroup, single_shard_per_rank
+from kernbench.ccl._schedule import AHEAD, Chunking, Operator, Reduction
+from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
+from kernbench.config._msccl import COLLECTIVES, Program, Step, read_program
+from kernbench.errors import ConfigError
+from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.triton_emu._queue_ops import Arrival
+from kernbench.triton_emu.tl_context import TLContext
+
+# Chunks of these keep their place from input to output.
+_IN_PLACE = ("allreduce", "broadcast", "reduce")
+
+
+def from_msccl(path: str | Path, *, name: str | None = None, **settings: Any) -> Algorithm:
+    """Return an MSCCL program as an algorithm.
+
+    Parameters
+    ----------
+    path : path
+        The XML file, as msccl-tools or `to_msccl` write it.
+    name : str, optional
+        What results call it; by default the file's name without its suffix.
+    **settings
+        Any other attribute of `Algorithm`, such as `n_slots`.
+
+    Returns
+    -------
+    Algorithm
+        For `torch.collective` and `torch.distributed`. Each device has one shard of the tensor, on one PE. A program
+        that uses only its input, or whose output is its input, takes one tensor of each device, any other two:
+        [input, output]. Options of a call: `op` ("sum", "min", "max", "product" or a function, as for other
+        collectives) and `chunk_bytes`, the bytes of a message.
+
+    Raises
+    ------
+    ConfigError
+        If the program is wrong: with file, line, element, attribute and remedy.
+
+    Examples
+    --------
+    >>> from_msccl("ring.xml").collective  # doctest: +SKIP
+    'all_reduce'
+    """
+    file = Path(path).resolve()
+    program = read_program(file)
+    run = _run(program)  # the same for the same program: ranks compare their algorithms
+    settings.setdefault("collective", COLLECTIVES.get(program.coll, "custom"))
+    return algorithm(
+        run.kernel,
+        run.kernel_args,
+        name=name or file.stem,
+        topology=run.topology,
+        mapper=run.mapper,
+        validator=run.validator,
+        scratch=run.scratch,
+        world_size=len(program.gpus) * program.width,
+        **settings,
+    )
+
+
+class _Piece(NamedTuple):
+    """A message's worth of a step: what it waits for, receives, reads, sends, stores and tells."""
+
+    size: int
+    waits: tuple[str, ...]
+    source: str | None
+    reads: tuple[Pointer, ...]
+    src: Pointer | None
+    to: str | None
+    dst: Pointer | None
+    tells: tuple[str, ...]
+    confirms: bool
+
+
+def _do(
+    piece: _Piece, arrival: Arrival | None, tiles: list[Tile] | None, stored: list[Pointer], work: Reduction,
+    dtype: Any, tl: TLContext,
+) -> None:  # fmt: skip
+    for way in piece.waits:
+        tl.recv(way, shape=1, dtype=dtype)
+    if tiles is None:
+        tiles = [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
+    if arrival is not None:
+        received = tl.wait(arrival)
+        if piece.to is not None and not tiles:
+            received = tl.copy(received)
+        tiles.insert(0, received)
+    if piece.confirms:
+        for tile in tiles:
+            tl.wait(tile)
+    if len(tiles) > 1:
+        result = work.combine(tl, tiles, complete=False)
+    elif tiles:
+        result = tiles[0]
+    if piece.to is not None:
+        if arrival is None and not piece.confirms:
+            tl.send(piece.to, piece.src, shape=(piece.size,))
+        else:
+            tl.send(piece.to, result)
+    if piece.dst is not None:
+        tl.store(piece.dst, result)
+        if piece.confirms:
+            stored.append(piece.dst)
+    if piece.tells:
+        token = tl.zeros((1,), dtype)
+        seen = [tl.load(pointer, shape=(1,)) for pointer in stored]
+        for token in seen:
+            tl.wait(token)
+        stored.clear()
+        for way in piece.tells:
+            tl.send(way, token)
+
+
+def _named(where: str, line: int) -> Callable[..., None]:
+    """Return `_do` as code of a line of the XML file."""
+    code = _do.__code__
+    units = len(code.co_code) // 2
+    # Up to 8 units an entry: no columns (kind 13), and no lines after that of the function.
+    table = b"".join(bytes((0x80 | 13 << 3 | min(8, units - at) - 1, 0)) for at in range(0, units, 8))
+    return FunctionType(code.replace(co_filename=where, co_firstlineno=line, co_linetable=table), globals())
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """A step with its queues, and the code that runs it."""
+
+    step: Step
+    do: Callable[..., None]
+    waits: tuple[str, ...]
+    tells: tuple[str, ...]
+    to: str | None
+    source: str | None
+
+
+class _Run:
+    """Runs the thread blocks of a program; its methods are those of an algorithm."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.ranks = len(program.gpus)
+        both = program.most("i") and program.most("o")
+        in_place = program.inplace and program.coll in _IN_PLACE
+        self.kernel = self._in_place if in_place or (program.coll == "custom" and not both) else self._out_of_place
+        # Of an all-gather in place, a rank's input is a part of its output.
+        self.own = program.nchunks // self.ranks if program.coll == "allgather" and not program.most("i") else 0
+        self._actions: dict[tuple[int, int], list[_Action]] = {}
+        self._pairs: list[set[tuple[int, int]]] = []  # of each GPU: (who tells, who waits)
+        for g in range(self.ranks):
+            self._pairs.append(self._link(g))
+
+    def _link(self, g: int) -> set[tuple[int, int]]:
+        """Make the actions of a GPU; return which of its thread blocks tell which."""
+        gpu, program = self.program.gpus[g], self.program
+        waits: dict[tuple[int, int], list[int]] = {}
+        tells: dict[tuple[int, int], list[int]] = {}
+        first: list[int] = []
+        for t, block in enumerate(gpu.blocks):
+            seen = {t: len(block.steps)}
+            if self.own and t and any(step.does("read") for step in block.steps):
+                first.append(t)
+            for i, step in enumerate(block.steps):
+                if step.dep is not None and seen.get(step.dep[0], -1) < step.dep[1]:
+                    seen[step.dep[0]] = step.dep[1]
+                    waits.setdefault((t, i), []).append(step.dep[0])
+                    tells.setdefault(step.dep, []).append(t)
+        for t, block in enumerate(gpu.blocks):
+            name = f"gpu {g}, tb {t}"
+            actions = []
+            if self.own and (not t or t in first):
+                copy = Step(block.line, "nop" if t else "cpy", ("i", 0), ("o", g * self.own), self.own)
+                do = _named(f"{name}, copy of the input in {program.file}", block.line)
+                actions.append(
+                    _Action(copy, do, ("tb0",) * bool(t), () if t else tuple(f"tb{w}" for w in first), None, None)
+                )
+            send, recv = (g, block.send, block.chan), (g, block.recv, block.chan)
+            for i, step in enumerate(block.steps):
+                to = source = None
+                if step.does("send"):
+                    to = f"gpu{block.send}.tb{program.receivers[block.send, g, block.chan]}.chan{send[2]}"
+                if step.does("receive"):
+                    source = f"gpu{block.recv}.tb{program.senders[block.recv, g, block.chan]}.chan{recv[2]}"
+                do = _named(f"{name}, step {i} ({step.type}) in {program.file}", step.line)
+                ways = [tuple(f"tb{w}" for w in known.get((t, i), ())) for known in (waits, tells)]
+                actions.append(_Action(step, do, ways[0], ways[1], to, source))
+            self._actions[g, t] = actions
+        pairs = {(d, t) for (t, _), others in waits.items() for d in others}
+        return pairs | {(0, t) for t in first}
+
+    def chunk(self, n_elem: int) -> int:
+        """Return the elements of a chunk; ConfigError if those of the tensor are no multiple of the chunks."""
+        p = self.program
+        whole = n_elem * self.ranks if p.coll == "allgather" else n_elem
+        parts = (p.most("i") or p.nchunks) if p.coll == "custom" else p.nchunks
+        size, rest = divmod(whole, parts)
+        if rest or not size:
+            each = parts // self.ranks if p.coll == "allgather" else parts
+            raise ConfigError(
+                f"{Path(p.file).name}: {n_elem} elements do not make the {parts} equal chunks of the program; give "
+                f"each device a multiple of {max(1, each)} elements"
+            )
+        return size
+
+    def kernel_args(
+        self, *, n_elem: int, world_size: int, op: str | Operator = "sum", chunk_bytes: int | None = None
+    ) -> tuple[int, Reduction, int | None]:
+        """Return the kernel's arguments after its pointers; `n_elem` is that of a device's first tensor."""
+        if op == "avg":
+            raise ConfigError(
+                f"{Path(self.program.file).name}: op = 'avg': an MSCCL program does not state when a sum is complete; "
+                "use op='sum', and divide"
+            )
+        self.chunk(n_elem)
+        return n_elem, Reduction(op, self.ranks), chunk_bytes
+
+    def scratch(self, n_elem: int) -> int:
+        """Return the elements of scratch of a GPU."""
+        return self.program.most("s") * self.chunk(n_elem)
+
+    def validator(self, group: Group) -> None:
+        """Require one shard on each device, one device for each GPU, and a PE for each thread block."""
+        single_shard_per_rank(group)
+        p = self.program
+        if len(group.shards) != self.ranks:
+            raise ConfigError(
+                f"{Path(p.file).name} is a program for {self.ranks} ranks, and the group has {len(group.shards)}; give "
+                "it one tensor on each of as many devices"
+            )
+        if group.targets and p.width > len(group.targets):
+            raise ConfigError(
+                f"{Path(p.file).name} has {p.width} thread blocks for each GPU, and a SIP has {len(group.targets)} "
+                "PEs; give the machine more PEs, or the program fewer instances or channels"
+            )
+
+    def mapper(self, group: Group) -> list[tuple[Place, ...]]:
+        """Return the PEs of each device that run its thread blocks, the holder of the shard first."""
+        places: list[Place] = []
+        for shards in group.shards:
+            sip, cube, pe = shards[0]
+            others = group.targets or [(cube, n) for n in range(self.program.width)]
+            order = sorted(others, key=lambda at: (at != (cube, pe), at[0] != cube, at))
+            places += [(sip, *at) for at in order[: self.program.width]]
+        return [tuple(places)]
+
+    def topology(self, subgroup: Subgroup) -> Neighbours:
+        """Return a queue for each peer and channel of a thread block, and for each that it waits for."""
+        width, p = self.program.width, self.program
+        graph: Neighbours = [{} for _ in subgroup.places]
+        for (g, peer, chan), t in p.senders.items():
+            u = p.receivers[peer, g, chan]
+            here, there = f"gpu{peer}.tb{u}.chan{chan}", f"gpu{g}.tb{t}.chan{chan}"
+            graph[g * width + t][here] = (peer * width + u, there)
+            graph[peer * width + u][there] = (g * width + t, here)
+        for g, pairs in enumerate(self._pairs):
+            for a, b in pairs:
+                graph[g * width + a][f"tb{b}"] = (g * width + b, f"tb{a}")
+                graph[g * width + b][f"tb{a}"] = (g * width + a, f"tb{b}")
+        return graph
+
+    def _in_place(
+        self, t_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *, tl: TLContext
+    ) -> None:
+        self._run(t_ptr, t_ptr, scratch, n_elem, work, size, tl)
+
+    def _out_of_place(
+        self, t_ptr: Pointer, out_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *,
+        tl: TLContext,
+    ) -> None:  # fmt: skip
+        self._run(t_ptr, out_ptr, scratch, n_elem, work, size, tl)
+
+    def _run(
+        self, i_ptr: Pointer, o_ptr: Pointer, s_ptr: Pointer, n_elem: int, work: Reduction, chunk_bytes: int | None,
+        tl: TLContext,
+    ) -> None:  # fmt: skip
+        """Run the thread block of this PE."""
+        actions = self._actions.get(divmod(int(tl.program_id(2)), self.program.width), [])
+        confirms = any(action.tells for action in actions)
+        posted: deque[tuple[_Action, _Piece, Arrival | None, list[Tile] | None]] = deque()
+        stored: list[Pointer] = []
+        pointers = {"i": i_ptr, "o": o_ptr, "s": s_ptr}
+        dtype = i_ptr.dtype
+
+        def finish() -> None:
+            action, *rest = posted.popleft()
+            action.do(*rest, stored, work, dtype, tl)
+
+        chunking = Chunking(dtype.itemsize, 1, chunk_bytes)
+        for action, piece in self._pieces(actions, pointers, n_elem, chunking, confirms):
+            while piece.waits and posted:
+                finish()
+            arrival = None
+            if piece.source is not None:
+                arrival = tl.recv_async(piece.source, shape=(piece.size,), dtype=dtype)
+            late = piece.waits or _is_stale(piece, [each[1] for each in posted])
+            tiles = None if late else [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
+            posted.append((action, piece, arrival, tiles))
+            del arrival, tiles
+            while posted and (piece.waits or piece.tells or len(posted) > AHEAD):
+                finish()
+        while posted:
+            finish()
+
+    def _pieces(
+        self, actions: list[_Action], pointers: dict[str, Pointer], n_elem: int, chunking: Chunking, confirms: bool
+    ) -> Iterator[tuple[_Action, _Piece]]:
+        """Yield the pieces of all steps, loop after loop: each loop does a part of the tensor that fits into TCM."""
+        for extent, stride, starts in self._loops(n_elem, chunking):
+            for action in actions:
+                step = action.step
+                whole = stride == extent
+                blocks = [(0, step.cnt * extent)] if whole else [(c * stride, extent) for c in range(step.cnt)]
+                spans = (
+                    [span for block in blocks for span in chunking.chunks(block)] if step.type != "nop" else [(0, 0)]
+                )
+                src, dst = (
+                    pointers[end[0]] + (starts[end[0]] + end[1] * stride) if step.does(used) else None
+                    for end, used in ((step.src, "read"), (step.dst, "store"))
+                )
+                for n, (at, size) in enumerate(spans):
+                    here, there = (None if p is None else p + at for p in (src, dst))
+                    reads: tuple[Pointer, ...] = ()
+                    if here is not None and (step.type != "s" or confirms):
+                        reads = (there, here) if step.type == "re" and there is not None else (here,)
+                    yield action, _Piece(
+                        size, action.waits if not n else (), action.source, reads, here, action.to, there,
+                        action.tells if n == len(spans) - 1 else (), confirms,
+                    )  # fmt: skip
+
+    def _loops(self, n_elem: int, chunking: Chunking) -> Iterator[tuple[int, int, dict[str, int]]]:
+        """Yield the elements of a chunk in each loop, those from one chunk to the next, and where buffers start."""
+        chunk, p = self.chunk(n_elem), self.program
+        if p.coll in _IN_PLACE:
+            for start, size in chunking.segments(0, n_elem, p.nchunks):
+                yield (
+                    size // p.nchunks,
+                    size // p.nchunks,
+                    {"i": start, "o": start, "s": start // p.nchunks * p.most("s")},
+                )
+            return
+        for start, size in chunking.segments(0, chunk, 1):
+            yield size, chunk, dict.fromkeys("ios", start)
+
+
+@lru_cache(maxsize=32)
+def _run(program: Program) -> _Run:
+    return _Run(program)
+
+
+def _is_stale(piece: _Piece, posted: list[_Piece]) -> bool:
+    """Return whether a posted piece has yet to store what this one reads."""
+
+    def reach(pointer: Pointer, size: int) -> tuple[int, int]:
+        return pointer.va, pointer.va + size * pointer.dtype.itemsize
+
+    stores = [reach(before.dst, before.size) for before in posted if before.dst is not None]
+    reads = [reach(pointer, piece.size) for pointer in piece.reads]
+    return any(a < end and start < b for start, end in stores for a, b in reads)

@@ -1,0 +1,61 @@
+"""The picture's module and style sheet, and the picture as a page that works from disk."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from base64 import b64encode
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from kernbench.viz._still import still_svg, title_of
+
+if TYPE_CHECKING:
+    from kernbench.viz._scene import Scene
+
+_FILES = ("shared.js", "machine.js", "timeline.js", "page.js", "picture.js")
+
+
+@cache
+def module_js() -> str:
+    """Return the ES module: its files one after the other."""
+    return "\n".join(_read(name) for name in _FILES)
+
+
+@cache
+def style_css() -> str:
+    """Return the style sheet."""
+    return _read("tokens.css")
+
+
+# The page may run its own script and style, and load nothing.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def picture_html(scene: Scene, note: str = "") -> str:
+    """Return a page with the picture of a scene; it needs neither kernel nor network.
+
+    Parameters
+    ----------
+    scene : Scene
+    note : str
+        What ran, below the picture.
+    """
+    header, buffers = scene
+    title = escape(title_of(header))
+    data = {"header": header, "buffers": {name: b64encode(content).decode() for name, content in buffers.items()}}
+    packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
+    return (
+        f'<!doctype html>\n<html class="kbp-page" lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<meta name="viewport" content="width=device-width">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n<style>{style_css()}</style></head>\n'
+        f'<body><h1>{title}</h1>\n<main id="kbp-root">{still_svg(scene)}</main>\n<p>{escape(note)}</p>\n'
+        f'<script type="text/plain" id="kbp-scene">{b64encode(packed).decode()}</script>\n'
+        f'<script type="module">{module_js()}\nopenPage();\n</script></body></html>\n'
+    )
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / "picture" / name).read_text("utf-8")

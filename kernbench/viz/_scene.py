@@ -1,0 +1,555 @@
+"""The scene that the picture draws: templates of the machine's parts, and the load of links and components over time.
+
+A scene is a header of JSON values and buffers of bytes. A part that occurs many times is one template: a cube is
+described once, however many the machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.analysis._records import FETCH, READ, WRITE, Records
+from kernbench.errors import KernbenchError
+from kernbench.topology import _naming as naming
+from kernbench.viz._timeline import timeline_sections
+
+if TYPE_CHECKING:
+    from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis.result import Result
+    from kernbench.topology._mesh import At
+    from kernbench.topology._views import Box
+    from kernbench.topology.builder import Machine
+
+Scene = tuple[dict[str, Any], dict[str, bytes]]
+Point = tuple[float, float]
+
+BINS = 512
+_LARGEST = 8_000_000  # bytes of loads
+
+
+def scene(
+    machine: Machine, records: Records | None = None, name: str = "", *, path: CriticalPath | None = None,
+    before: tuple[str, Records] | None = None,
+) -> Scene:  # fmt: skip
+    """Return the scene of a machine and, with `records`, of a run on it.
+
+    Parameters
+    ----------
+    machine : Machine
+    records : Records, optional
+    name : str
+        What ran.
+    path : CriticalPath, optional
+        Of the run.
+    before : (name, Records), optional
+        A run that the timeline compares it with.
+    """
+    header: dict[str, Any] = {"machine": machine_section(machine)}
+    buffers: dict[str, bytes] = {}
+    if records is not None:
+        header["run"], buffers = run_section(records, name)
+        sections, columns = timeline_sections([*([before] if before else []), (name, records)], path)
+        header, buffers = header | sections, buffers | columns
+    return header, buffers
+
+
+def scene_of(machine: Machine, result: Result) -> Scene:
+    """Return the scene of a machine and a result, with the critical path where the log tells it."""
+    try:
+        path = result.why().path
+    except KernbenchError:
+        path = None
+    return scene(machine, result.records, result.name, path=path)
+
+
+def run_section(records: Records, name: str = "") -> Scene:
+    """Return the loads of a run: one byte for each link or component and bin, 255 where it was always busy."""
+    links, nodes = used_links(records), list(used_nodes(records))
+    bins = max(1, min(BINS, _LARGEST // max(1, len(links) + len(nodes)), records.makespan_ps))
+    header = {
+        "name": name, "complete": records.complete, "end_ns": records.makespan_ps / 1000, "bins": bins,
+        "links": links, "nodes": nodes,
+    }  # fmt: skip
+    loads = {"link_load": link_loads(records, bins), "node_load": node_loads(records, bins)}
+    return header, {key: np.rint(255 * load).astype(np.uint8).tobytes() for key, load in loads.items()}
+
+
+def used_links(records: Records) -> list[str]:
+    """Return the links that were busy."""
+    return [records.links.names[i] for i in np.flatnonzero(records.links.busy_ps)]
+
+
+def used_nodes(records: Records) -> dict[str, int]:
+    """Return the time that each component was busy [ps], of those that were."""
+    return {name: ps for name, ps in records.busy_by_component().items() if ps and name != naming.HOST}
+
+
+def link_loads(records: Records, bins: int) -> np.ndarray:
+    """Return the busy share of each used link in each bin, float64 of shape (links, bins).
+
+    The log has the time that each link was busy and the begin and end of each transfer, not of each flit: a transfer
+    occupies a link evenly from the earliest arrival of its first flit to the latest departure of its last.
+    """
+    busy_ps = records.links.busy_ps
+    used = np.flatnonzero(busy_ps)
+    loads = _Loads(len(used), records.makespan_ps, bins)
+    moves, hops = records.dependencies.transfers, _Hops(records, used)
+    start, end, nbytes = moves["start_ps"], moves["end_ps"], moves["nbytes"]
+    arrived = np.where(moves["arrived_ps"] < 0, start, moves["arrived_ps"])
+    write, read = moves["kind"] == WRITE, np.isin(moves["kind"], (READ, FETCH))
+    # A route leads from the memory: a write goes against it.
+    hops.add(loads, ~write, moves["route"], np.where(read, arrived, start), end, nbytes, reverse=False)
+    hops.add(loads, write, moves["route"], start, np.where(moves["arrived_ps"] < 0, end, arrived), nbytes, reverse=True)
+    return loads.shares(busy_ps[used], _weights(records, bins))
+
+
+def node_loads(records: Records, bins: int) -> np.ndarray:
+    """Return the busy share of each used component in each bin, float64 of shape (components, bins)."""
+    busy = used_nodes(records)
+    row_of = {name: i for i, name in enumerate(busy)}
+    loads = _Loads(len(busy), records.makespan_ps, bins)
+    rows = np.array([row_of.get(name, -1) for name in records.components] or [-1])[records.component]
+    loads.add(rows, *_disjoint(rows, records.start_ps, records.end_ps))
+    moves, nodes = records.dependencies.transfers, records.dependencies.nodes
+    memory = np.array([row_of.get(nodes[route[0]], -1) for route in records.dependencies.routes] or [-1])
+    rows = np.where(moves["served_ps"] >= 0, memory[moves["route"]], -1)
+    loads.add(rows, *_disjoint(rows, moves["since_ps"], moves["served_ps"]))
+    return loads.shares(np.array(list(busy.values()), np.int64), _weights(records, bins))
+
+
+def _weights(records: Records, bins: int) -> np.ndarray:
+    """Return the share of each bin in the time of all commands, for work that has no row at this log level."""
+    spans, rows = _Loads(1, records.makespan_ps, bins), records.is_kind("composite", "load", "store", "send", "recv")
+    start, end = records.start_ps[rows], records.end_ps[rows]
+    spans.add(np.zeros(len(start), np.int64), start, end, end - start)
+    return spans.weights()
+
+
+def _disjoint(rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return starts, ends and lengths of intervals, less what earlier ones of the same row cover."""
+    shift = rows.astype(np.int64) * (int(end.max(initial=0)) + 1)
+    order = np.lexsort((start, rows))
+    low, high = (start + shift)[order], np.maximum.accumulate((end + shift)[order])
+    low = np.minimum(np.maximum(low, np.concatenate([low[:1], high[:-1]])), high)
+    begin, stop = np.empty_like(low), np.empty_like(high)
+    begin[order], stop[order] = low, high
+    return begin - shift, stop - shift, stop - begin
+
+
+class _Loads:
+    """Work of servers over time, in bins."""
+
+    def __init__(self, n: int, span_ps: int, bins: int) -> None:
+        self._n, self._bins = n, bins
+        self._width = span_ps / bins
+        # The slope of each server's work, and slope x time, where they change.
+        self._slope, self._offset = np.zeros((2, n, bins + 1))
+
+    def add(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, work: np.ndarray) -> None:
+        """Add work that is done evenly from `start` to `end`, of the servers `rows` (-1: of none)."""
+        used = (rows >= 0) & (work > 0)
+        rows, start, end, work = rows[used], start[used], np.maximum(end[used], start[used] + 1), work[used]
+        slope = work / (end - start)
+        for at, change in ((start, slope), (end, -slope)):
+            bin_ = np.clip(np.ceil(at / self._width), 0, self._bins).astype(np.int64)
+            index, size = rows * (self._bins + 1) + bin_, self._slope.size
+            self._slope += np.bincount(index, change, size).reshape(self._slope.shape)
+            self._offset += np.bincount(index, change * at, size).reshape(self._offset.shape)
+
+    def shares(self, busy_ps: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        """Return the busy share of each bin; the times of a server sum to its `busy_ps`.
+
+        Time that no work explains is spent as `otherwise` says, the weight of each bin. What a bin has no room for is
+        done in later ones.
+        """
+        work = self._work()
+        total = work.sum(1)
+        work *= np.minimum(1, busy_ps / np.maximum(1, total))[:, None]
+        work += np.maximum(0, busy_ps - total)[:, None] * otherwise
+        for order in (range(self._bins), range(self._bins - 1, -1, -1)):
+            left = np.zeros(self._n)
+            for i in order:
+                left += work[:, i]
+                work[:, i] = np.minimum(left, self._width)
+                left -= work[:, i]
+        return work / self._width
+
+    def _work(self) -> np.ndarray:
+        edges = np.arange(self._bins + 1) * self._width
+        done = np.cumsum(self._slope, 1) * edges - np.cumsum(self._offset, 1)
+        return np.maximum(0, np.diff(done, axis=1))
+
+    def weights(self) -> np.ndarray:
+        """Return the share of the whole work of all servers in each bin; equal ones if there is none."""
+        work = self._work().sum(0)
+        return work / work.sum() if work.any() else np.full(self._bins, 1 / self._bins)
+
+
+class _Hops:
+    """The used links of each route, in both directions, with the latency in front of and behind each."""
+
+    def __init__(self, records: Records, used: np.ndarray) -> None:
+        dependencies = records.dependencies
+        nodes, row_of = dependencies.nodes, {records.links.names[i]: n for n, i in enumerate(used)}
+        routes = dependencies.routes
+        flat = np.fromiter((node for route in routes for node in route), np.int64)
+        lengths = np.fromiter(map(len, routes), np.int64, len(routes))
+        route = np.repeat(np.arange(len(routes)), lengths)
+        inside = route[1:] == route[:-1] if len(flat) else np.zeros(0, bool)
+        a, b, self._route = flat[:-1][inside], flat[1:][inside], route[1:][inside]
+        self._first = np.searchsorted(self._route, np.arange(len(routes) + 1))
+        # Of each link on each route, against its direction, too (True).
+        self._link: dict[bool, np.ndarray] = {}
+        self._ps_per_byte: dict[bool, np.ndarray] = {}
+        self._before: dict[bool, np.ndarray] = {}
+        self._behind: dict[bool, np.ndarray] = {}
+        for reverse in (False, True):
+            keys, index = np.unique((b * len(nodes) + a) if reverse else (a * len(nodes) + b), return_inverse=True)
+            ends = [divmod(key, len(nodes)) for key in keys.tolist()]
+            row = np.array([row_of.get(f"{nodes[src]}->{nodes[dst]}", -1) for src, dst in ends], np.int64)
+            known = [dependencies.links.get(pair, (0, 0, 0.0)) for pair in ends]
+            latency = np.array([wire + node for wire, node, _ in known], np.int64)[index]
+            until = np.cumsum(latency)
+            whole = until - np.concatenate([[0], until])[self._first[self._route]]
+            rest = np.bincount(self._route, latency, len(routes)).astype(np.int64)[self._route] - whole
+            self._link[reverse] = row[index]
+            self._ps_per_byte[reverse] = (1000 / records.links.bw_gbs[used])[row[index]] if len(used) else row[index]
+            # A link's own latency comes after its service. Against the route, its last link is the first.
+            self._before[reverse] = rest if reverse else whole - latency
+            self._behind[reverse] = whole if reverse else rest + latency
+
+    def add(
+        self, loads: _Loads, which: np.ndarray, route: np.ndarray, start: np.ndarray, end: np.ndarray,
+        nbytes: np.ndarray, *, reverse: bool,
+    ) -> None:  # fmt: skip
+        """Add transfers to the loads of the links that they cross."""
+        rows = np.flatnonzero(which)
+        count = self._first[route[rows] + 1] - self._first[route[rows]]
+        move = np.repeat(rows, count)
+        within = np.arange(len(move)) - np.repeat(np.cumsum(count) - count, count)
+        hop = self._first[route[move]] + within
+        low, high = start[move] + self._before[reverse][hop], end[move] - self._behind[reverse][hop]
+        work = nbytes[move] * self._ps_per_byte[reverse][hop]
+        loads.add(self._link[reverse][hop], np.minimum(low, high - 1), high, work)
+
+
+# ---------------------------------------------------------------- geometry
+
+
+def machine_section(machine: Machine) -> dict[str, Any]:
+    """Return the templates of a machine; lengths are mm, and a PE's inside has its own unit."""
+    config = machine.config
+    cube = _Cube(machine)
+    sip = _sip(machine, cube)
+    return {
+        "name": Path(machine.source).name,
+        "hash": machine.hash,
+        "counts": {"sips": config.n_sips, "cubes": config.cubes_per_sip, "pes": len(cube.tiles)},
+        "templates": {"system": _system(machine, sip), "sip": sip, "cube": cube.template(), "pe": _pe(machine)},
+    }
+
+
+def _box(
+    id_: str, kind: str, label: str, rect: tuple[float, float, float, float], detail: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
+    """Return a box; `id_` is relative to the template's instance."""
+    place = [round(value, 4) for value in rect]
+    return {"id": id_, "kind": kind, "label": label, "at": place, "detail": list(detail), **more}
+
+
+def _line(kind: str, points: Sequence[Point], a: str = "", b: str = "", **more: Any) -> dict[str, Any]:
+    """Return a line between nodes `a` and `b`: the links in both directions between them, if they are nodes."""
+    return {"kind": kind, "p": [round(v, 4) for point in points for v in point], "a": a, "b": b, **more}
+
+
+class _Cube:
+    """Places on the die of a cube; `u` is the distance of routers."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.layout = machine, machine.graph.layout
+        self.u = self.layout.pitch_mm
+        self.tiles = self._tiles()
+        cols, rows = self.layout.cols, self.layout.rows
+        # A tile right of the last column, or below the last row, needs more room than a die has there.
+        right = any(c == cols - 1 and dx > 0 for (_, c), (dx, _) in zip(self.layout.pes, self.tiles, strict=True))
+        below = any(r == rows - 1 and dy > 0 for (r, _), (_, dy) in zip(self.layout.pes, self.tiles, strict=True))
+        self.w, self.h = (cols + 0.6 * right) * self.u, (rows + 0.6 * below) * self.u
+
+    def router(self, at: At) -> Point:
+        return self.layout.position_mm(at)
+
+    def port(self, side: str, conn: int) -> Point:
+        """Return the middle of a UCIe port: on the edge of the die."""
+        x, y = self.router(self.layout.ports[side, conn])
+        inset = 0.12 * self.u
+        return {"n": (x, inset), "s": (x, self.h - inset), "w": (inset, y), "e": (self.w - inset, y)}[side]
+
+    def _tiles(self) -> list[tuple[int, int]]:
+        """Return for each PE on which side of its router it is (right, down; 1 or -1): towards the middle if free."""
+        rows, cols = self.layout.rows, self.layout.cols
+        sides = [(1 if c < cols / 2 else -1, 1 if r < rows / 2 else -1) for r, c in self.layout.pes]
+        squares = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(self.layout.pes, sides, strict=True)}
+        return sides if len(squares) == len(sides) else [(1, 1)] * len(sides)
+
+    def _free(self, at: At, taken: set[tuple[int, int]]) -> tuple[int, int]:
+        """Return a side of a router where no tile, stack or border is."""
+        present = set(self.layout.routers)
+        for dy, dx in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+            corners = [(at[0] + i, at[1] + j) for i in (0, dy) for j in (0, dx)]
+            square = (2 * at[0] + dy, 2 * at[1] + dx)
+            if square not in taken and present.issuperset(corners):
+                taken.add(square)
+                return dx, dy
+        return 1, 1
+
+    def template(self) -> dict[str, Any]:
+        """Return the die: routers on their mesh, each PE and its HBM slice next to its router, ports on the edges."""
+        layout, config, u = self.layout, self.machine.config.cube, self.u
+        boxes, lines = _stack(self), []
+        points: Sequence[Point]
+        for at in layout.routers:
+            x, y = self.router(at)
+            name = _local(naming.router(0, 0, *at))
+            boxes.append(_box(name, "router", name, (x - 0.1 * u, y - 0.1 * u, 0.2 * u, 0.2 * u)))
+            for side in ("e", "s"):
+                other = layout.neighbour(at, side)
+                if other is not None:
+                    end = self.router(other)
+                    dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
+                    points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
+                    lines.append(_line("noc", points, name, _local(naming.router(0, 0, *other))))
+        details = {box.kind: box.detail for box in self.machine.views["pe"].boxes}
+        taken = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(layout.pes, self.tiles, strict=True)}
+        for pe, (at, (dx, dy)) in enumerate(zip(layout.pes, self.tiles, strict=True)):
+            x, y = self.router(at)
+            cx, cy, half = x + dx * u / 2, y + dy * u / 2, 0.36 * u
+            slice_h, gap = 0.13 * u, 0.05 * u
+            top = cy - half + (0 if dy > 0 else slice_h + gap)
+            pe_h = 2 * half - slice_h - gap
+            hbm_y = cy - half if dy < 0 else cy + half - slice_h
+            name = _local(naming.pe(0, 0, pe))
+            boxes.append(
+                _box(name, "pe", f"PE {pe}", (cx - half, top, 2 * half, pe_h), template="pe", flip=[dx < 0, dy < 0])
+            )
+            hbm = _local(naming.hbm(0, 0, pe))
+            boxes.append(_box(hbm, "hbm_ctrl", "HBM slice", (cx - half, hbm_y, 2 * half, slice_h), details["hbm_ctrl"]))
+            router = _local(naming.router(0, 0, *at))
+            edge = cx - dx * half
+            # In the alley between router column and tile, one lane for each.
+            rows = {part: top + pe_h * (row + 0.5) / 3 for part, row in (("pe_cpu", 0), ("pe_dma", 1))}
+            if dy < 0:
+                rows = {part: 2 * top + pe_h - y_ for part, y_ in rows.items()}
+            ends = {hbm: hbm_y + slice_h / 2, **{f"{name}.{part}": y_ for part, y_ in rows.items()}}
+            for lane, (part, end_y) in enumerate(sorted(ends.items(), key=lambda item: dy * item[1])):
+                lane_x = x + dx * u * (0.085 - 0.025 * lane)
+                points = ((edge, end_y), (lane_x, end_y), (lane_x, y + dy * 0.1 * u))
+                lines.append(_line("attach", points, part, router))
+        for (side, conn), at in layout.ports.items():
+            x, y = self.port(side, conn)
+            name, (rx, ry) = _local(naming.ucie(0, 0, side, conn)), self.router(at)
+            r = 0.07 * u
+            boxes.append(_box(name, "ucie", f"UCIe {side.upper()}{conn}", (x - r, y - r, 2 * r, 2 * r)))
+            dx, dy = {"n": (0, -1), "s": (0, 1), "w": (-1, 0), "e": (1, 0)}[side]
+            points = ((rx + dx * 0.1 * u, ry + dy * 0.1 * u), (x - dx * r, y - dy * r))
+            lines.append(_line("attach", points, name, _local(naming.router(0, 0, *at))))
+        for node, at, kind, label, detail in (
+            (naming.m_cpu(0, 0), layout.m_cpu, "m_cpu", "M_CPU", f"{config.m_cpu.service_ns:g} ns a message"),
+            (naming.sram(0, 0), layout.sram, "sram", "SRAM", f"{config.sram.size_mib:g} MiB"),
+        ):
+            dx, dy = self._free(at, taken)
+            x, y = self.router(at)
+            w, h = 0.5 * u, 0.34 * u
+            left, top = x + dx * u / 2 - w / 2, y + dy * u / 2 - h / 2
+            boxes.append(_box(_local(node), kind, label, (left, top, w, h), (detail,)))
+            points = ((x + dx * u / 2 - dx * w / 2, y + dy * u / 2), (x + dx * 0.06 * u, y + dy * u / 2),
+                      (x + dx * 0.06 * u, y + dy * 0.1 * u))  # fmt: skip
+            lines.append(_line("attach", points, _local(node), _local(naming.router(0, 0, *at))))
+        return {"w": self.w, "h": self.h, "boxes": boxes, "lines": lines}
+
+
+def _local(node_id: str) -> str:
+    """Return the id of a node of cube 0 as within its cube."""
+    return node_id.split(".", 2)[2]
+
+
+def _stack(cube: _Cube) -> list[dict[str, Any]]:
+    """Return the HBM stack: where the removed routers leave a rectangle free."""
+    config, u = cube.machine.config.cube, cube.u
+    removed = sorted({(r, c) for r, c in config.noc.removed})
+    rows, cols = [r for r, _ in removed], [c for _, c in removed]
+    if not removed or (max(rows) - min(rows) + 1) * (max(cols) - min(cols) + 1) != len(removed):
+        return []
+    x, y = (min(cols) + 0.4) * u, (min(rows) + 0.4) * u
+    w, h = (max(cols) - min(cols) + 0.2) * u, (max(rows) - min(rows) + 0.2) * u
+    return [_box("hbm", "hbm", "HBM stack", (x, y, w, h), (f"{config.hbm.size_gib:g} GiB",))]
+
+
+def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
+    """Return a SIP: cubes on their grid, the IO chiplet in the west."""
+    graph, u = machine.graph, cube.u
+    w, h, gap, margin = graph.w, graph.h, 0.8 * u, 0.8 * u
+    io_w = 3.4 * u
+    height = h * (cube.h + gap) - gap + 2 * margin
+    west = margin + io_w + 1.2 * u
+    views = {box.id: box for box in machine.views["sip"].boxes}
+    boxes = [_box("io", "io", "IO chiplet", (margin, margin, io_w, height - 2 * margin))]
+
+    def corner(number: int) -> Point:
+        return west + number % w * (cube.w + gap), margin + number // w * (cube.h + gap)
+
+    connections = machine.config.cube.ucie.connections
+    noc_x, noc_w, port = margin + 1.9 * u, 0.6 * u, 0.14 * u
+    port_x = margin + io_w - 0.12 * u
+    lines = []
+    top, down = margin + 0.5 * u, height - margin - 0.5 * u
+    noc = _part(views[naming.io_noc(0)], (noc_x, top, noc_w, down - top))
+    boxes.append(noc)
+    part_w, part_h = 1.1 * u, 1.0 * u
+    for node, y in ((naming.pcie_ep(0), top + part_h), (naming.io_cpu(0), down - 2 * part_h)):
+        boxes.append(_part(views[node], (margin + 0.3 * u, y, part_w, part_h)))
+        points = ((margin + 0.3 * u + part_w, y + part_h / 2), (noc_x, y + part_h / 2))
+        lines.append(_line("io", points, _in_sip(node), "io.noc"))
+    for number in range(w * h):
+        x, y = corner(number)
+        name = _in_sip(naming.cube(0, number))
+        boxes.append(
+            _box(name, "cube", f"Cube {number}", (x, y, cube.w, cube.h), views[f"sip0.{name}"].detail, template="cube")
+        )
+    for row in range(h):
+        first = row * w
+        _, y = corner(first)
+        for conn in range(connections):
+            end_x, end_y = cube.port("w", conn)
+            ours, theirs = _in_sip(naming.io_ucie(0, row, conn)), _in_sip(naming.ucie(0, first, "w", conn))
+            boxes.append(_box(ours, "ucie", f"UCIe {conn}", (port_x - port / 2, y + end_y - port / 2, port, port)))
+            lines.append(_line("io", ((noc_x + noc_w, y + end_y), (port_x - port / 2, y + end_y)), "io.noc", ours))
+            points = ((port_x + port / 2, y + end_y), (west + end_x - port / 2, y + end_y))
+            lines.append(_line("ucie", points, ours, theirs))
+    for number in range(w * h):
+        x, y = corner(number)
+        row, col = divmod(number, w)
+        for side, back, other in (("e", "w", number + 1), ("s", "n", number + w)):
+            if not (col + 1 < w if side == "e" else row + 1 < h):
+                continue
+            ox, oy = corner(other)
+            for conn in range(connections):
+                (ax, ay), (bx, by) = cube.port(side, conn), cube.port(back, conn)
+                dx, dy = (port / 2, 0.0) if side == "e" else (0.0, port / 2)
+                points = ((x + ax + dx, y + ay + dy), (ox + bx - dx, oy + by - dy))
+                ends = _in_sip(naming.ucie(0, number, side, conn)), _in_sip(naming.ucie(0, other, back, conn))
+                lines.append(_line("ucie", points, *ends))
+    return {"w": west + w * (cube.w + gap) - gap + margin, "h": height, "boxes": boxes, "lines": lines}
+
+
+def _part(box: Box, rect: tuple[float, float, float, float]) -> dict[str, Any]:
+    return _box(_in_sip(box.id), box.kind, box.label, rect, box.detail)
+
+
+def _in_sip(node_id: str) -> str:
+    """Return the id of a node of SIP 0 as within its SIP."""
+    return node_id.split(".", 1)[1]
+
+
+def _system(machine: Machine, sip: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the system: SIPs on the grid of their network, host and switch above."""
+    graph, view = machine.graph, machine.views["system"]
+    w, h = sip["w"], sip["h"]
+    places = [(box.x, box.y) for box in view.boxes if box.kind == "sip"]
+    # The view's grid, in the pitch of these packages.
+    left, top = min(x for x, _ in places), min(y for _, y in places)
+    steps = [sorted({round(p[axis], 6) for p in places}) for axis in (0, 1)]
+    pitch = [min((b - a for a, b in pairwise(s) if b - a > 0.5), default=1.0) for s in steps]
+    if graph.sips.topology == "fully_connected":
+        pitch = [4.8, 3.4]
+    gap = 0.16 * min(w, h)
+    above = 5.2 * gap if graph.sips.count else 0.0
+    corners = [(gap + (x - left) / pitch[0] * (w + gap), above + (y - top) / pitch[1] * (h + gap)) for x, y in places]
+    width = max(x for x, _ in corners) + w + gap
+    height = max(y for _, y in corners) + h + gap
+    middle = width / 2
+    host_w, host_h = 4.0 * gap, 1.1 * gap
+    host_x = middle - host_w / 2
+    details = {box.id: box.detail for box in view.boxes}
+    boxes = [
+        _box(naming.HOST, "host", "Host", (host_x, 0.4 * gap, host_w, host_h)),
+        _box(naming.SWITCH, "switch", "PCIe switch", (host_x, 2.3 * gap, host_w, host_h), details["switch"]),
+    ]
+    boxes += [
+        _box(naming.sip(s), "sip", f"SIP {s}", (x, y, w, h), details[naming.sip(s)], template="sip")
+        for s, (x, y) in enumerate(corners)
+    ]
+    lines = [_line("host", ((middle, 1.5 * gap), (middle, 2.3 * gap)), naming.HOST, naming.SWITCH)]
+    end = next(box["at"] for box in sip["boxes"] if box["id"] == "io.pcie_ep")
+    for s, (x, y) in enumerate(corners):
+        entry, lane = y + end[1] + end[3] / 2, x - gap / 2
+        points = ((middle, 3.4 * gap), (middle, 4.2 * gap), (lane, 4.2 * gap), (lane, entry), (x + end[0], entry))
+        lines.append(_line("pcie", points, naming.SWITCH, naming.pcie_ep(s)))
+    for s, (x, y) in enumerate(corners):
+        for other, side in graph.sips.neighbours[s].items():
+            if other > s:
+                ends = naming.io_noc(s), naming.io_noc(other)
+                lines.append(_line("sip", _sip_route((x, y), corners[other], (w, h), gap, bool(side)), *ends))
+    return {"w": width, "h": height, "boxes": boxes, "lines": lines}
+
+
+def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple[Point, ...]:
+    """Return the line from one package to a later one: straight to a neighbour, else around those between them."""
+    (ax, ay), (bx, by), (w, h) = a, b, size
+    if not grid:
+        (ax, ay), (bx, by) = (ax + w / 2, ay + h / 2), (bx + w / 2, by + h / 2)
+        return _cut((ax, ay), (bx, by), size), _cut((bx, by), (ax, ay), size)
+    if ay == by:
+        left, right = min(ax, bx), max(ax, bx)
+        if right - left < w + 1.5 * gap:
+            return (left + w, ay + h / 2), (right, ay + h / 2)
+        under = ay + h + gap * 0.3
+        return (left + w / 4, ay + h), (left + w / 4, under), (right + 3 * w / 4, under), (right + 3 * w / 4, ay + h)
+    if ax == bx:
+        top, low = min(ay, by), max(ay, by)
+        if low - top < h + 1.5 * gap:
+            return (ax + w / 2, top + h), (ax + w / 2, low)
+        beside = ax + w + gap * 0.3
+        return (ax + w, top + h / 4), (beside, top + h / 4), (beside, low + 3 * h / 4), (ax + w, low + 3 * h / 4)
+    west = min(ax, bx) - gap * 0.25
+    under = max(ay, by) + h + gap * 0.3
+    return (ax, ay + h / 3), (west, ay + h / 3), (west, under), (bx + w / 3, under), (bx + w / 3, by + h)
+
+
+def _cut(centre: Point, towards: Point, size: Point) -> Point:
+    """Return where the line from the middle of a box leaves it."""
+    dx, dy = towards[0] - centre[0], towards[1] - centre[1]
+    reach = min(half / 2 / abs(d) for half, d in zip(size, (dx, dy), strict=True) if d)
+    return centre[0] + dx * reach, centre[1] + dy * reach
+
+
+# Column and row of each part in a PE: what its router feeds in the west, the engines in the east.
+_PE_GRID = {
+    "pe_cpu": (0, 0), "pe_dma": (0, 1), "pe_mmu": (0, 2), "pe_scheduler": (1, 0), "pe_tcm": (1, 1),
+    "pe_ipcq": (1, 2), "pe_fetch_store": (2, 1), "pe_gemm": (3, 0), "pe_math": (3, 2),
+}  # fmt: skip
+_PE_LINES = (
+    ("pe_cpu", "pe_scheduler"), ("pe_scheduler", "pe_dma"), ("pe_scheduler", "pe_fetch_store"), ("pe_mmu", "pe_dma"),
+    ("pe_ipcq", "pe_dma"), ("pe_dma", "pe_tcm"), ("pe_tcm", "pe_fetch_store"), ("pe_fetch_store", "pe_gemm"),
+    ("pe_fetch_store", "pe_math"), ("pe_gemm", "pe_math"),
+)  # fmt: skip
+
+
+def _pe(machine: Machine) -> dict[str, Any]:
+    """Return the inside of a PE, in units of its own."""
+    pitch_x, pitch_y, w, h = 26.0, 25.6, 21.0, 15.0
+    views = {box.kind: box for box in machine.views["pe"].boxes}
+    rects = {
+        part: (0.5 * (pitch_x - w) + col * pitch_x, 0.5 * (pitch_y - h) + row * pitch_y, w, h)
+        for part, (col, row) in _PE_GRID.items()
+    }
+    boxes = [_box(part, part, views[part].label, rect, views[part].detail) for part, rect in rects.items()]
+    lines = []
+    for a, b in _PE_LINES:
+        ends = [(x + w / 2, y + h / 2) for x, y, *_ in (rects[a], rects[b])]
+        lines.append(_line("inside", (_cut(ends[0], ends[1], (w, h)), _cut(ends[1], ends[0], (w, h)))))
+    return {"w": 4 * pitch_x, "h": 3 * pitch_y, "boxes": boxes, "lines": lines}

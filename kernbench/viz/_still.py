@@ -1,0 +1,340 @@
+"""A still of the picture, for readers without a kernel: the part of the machine that worked, with loads and path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.analysis.result import INCOMPLETE
+
+if TYPE_CHECKING:
+    from kernbench.viz._scene import Scene
+
+_WIDTH, _HEIGHT, _HEAD, _FOOT = 680.0, 480.0, 30.0, 64.0  # [px]
+_INSIDE = {"sip": 0.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the inside of a part is drawn [px]
+_TEXT = 11.0  # [px]
+_LEVELS = 6
+# As in tokens.css: background, parts, text, muted text, outline, critical path, load from nearly idle to always busy.
+_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#8a929a", "#b35900", "#5c8ec6", "#7a5bb5", "#b0286e", "#7a0616")
+_DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
+_PE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)")
+_ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
+_MEMORY = re.compile(r"sip\d+\.cube\d+\.(?:hbm_ctrl\.pe\d+|sram)$")
+_BUSIEST = 3
+
+
+def still_svg(scene: Scene) -> str:
+    """Return the still of a scene, as SVG text that is equal for equal scenes.
+
+    Without a run it is the machine; with one, the smallest part of the machine that contains all PEs that worked, with
+    the mean load of links and components while PEs worked.
+    """
+    header, _ = scene
+    loads, window = _loads(scene)
+    drawing = _Drawing(header["machine"], loads, _on_path(header, window))
+    drawing.draw()
+    run = header.get("run")
+    name, said = title_of(header), f"machine {header['machine']['hash'][:12]}"
+    if run is not None:
+        said = f"Load: share of the time busy from {window[0]:,.1f} to {window[1]:,.1f} ns; {said}"
+    height = _HEAD + drawing.height + (_FOOT if run else 28)
+    shape = f'viewBox="0 0 {_WIDTH:g} {height:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
+    return "".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="kb-still" role="img" {shape}>',
+            f"<title>{escape(name)}</title>",
+            _STYLE,
+            f'<rect class="b" width="100%" height="100%" rx="4"/><text class="t" x="12" y="20">{escape(name)}</text>',
+            f'<svg y="{_HEAD:g}" width="{_WIDTH:g}" height="{drawing.height:.1f}">',
+            *drawing.parts,
+            "</svg>",
+            *(_legend(loads, _HEAD + drawing.height + 18, "path" in header) if run else ()),
+            f'<text class="m" x="12" y="{height - 9:.0f}">{escape(said)}</text></svg>',
+        ]
+    )
+
+
+def title_of(header: Mapping[str, Any]) -> str:
+    """Return in one line what a scene shows: the machine, and the run on it."""
+    machine, run = header["machine"]["name"], header.get("run")
+    if run is None:
+        return str(machine)
+    incomplete = "" if run["complete"] else f" ({INCOMPLETE})"
+    return f"{run['name']}: {run['end_ns']:,.1f} ns on {machine}{incomplete}"
+
+
+def _style() -> str:
+    def colours(theme: Sequence[str]) -> str:
+        background, part, text, muted, outline, path, *stops = theme
+        ramp = "".join(
+            f".kb-still .f{i}{{fill:{colour}}}.kb-still .s{i}{{stroke:{colour}}}"
+            for i, colour in enumerate(_ramp(stops))
+        )
+        return (
+            f".kb-still .b,.kb-still .i{{fill:{background}}}.kb-still .p{{fill:{part}}}"
+            f".kb-still text{{fill:{text}}}.kb-still .m{{fill:{muted}}}"
+            f".kb-still .i,.kb-still .p,.kb-still .o{{stroke:{outline}}}.kb-still .c{{stroke:{path}}}{ramp}"
+        )
+
+    return (
+        f"<style>.kb-still text{{font:{_TEXT:g}px system-ui,sans-serif}}"
+        ".kb-still .t{font:600 13px system-ui,sans-serif}"
+        ".kb-still .o,.kb-still .c,.kb-still .w{fill:none}.kb-still .i,.kb-still .p,.kb-still .o{stroke-width:.8}"
+        ".kb-still .w{stroke-width:2.4}"
+        f".kb-still .c{{stroke-width:1.6;stroke-dasharray:5 3}}{colours(_LIGHT)}"
+        f"@media(prefers-color-scheme:dark){{{colours(_DARK)}}}</style>"
+    )
+
+
+def _ramp(stops: Sequence[str]) -> Iterator[str]:
+    """Yield the colours of the levels, between the stops."""
+    rgb = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops])
+    for at in np.linspace(0, len(stops) - 1, _LEVELS):
+        mixed = [round(float(np.interp(at, range(len(stops)), rgb[:, channel]))) for channel in range(3)]
+        yield "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+_STYLE = _style()
+
+
+def _length(text: str) -> float:
+    """Return about how long a text is [px]."""
+    return sum(7.2 if letter.isupper() else 6.0 for letter in text)
+
+
+def _level(load: float) -> int:
+    return min(_LEVELS - 1, int(load * _LEVELS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    links: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, float] = field(default_factory=dict)
+    # Of boxes, as in the picture: a PE is as busy as its busiest engine, a cube and a SIP as their PEs on average.
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
+    """Return the mean loads while PEs worked, and that time [ns]."""
+    header, buffers = scene
+    run = header.get("run")
+    if run is None:
+        return _Loads(), (0.0, 0.0)
+    bins = run["bins"]
+    node, link = (
+        np.frombuffer(buffers[f"{kind}_load"], np.uint8).reshape(len(run[f"{kind}s"]), bins) / 255
+        for kind in ("node", "link")
+    )
+    pes = [i for i, name in enumerate(run["nodes"]) if _ENGINE.match(name)]
+    busy = np.flatnonzero((node[pes] if pes else node).any(axis=0)) if len(node) else np.arange(0)
+    first, last = (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, bins)
+    links, nodes = (
+        dict(zip(run[f"{kind}s"], loads[:, first:last].mean(axis=1).tolist(), strict=True))
+        for kind, loads in (("link", link), ("node", node))
+    )
+    parts = dict(nodes)
+    for name, load in nodes.items():  # "pe_fetch_store.fetch" and ".store" are drawn as one box
+        whole = name.rpartition(".")[0]
+        parts[whole] = max(load, parts.get(whole, 0.0))
+    pe_loads: dict[str, np.ndarray] = {}
+    for i, name in enumerate(run["nodes"]):
+        if found := _ENGINE.match(name):
+            pe_loads[found[1]] = np.maximum(node[i, first:last], pe_loads.get(found[1], 0))
+    counts = header["machine"]["counts"]
+    for pe, loads in pe_loads.items():
+        sip, cube, _ = pe.split(".")
+        load = parts[pe] = float(loads.mean())
+        for part, n in ((f"{sip}.{cube}", counts["pes"]), (sip, counts["pes"] * counts["cubes"])):
+            parts[part] = parts.get(part, 0.0) + load / n
+    return _Loads(links, nodes, parts), (first * run["end_ns"] / bins, last * run["end_ns"] / bins)
+
+
+def _on_path(header: Mapping[str, Any], window: tuple[float, float]) -> frozenset[str]:
+    """Return the components and links of the critical path while PEs worked."""
+    path = header.get("path", {"resources": [], "steps": []})
+    inside = [step for step in path["steps"] if step[0] < window[1] * 1000 and step[1] > window[0] * 1000]
+    return frozenset(path["resources"][part[0]] for step in inside for part in step[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an instance of a template is: its corner [px], and pixels per unit, negative where it is mirrored."""
+
+    x: float
+    y: float
+    sx: float
+    sy: float
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        return self.x + x * self.sx, self.y + y * self.sy
+
+    def rect(self, at: Sequence[float]) -> tuple[float, float, float, float]:
+        (x0, y0), (x1, y1) = self.point(at[0], at[1]), self.point(at[0] + at[2], at[1] + at[3])
+        return min(x0, x1), min(y0, y1), abs(x1 - x0), abs(y1 - y0)
+
+    def inner(self, box: Mapping[str, Any], template: Mapping[str, Any]) -> _Place:
+        """Return where the template of a box is."""
+        x, y, w, h = box["at"]
+        right, down = box.get("flip", (False, False))
+        sx, sy = w / template["w"] * self.sx, h / template["h"] * self.sy
+        px, py = self.point(x + w if right else x, y + h if down else y)
+        return _Place(px, py, -sx if right else sx, -sy if down else sy)
+
+
+class _Drawing:
+    """The shapes of a machine in a frame, loads by level."""
+
+    def __init__(self, machine: Mapping[str, Any], loads: _Loads, path: frozenset[str]) -> None:
+        self._templates, self._loads, self._path = machine["templates"], loads, path
+        self._shapes: dict[str, list[str]] = {"p": [], "o": [], "i": []}  # containers, idle lines, boxes in them
+        self._fills: list[list[str]] = [[] for _ in range(_LEVELS)]
+        self._wires: list[list[str]] = [[] for _ in range(_LEVELS)]
+        self._thread: list[str] = []
+        self._texts: list[str] = []
+        x, y, w, h = self._frame()
+        scale = min(_WIDTH / w, _HEIGHT / h)
+        self.height = h * scale
+        self._root = _Place((_WIDTH - w * scale) / 2 - x * scale, -y * scale, scale, scale)
+
+    def draw(self) -> None:
+        self._draw("system", "", self._root)
+
+    @property
+    def parts(self) -> Iterator[str]:
+        """The shapes, in the order in which they are painted."""
+        levels = {"w s": self._wires, "f": self._fills}
+        loaded = {kind: {f"{kind}{i}": shapes for i, shapes in enumerate(each)} for kind, each in levels.items()}
+        shapes = {**self._shapes, **loaded["f"]}
+        for kind in ("p", "o", *loaded["w s"], "i", *loaded["f"]):
+            if paths := {**shapes, **loaded["w s"]}[kind]:
+                yield f'<path class="{kind}" d="{"".join(paths)}"/>'
+        if self._thread:
+            yield f'<path class="c" d="{"".join(self._thread)}"/>'
+        yield from self._texts
+
+    def _frame(self) -> tuple[float, float, float, float]:
+        """Return the part of the system to draw: the smallest that contains the PEs that worked."""
+        system = self._templates["system"]
+        pes = sorted({tuple(map(int, found.groups())) for name in self._loads.nodes if (found := _PE.match(name))})
+        whole = _Place(0, 0, 1, 1)
+        sips, cubes = {pe[0] for pe in pes}, {pe[:2] for pe in pes}
+        if len(sips) != 1:
+            return 0, 0, system["w"], system["h"]
+        sip, cube, pe = pes[0]
+        rect, place = self._instance("system", f"sip{sip}", whole)
+        if len(cubes) == 1:
+            rect, place = self._instance("sip", f"cube{cube}", place)
+        if len(pes) == 1:
+            boxes = {box["id"]: box for box in self._templates["cube"]["boxes"]}
+            lines = self._templates["cube"]["lines"]
+            routers = [line["b"] for line in lines if line["a"] == f"pe{pe}.pe_dma"]
+            names = [f"pe{pe}", f"hbm_ctrl.pe{pe}", *routers]
+            x, y, w, h = _union([place.rect(boxes[name]["at"]) for name in names])
+            return x - 0.1 * w, y - 0.02 * h, 1.2 * w, 1.04 * h
+        x, y, w, h = rect
+        return x - 0.04 * w, y - 0.04 * h, 1.08 * w, 1.08 * h
+
+    def _instance(self, level: str, name: str, place: _Place) -> tuple[tuple[float, float, float, float], _Place]:
+        box = next(box for box in self._templates[level]["boxes"] if box["id"] == name)
+        return place.rect(box["at"]), place.inner(box, self._templates[box["template"]])
+
+    def _draw(self, level: str, prefix: str, place: _Place) -> None:
+        template = self._templates[level]
+        for line in template["lines"]:
+            self._draw_line(line, prefix, place)
+        for box in template["boxes"]:
+            rect = place.rect(box["at"])
+            if not self._visible(rect):
+                continue
+            name, inner = prefix + box["id"], box.get("template")
+            if inner and rect[2] >= _INSIDE[inner]:
+                self._shapes["p"].append(_rect_path(rect))
+                self._label_above(rect, box["label"])
+                self._draw(inner, f"{name}.", place.inner(box, self._templates[inner]))
+            else:
+                self._draw_box(name, box, rect)
+
+    def _draw_line(self, line: Mapping[str, Any], prefix: str, place: _Place) -> None:
+        values = line["p"]
+        points = [place.point(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]
+        xs, ys = zip(*points, strict=True)
+        if not self._visible((min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))):
+            return
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        a, b = prefix + line["a"], prefix + line["b"]
+        links = (f"{a}->{b}", f"{b}->{a}") if line["a"] and line["b"] else ()
+        load = max((self._loads.links.get(link, 0.0) for link in links), default=0.0)
+        (self._wires[_level(load)] if load >= _LEAST else self._shapes["o"]).append(path)
+        if any(link in self._path for link in links):
+            self._thread.append(path)
+
+    def _draw_box(self, name: str, box: Mapping[str, Any], rect: tuple[float, float, float, float]) -> None:
+        load, path = self._loads.parts.get(name, 0.0), _rect_path(rect)
+        self._shapes["p" if box["kind"] in ("io", "hbm") else "i"].append(path)
+        label = box["label"].removeprefix("PE_")
+        texts = [f"{label} {load:.0%}", *box["detail"]] if load >= _LEAST else [label, *box["detail"]]
+        written = any(self._write(rect, lines) for lines in (texts, [label], label.split("_"), label.split()[-1:]))
+        if load >= _LEAST:
+            x, y, w, h = rect
+            thick = max(5.0, h / 5)
+            bar = (x, y + h - thick, w * load, thick) if written else (x, y + h * (1 - load), w, h * load)
+            self._fills[_level(load)].append(_rect_path(bar))
+        if any(resource == name or resource.startswith(f"{name}.") for resource in self._path if "->" not in resource):
+            self._thread.append(path)
+
+    def _write(self, rect: tuple[float, float, float, float], lines: Sequence[str]) -> bool:
+        """Write as many lines as there is room for; return whether the first is written."""
+        x, y, w, h = rect
+        fitting = [line for line in lines[: int((h - 6) // (1.3 * _TEXT))] if _length(line) <= w - 2]
+        if not fitting or fitting[0] != lines[0]:
+            return False
+        top = y + (h - max(5.0, h / 5)) / 2 - (len(fitting) - 1) * 0.65 * _TEXT + 0.36 * _TEXT
+        for i, line in enumerate(fitting):
+            at = f'x="{x + w / 2:.1f}" y="{top + i * 1.3 * _TEXT:.1f}"'
+            self._texts.append(f'<text text-anchor="middle" {at}>{escape(line)}</text>')
+        return True
+
+    def _label_above(self, rect: tuple[float, float, float, float], label: str) -> None:
+        x, y, w, _ = rect
+        if y > _TEXT and _length(label) <= w:
+            self._texts.append(f'<text x="{x + 1:.1f}" y="{y - 3:.1f}">{escape(label)}</text>')
+
+    def _visible(self, rect: tuple[float, float, float, float]) -> bool:
+        x, y, w, h = rect
+        return x < _WIDTH and y < self.height and x + w > 0 and y + h > 0
+
+
+_LEAST = 0.005
+
+
+def _union(rects: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float, float]:
+    left, top = min(x for x, *_ in rects), min(y for _, y, *_ in rects)
+    return left, top, max(x + w for x, _, w, _ in rects) - left, max(y + h for _, y, _, h in rects) - top
+
+
+def _rect_path(rect: tuple[float, float, float, float]) -> str:
+    x, y, w, h = rect
+    return f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z"
+
+
+def _legend(loads: _Loads, y: float, path: bool) -> Iterator[str]:
+    """Yield the scale of loads and the busiest parts."""
+    yield f'<text class="m" x="12" y="{y:.0f}">0 %</text>'
+    for level in range(_LEVELS):
+        yield f'<rect class="f{level}" x="{40 + 22 * level}" y="{y - 9:.0f}" width="22" height="10"/>'
+    x = 46 + 22 * _LEVELS
+    yield f'<text class="m" x="{x}" y="{y:.0f}">100 % busy</text>'
+    x += 90
+    if path:
+        yield f'<path class="c" d="M{x} {y - 4:.0f}h28"/><text class="m" x="{x + 34}" y="{y:.0f}">critical path</text>'
+    servers = {name: load for name, load in loads.nodes.items() if _ENGINE.match(name) or _MEMORY.match(name)}
+    busiest = sorted({**loads.links, **servers}.items(), key=lambda item: (-item[1], item[0]))[:_BUSIEST]
+    texts = [f"{name} {load:.0%}" for name, load in busiest]
+    while len(texts) > 1 and _length(", ".join(texts)) > _WIDTH - 80:
+        texts.pop()
+    yield f'<text x="12" y="{y + 18:.0f}">busiest: {escape(", ".join(texts))}</text>'

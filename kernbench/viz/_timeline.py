@@ -1,0 +1,281 @@
+"""The timeline of a scene: rows of intervals, arrows from senders to receivers, and the critical path.
+
+A row has the work of one stage on one component, what a memory served, or the messages that a CPU sent. Intervals are
+sorted by row and start. What grows with the log is a buffer; `types` has the numpy type of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.analysis._records import FETCH, MESSAGE, PART, READ, WRITE, Records
+from kernbench.analysis.breakdown import LAUNCH, STAGES
+from kernbench.analysis.result import LABELS, calls, span
+
+if TYPE_CHECKING:
+    from kernbench.analysis._critical_path import CriticalPath, Step
+
+Scene = tuple[dict[str, Any], dict[str, bytes]]
+
+# From the host to what a PE does, in the order of a tile. A memory, and the messages of CPUs, are no stages.
+_LABELS = {
+    stage: LABELS.get(stage, stage)
+    for stage in (
+        "host", LAUNCH, "messages", "composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv",
+        "send", "memory",
+    )
+}  # fmt: skip
+_NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
+_STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds} | {LAUNCH: LAUNCH, "skew": LAUNCH}
+_MOST = 400_000  # intervals of a run; beyond, short neighbours are merged
+_PLACE = re.compile(r"(?:sip(\d+))?(?:\.cube(\d+))?(?:\.(?:hbm_ctrl\.)?pe(\d+))?")
+_TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f8")
+_COLUMNS = ("start", "end", "component", "stage", "sip", "text", "nbytes", "flops", "tile")
+
+
+def timeline_sections(runs: Sequence[tuple[str, Records]], path: CriticalPath | None = None) -> Scene:
+    """Return the sections `timeline` and `path` of a scene, with their buffers.
+
+    Parameters
+    ----------
+    runs : sequence of (name, Records)
+        One run, or two to be compared. The last one is the run that the rest of the scene shows.
+    path : CriticalPath, optional
+        Of the last run.
+    """
+    header: dict[str, Any] = {"timeline": {"stages": _LABELS, "runs": []}}
+    buffers: dict[str, bytes] = {}
+    for number, (name, records) in enumerate(runs):
+        timeline = Timeline(records)
+        columns = {key: _packed(column) for key, column in timeline.columns.items()}
+        buffers |= {f"timeline{number}_{key}": column.tobytes() for key, column in columns.items()}
+        header["timeline"]["runs"].append(
+            {
+                "name": name,
+                "end_ps": records.makespan_ps,
+                "rows": timeline.rows,
+                "labels": timeline.labels,
+                "launches": [[label, *span(each)] for label, each in calls(records.launches).items()],
+                "types": {key: column.dtype.str[1:] for key, column in columns.items()},
+            }
+        )
+    if path is not None:
+        header["path"] = timeline.path(path)
+    return header, buffers
+
+
+class Timeline:
+    """One run as rows of intervals.
+
+    Attributes
+    ----------
+    rows : list of [component, stage, sip, cube, pe]
+        -1 where a row belongs to no SIP, cube or PE.
+    labels : list of [text, bytes, flops]
+    columns : dict of arrays
+        `first`: the first interval of each row, and the number of all. `start`, `end` [ps], `label` and `tile` (-1:
+        none) of each interval. `arrow_from` and `arrow_to`: the intervals of a send and of the receive of a part that
+        it sent; `arrow_ps`: when that part left. If intervals are merged, `count`: how many each one is, and `busy`:
+        how much of it they cover [ps].
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._components: dict[str, int] = {}
+        self._texts: dict[str, int] = {}
+        sources = self._work(records), self._memories(records), self._messages(records)
+        table = {name: np.concatenate([source[name] for source in sources]) for name in _COLUMNS}
+        self.rows, row = self._rows(table)
+        order = np.lexsort((table["end"], table["start"], row))
+        self.labels, label = self._labels({name: table[name][order] for name in ("text", "nbytes", "flops")})
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self.columns = {name: table[name][order] for name in ("start", "end", "tile")} | {"label": label}
+        self.columns |= _arrows(records, place)
+        row = self._merged(row[order])
+        self.columns["first"] = np.searchsorted(row, np.arange(len(self.rows) + 1))
+
+    def path(self, path: CriticalPath) -> dict[str, Any]:
+        """Return a critical path: the resources on it, and its steps.
+
+        A step is [start_ps, end_ps, row, interval, what, because, parts]: the row that shows its work and the interval
+        that contains it, -1 for none; a part is [index of its resource, kind, ps].
+        """
+        resources: dict[str, int] = {}
+        rows_of: dict[str, list[int]] = {}
+        for row, (component, *_) in enumerate(self.rows):
+            rows_of.setdefault(component, []).append(row)
+        steps = []
+        for step in path.steps:
+            parts = [[resources.setdefault(x.resource, len(resources)), x.kind, x.ps] for x in step.parts]
+            steps.append([step.start_ps, step.end_ps, *self._place(step, rows_of), step.what, step.because, parts])
+        return {"resources": list(resources), "steps": steps}
+
+    def _place(self, step: Step, rows_of: dict[str, list[int]]) -> tuple[int, int]:
+        """Return the row and the interval of a step: the shortest one that contains it where its parts were."""
+        names = [name for part in step.parts for name in part.resource.split("->")]
+        for part in step.parts:  # a send occupies the links of PE_DMA, a receive a port of TCM
+            src, arrow, _ = part.resource.partition("->")
+            if (arrow and src.endswith(".pe_dma")) or (part.kind == "slot" and src.endswith(".pe_fetch_store.fetch")):
+                names.append(f"{src.split('.pe_')[0]}.pe_ipcq")
+        rows = [row for name in dict.fromkeys(names) for row in rows_of.get(name, ())]
+        start, end, first = (self.columns[name] for name in ("start", "end", "first"))
+        found = []
+        for row in rows:
+            mine = slice(first[row], first[row + 1])
+            inside = np.flatnonzero((start[mine] <= step.start_ps) & (end[mine] >= step.end_ps)) + first[row]
+            found += [(end[i] - start[i], row, i) for i in inside.tolist()]
+        if found:
+            return min(found)[1:]
+        longest = max(step.parts, key=lambda part: part.ps).resource
+        return next(iter(rows_of.get(longest, (-1,)))), -1
+
+    # What the log has, as tables of `_COLUMNS`: components and texts are numbers.
+
+    def _work(self, records: Records) -> dict[str, np.ndarray]:
+        stages = np.array([_NUMBER[_STAGE_OF[kind]] for kind in records.kinds] or [0])[records.kind]
+        components = np.array([self._component(name) for name in records.components] or [0])
+        texts = [self._text(f"{command.name} {command.tag}".strip()) for command in records.commands]
+        on_host = components[records.component] == self._component("host")
+        return {
+            "start": records.start_ps, "end": records.end_ps, "component": components[records.component],
+            "stage": stages, "sip": np.where(on_host, records.location[:, 0], -1),
+            "text": records.per_row(texts, self._text("")), "nbytes": records.nbytes, "flops": records.flops,
+            "tile": records.tile,
+        }  # fmt: skip
+
+    def _memories(self, records: Records) -> dict[str, np.ndarray]:
+        """Return what memories served: each access from its arrival, or from the end of the one before it."""
+        moves, ends = records.dependencies.transfers, _ends(records)
+        rows = np.flatnonzero(np.isin(moves["kind"], (READ, WRITE, FETCH)) & (moves["served_ps"] >= 0))
+        memories = np.array([self._component(src) for src, _ in ends] or [0])
+        rows = rows[np.lexsort((moves["served_ps"][rows], memories[moves["route"][rows]]))]
+        route, served = moves["route"][rows], moves["served_ps"][rows]
+        again = np.diff(memories[route], prepend=-1) == 0
+        before = np.where(again, np.concatenate([[0], served])[:-1], 0)
+        reads, writes = (
+            np.array([self._text(f"{what} {dst}") for _, dst in ends] or [0]) for what in ("read for", "write of")
+        )
+        text = np.where(moves["kind"][rows] == WRITE, writes[route], reads[route])
+        start = np.minimum(np.maximum(moves["arrived_ps"][rows], before), served)
+        return _moved(moves, rows, "memory", memories[route], text) | {"start": start, "end": served}
+
+    def _messages(self, records: Records) -> dict[str, np.ndarray]:
+        moves, ends = records.dependencies.transfers, _ends(records)
+        rows = np.flatnonzero(moves["kind"] == MESSAGE)
+        senders = np.array([self._component(src) for src, _ in ends] or [0])
+        keys = zip(moves["command"][rows].tolist(), moves["route"][rows].tolist(), strict=True)
+        text = [self._text(f"{records.commands[command].name} to {ends[route][1]}") for command, route in keys]
+        return _moved(moves, rows, "messages", senders[moves["route"][rows]], np.array(text, np.int64))
+
+    def _component(self, name: str) -> int:
+        return self._components.setdefault(name, len(self._components))
+
+    def _text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+    def _rows(self, table: dict[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
+        """Return the rows in the order of a reader, and the row of each interval."""
+        shape = len(self._components), len(_LABELS), int(table["sip"].max(initial=-1)) + 2
+        key = np.ravel_multi_index((table["component"], table["stage"], table["sip"] + 1), shape)
+        keys, number = np.unique(key, return_inverse=True)
+        names, stages, found = list(self._components), list(_LABELS), []
+        for component, stage, sip in zip(*(x.tolist() for x in np.unravel_index(keys, shape)), strict=True):
+            match = _PLACE.match(names[component])
+            place = [-1 if x is None else int(x) for x in match.groups()] if match else [-1, -1, -1]
+            found.append([names[component], stages[stage], max(place[0], sip - 1), *place[1:]])
+        order = sorted(
+            range(len(found)), key=lambda i: (found[i][0] != "host", *found[i][2:], _NUMBER[found[i][1]], found[i][0])
+        )
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        return [found[i] for i in order], rank[number]
+
+    def _labels(self, columns: dict[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
+        """Return the distinct combinations of text, bytes and flops, and the one of each interval."""
+        code = np.zeros(len(columns["text"]), np.int64)
+        for column in columns.values():
+            values, number = np.unique(column, return_inverse=True)
+            code = np.unique(code * len(values) + number, return_inverse=True)[1]
+        example = np.unique(code, return_index=True)[1]
+        texts = list(self._texts)
+        given = zip(*(column[example].tolist() for column in columns.values()), strict=True)
+        return [[texts[text], nbytes, flops] for text, nbytes, flops in given], code
+
+    def _merged(self, row: np.ndarray) -> np.ndarray:
+        """Merge short neighbours of a row until `_MOST` intervals are left; return the rows of all intervals."""
+        start, end = self.columns["start"], self.columns["end"]
+        cell = 1
+        first = np.arange(len(start))
+        while len(first) > _MOST and cell < end.max():
+            cell *= 2
+            where = np.where(end - start < cell, start // cell, -1 - np.arange(len(start)))  # a long one is alone
+            first = np.flatnonzero((np.diff(where, prepend=-1) != 0) | (np.diff(row, prepend=-1) != 0))
+        if cell == 1:
+            return row
+        shift = row * (int(end.max()) + 1)
+        before = np.concatenate([[0], np.maximum.accumulate(end + shift)[:-1]])
+        covers = np.maximum(0, end + shift - np.maximum(start + shift, before))
+        number = np.searchsorted(first, np.arange(len(start)), side="right") - 1
+        self.columns |= {name: number[self.columns[name]] for name in ("arrow_from", "arrow_to")}
+        self.columns |= {name: self.columns[name][first] for name in ("start", "label", "tile")}
+        self.columns |= {
+            "end": np.maximum.reduceat(end, first),
+            "count": np.diff(first, append=len(start)),
+            "busy": np.add.reduceat(covers, first),
+        }
+        return row[first]
+
+
+def _ends(records: Records) -> list[tuple[str, str]]:
+    """Return the first and the last node of each route."""
+    nodes = records.dependencies.nodes
+    return [(nodes[route[0]], nodes[route[-1]]) for route in records.dependencies.routes]
+
+
+def _moved(
+    moves: dict[str, np.ndarray], rows: np.ndarray, stage: str, component: np.ndarray, text: np.ndarray
+) -> dict[str, np.ndarray]:
+    start, end, nbytes, tile = (moves[name][rows] for name in ("start_ps", "end_ps", "nbytes", "tile"))
+    same = {"stage": _NUMBER[stage], "sip": -1, "flops": 0}
+    constant = {name: np.full(len(rows), value, np.int64) for name, value in same.items()}
+    return {"start": start, "end": end, "component": component, "text": text, "nbytes": nbytes, "tile": tile} | constant
+
+
+def _arrows(records: Records, place: np.ndarray) -> dict[str, np.ndarray]:
+    """Return an arrow for each part of a message that was received, from its send to the row that took it."""
+    moves, after = records.dependencies.transfers, records.dependencies.after
+    parts = np.flatnonzero(moves["kind"] == PART)
+    received, sent = (np.flatnonzero(records.is_kind(kind)) for kind in ("recv", "send"))
+    n = len(records.commands)
+    send_row, receiver = np.full(n, -1), np.full(n, -1)
+    send_row[records.command[sent]] = sent
+    is_send, is_receive = send_row >= 0, np.isin(np.arange(n), records.command[received])
+    pairs = after[is_receive[after[:, 0]] & is_send[after[:, 1]]]
+    receiver[pairs[:, 1]] = pairs[:, 0]
+    tiles = int(max(moves["tile"].max(initial=0), records.tile.max(initial=0))) + 1
+    keys = records.command[received].astype(np.int64) * tiles + records.tile[received]
+    order = np.argsort(keys, kind="stable")
+    wanted = receiver[moves["command"][parts]] * tiles + moves["tile"][parts]
+    at = np.searchsorted(keys[order], wanted)
+    found = (at < len(keys)) & (receiver[moves["command"][parts]] >= 0)
+    found[found] = keys[order][at[found]] == wanted[found]
+    taken = place[received[order[at[found]]]]
+    return {
+        "arrow_from": place[send_row[moves["command"][parts[found]]]],
+        "arrow_to": taken,
+        "arrow_ps": moves["start_ps"][parts[found]],
+    }
+
+
+def _packed(column: np.ndarray) -> np.ndarray:
+    """Return the numbers in the smallest type that a browser has for them."""
+    low, high = (int(x) for x in (column.min(initial=0), column.max(initial=0)))
+    for name in _TYPES:
+        info = np.iinfo(name) if name != "f8" else None
+        if info is None or (info.min <= low and high <= info.max):
+            return column.astype(f"<{name}")
+    raise AssertionError

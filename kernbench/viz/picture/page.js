@@ -1,0 +1,46 @@
+// The picture of a page that holds its scene, and files that are dropped on the picture of a notebook.
+
+/** Opens the picture of a page: its scene is JSON with base64, compressed. */
+async function openPage() {
+  const packed = document.getElementById("kbp-scene").textContent;
+  const unpacked = new Blob([decoded(packed)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const { header, buffers } = await new Response(unpacked).json();
+  const root = document.getElementById("kbp-root");
+  root.replaceChildren();
+  const picture = new Picture(root, null);
+  picture.setScene(header, Object.fromEntries(Object.entries(buffers).map(([name, text]) => [name, decoded(text)])));
+  globalThis.__kb_picture = picture; // for tests
+}
+
+function decoded(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}
+
+/** Bytes of a message; servers close connections on which more than 10 MiB arrive at once. */
+const PART = 4 << 20;
+
+/** Sends a file that is dropped on `root`, in parts; returns what ends it. */
+function acceptFiles(root, send) {
+  const isFile = (event) => event.dataTransfer?.types.includes("Files");
+  const over = (event) => {
+    if (!isFile(event)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    root.classList.toggle("kbp-drop", event.type === "dragover");
+  };
+  const drop = async (event) => {
+    over(event);
+    const file = event.dataTransfer?.files[0];
+    if (!file) return;
+    const content = await file.arrayBuffer();
+    const parts = Math.max(1, Math.ceil(content.byteLength / PART));
+    for (let part = 0; part < parts; part++) {
+      send({ do: "open_file", name: file.name, part, parts }, [content.slice(part * PART, (part + 1) * PART)]);
+    }
+  };
+  const listeners = { dragover: over, dragleave: over, drop };
+  for (const [name, listener] of Object.entries(listeners)) root.addEventListener(name, listener);
+  return () => {
+    for (const [name, listener] of Object.entries(listeners)) root.removeEventListener(name, listener);
+  };
+}

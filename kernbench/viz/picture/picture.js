@@ -1,0 +1,139 @@
+// The picture: its views under one clock.
+
+class Picture {
+  constructor(el, send) {
+    this.shared = new Shared();
+    this.send = send;
+    this.root = node("div.kbp-picture", {});
+    el.append(this.root);
+    this.clock = new Clock(this.root, this.shared);
+    this.machine = new MachineView(this.root, this.shared, send);
+    this.timeline = new TimelineView(this.root, this.shared, send);
+    this.views = [this.machine, this.timeline];
+    this.invite = node(
+      "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
+      node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
+    );
+    this.machine.root.append(this.invite);
+  }
+
+  setScene(header, buffers) {
+    const end = header.run?.end_ns ?? 0;
+    const { shared } = this;
+    if (end !== shared.end || !header.run) {
+      shared.playing = false;
+      shared.end = end;
+      shared.window = [0, end];
+    }
+    for (const view of this.views) view.setScene(header, buffers);
+    if (header.run && header.run !== this.run) shared.t = this.machine.loads.hottest();
+    this.run = header.run;
+    this.clock.setLoads(header.run ? this.machine.loads : null);
+    this.invite.hidden = Boolean(header.run) || !this.send;
+  }
+
+  setLive(index, frame) {
+    this.invite.hidden = true;
+    this.machine.setLive(index, frame);
+    this.clock.setLive(frame.now_ns);
+  }
+
+  destroy() {
+    for (const view of this.views) view.destroy();
+    this.clock.destroy();
+    this.shared.destroy();
+    this.root.remove();
+  }
+}
+
+/** Play, scrub, speed and the hottest moment. */
+class Clock {
+  constructor(root, shared) {
+    this.shared = shared;
+    const press = (text, label, act) => node("button.kbp-button", { type: "button", title: label, "aria-label": label, onclick: act }, text);
+    this.toggle = press("▶", "Play", () => shared.play());
+    this.toggle.classList.add("kbp-play");
+    this.scrub = node("input.kbp-scrub", { type: "range", min: "0", max: "1000", step: "any", value: "0", "aria-label": "Simulated time" });
+    this.scrub.addEventListener("input", () => {
+      shared.playing = false;
+      shared.t = (Number(this.scrub.value) / 1000) * shared.end;
+    });
+    this.now = node("output.kbp-now");
+    this.speed = node("select.kbp-button.kbp-speed", { "aria-label": "Speed" });
+    for (const speed of [0.1, 0.25, 0.5, 1, 2, 4]) this.speed.append(node("option", { value: String(speed), selected: speed === 1 }, `${speed}×`));
+    this.speed.addEventListener("change", () => (shared.speed = Number(this.speed.value)));
+    this.hottest = press("Hottest moment", "Jump to the moment at which links and engines are busiest", () => {
+      shared.playing = false;
+      shared.t = this.loads.hottest();
+    });
+    this.root = node("div.kbp-clock", { role: "group", "aria-label": "Clock" }, this.toggle, this.scrub, this.now, this.speed, this.hottest);
+    root.append(this.root);
+    this.onChange = () => this.#show();
+    shared.addEventListener("change", this.onChange);
+    this.setLoads(null);
+  }
+
+  setLoads(loads) {
+    this.loads = loads;
+    this.root.hidden = !loads;
+    for (const control of [this.toggle, this.scrub, this.speed, this.hottest]) control.hidden = false;
+    this.#show();
+  }
+
+  setLive(now) {
+    this.root.hidden = false;
+    for (const control of [this.toggle, this.scrub, this.speed, this.hottest]) control.hidden = true;
+    this.now.textContent = `running: ${nsText(now)}`;
+  }
+
+  destroy() {
+    this.shared.removeEventListener("change", this.onChange);
+    this.root.remove();
+  }
+
+  #show() {
+    const { shared } = this;
+    if (!this.loads) return;
+    this.toggle.textContent = shared.playing ? "❚❚" : "▶";
+    this.toggle.setAttribute("aria-label", shared.playing ? "Pause" : "Play");
+    this.scrub.value = String((1000 * shared.t) / (shared.end || 1));
+    this.scrub.setAttribute("aria-valuetext", nsText(shared.t));
+    this.now.textContent = `${nsText(shared.t)} of ${nsText(shared.end)}`;
+  }
+}
+
+function render({ model, el }) {
+  const send = (message, buffers) => model.send(message, undefined, buffers);
+  const picture = new Picture(el, send);
+  const closed = acceptFiles(picture.root, send);
+  const show = () => picture.setScene(model.get("header"), model.get("buffers"));
+  const live = () => {
+    const frame = model.get("live");
+    if (frame?.now_ns) picture.setLive(model.get("live_index"), frame);
+    else show();
+  };
+  const select = () => (picture.shared.selected = model.get("selected") || null);
+  const selected = (event) => {
+    if (!event.detail.has("selected")) return;
+    model.set("selected", picture.shared.selected ?? "");
+    model.save_changes();
+  };
+  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  model.on("msg:custom", answer);
+  model.on("change:header", show);
+  model.on("change:live", live);
+  model.on("change:selected", select);
+  picture.shared.addEventListener("change", selected);
+  show();
+  select();
+  return () => {
+    model.off("msg:custom", answer);
+    model.off("change:header", show);
+    model.off("change:live", live);
+    model.off("change:selected", select);
+    closed();
+    picture.destroy();
+  };
+}
+
+export default { render };

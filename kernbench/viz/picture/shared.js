@@ -1,0 +1,129 @@
+// What all views of a picture share: the clock, the selection, small helpers.
+
+/** Milliseconds in which a run plays at speed 1. */
+const PLAY_MS = 8000;
+
+class Shared extends EventTarget {
+  #values = {
+    t: 0, end: 0, playing: false, speed: 1, window: [0, 0], hovered: null, selected: null, path: false,
+    level: "system", focus: "",
+  };
+  #changed = new Set();
+  #frame = 0;
+  #tick = 0;
+
+  constructor() {
+    super();
+    for (const name of Object.keys(this.#values)) {
+      Object.defineProperty(this, name, {
+        get: () => this.#values[name],
+        set: (value) => this.#set(name, value),
+      });
+    }
+  }
+
+  /** Starts or stops the clock; at the end of the run it starts again. */
+  play(on = !this.playing) {
+    if (on && this.t >= this.end) this.t = 0;
+    this.playing = on && this.end > 0;
+  }
+
+  destroy() {
+    cancelAnimationFrame(this.#frame);
+    cancelAnimationFrame(this.#tick);
+  }
+
+  #set(name, value) {
+    if (Object.is(this.#values[name], value)) return;
+    this.#values[name] = value;
+    this.#changed.add(name);
+    if (name === "playing" && value) this.#run();
+    this.#frame ||= requestAnimationFrame(() => {
+      this.#frame = 0;
+      const names = this.#changed;
+      this.#changed = new Set();
+      this.dispatchEvent(new CustomEvent("change", { detail: names }));
+    });
+  }
+
+  #run() {
+    cancelAnimationFrame(this.#tick);
+    let before = performance.now();
+    const step = (now) => {
+      if (!this.playing) return;
+      this.t = Math.min(this.end, this.t + ((now - before) / PLAY_MS) * this.speed * this.end);
+      before = now;
+      if (this.t >= this.end) this.playing = false;
+      else this.#tick = requestAnimationFrame(step);
+    };
+    this.#tick = requestAnimationFrame(step);
+  }
+}
+
+/** Returns an element: `node("button.kbp-button.kbp-run", { title: "Run" }, "Run", other)`. */
+function node(selector, attributes = {}, ...children) {
+  const [tag, ...classes] = selector.split(".");
+  const made = document.createElement(tag || "div");
+  made.className = classes.join(" ");
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name in made && typeof value !== "string") made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Returns the bytes of a buffer as they arrive: a DataView from the kernel, or an array already. */
+function bytes(buffer) {
+  if (!buffer) return new Uint8Array(0);
+  return buffer instanceof Uint8Array ? buffer : new Uint8Array(buffer.buffer ?? buffer, buffer.byteOffset ?? 0, buffer.byteLength);
+}
+
+function nsText(ns) {
+  if (ns >= 1e6) return `${(ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} ms`;
+  return `${ns.toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} ns`;
+}
+
+function percentText(share) {
+  if (share > 0 && share < 0.005) return "< 1 %";
+  return `${Math.round(100 * share)} %`;
+}
+
+/** Returns "light" or "dark", as the page around `root` is. */
+function themeOf(root) {
+  const style = getComputedStyle(root);
+  const given = ["--jp-layout-color1", "--vscode-editor-background"].map((name) => style.getPropertyValue(name).trim());
+  let colour = given.find(Boolean) ?? getComputedStyle(document.body).backgroundColor;
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 1, 1);
+  const [r, g, b, a] = pen.getImageData(0, 0, 1, 1).data;
+  if (!a) return matchMedia("(prefers-color-scheme: dark)").matches && document.querySelector(".kbp-page") ? "dark" : "light";
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b < 110 ? "dark" : "light";
+}
+
+/** Keeps `data-kbp-theme` of `root` as the page's; calls `changed` afterwards. Returns what ends it. */
+function followTheme(root, changed) {
+  const look = () => {
+    const theme = themeOf(root);
+    if (root.dataset.kbpTheme === theme) return;
+    root.dataset.kbpTheme = theme;
+    changed();
+  };
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  const observer = new MutationObserver(() => requestAnimationFrame(look));
+  for (const element of [document.documentElement, document.body]) observer.observe(element, { attributes: true });
+  media.addEventListener("change", look);
+  requestAnimationFrame(look);
+  return () => {
+    observer.disconnect();
+    media.removeEventListener("change", look);
+  };
+}
+
+/** Counts the redraws of a view, for tests. */
+function countRedraw(view) {
+  window.__kb_redraws ??= {};
+  window.__kb_redraws[view] = (window.__kb_redraws[view] ?? 0) + 1;
+}

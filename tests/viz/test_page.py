@@ -1,0 +1,92 @@
+"""The picture as a page: it works from disk, without network and without a kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+import kernbench as kb
+from kernbench.viz._picture import picture_html
+from kernbench.viz._scene import scene
+
+REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
+MISSING = [x for x in ("selenium",) if importlib.util.find_spec(x) is None]
+MISSING += [x for x in ("chromium", "chromedriver") if shutil.which(x) is None]
+in_browser = pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}")
+
+
+@pytest.fixture(scope="module")
+def text():
+    machine = kb.load("preset:default")
+
+    def copy(a, b, *, tl):
+        tl.store(b, tl.load(a, shape=(2048,), dtype="f16"))
+
+    with kb.session(machine, log="tile") as torch:
+        a, b = (torch.empty(2048, dtype=torch.float16, device="ahbm") for _ in range(2))
+        torch.launch("copy", copy, a, b)
+    return picture_html(scene(machine, torch.result.records, "</script><b>copy</b>"), note="what ran")
+
+
+def test_equal_scenes_are_equal_pages(text):
+    machine = kb.load("preset:small")
+    assert picture_html(scene(machine)) == picture_html(scene(machine))
+    assert picture_html(scene(machine)) != text
+
+
+def test_the_page_may_load_nothing(text):
+    assert """content="default-src 'none';""" in text
+    assert set(re.findall(r"https?://[^\s\"']+", text)) <= {"http://www.w3.org/2000/svg", "https://ui.perfetto.dev"}
+    assert "</script><b>" not in text
+    assert "<p>what ran</p>" in text
+
+
+@pytest.fixture(scope="module")
+def page(text, tmp_path_factory):
+    from tests.notebook.browser import Page, chromium
+
+    path = tmp_path_factory.mktemp("page") / "run.html"
+    path.write_text(text, encoding="utf-8")
+    with chromium() as driver:
+        driver.execute_cdp_cmd("Network.enable", {})
+        driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*", "ws://*", "wss://*"]})
+        driver.get(path.as_uri())
+        yield Page(driver, "html")
+
+
+def shared(page, name):
+    return page.driver.execute_script(f"return globalThis.__kb_picture?.shared.{name}")
+
+
+@in_browser
+def test_it_opens_plays_and_selects_from_disk(page):
+    page.until(lambda: shared(page, "end") > 0, "the scene")
+    page.click(".kbp-play")
+    start = shared(page, "t")
+    page.until(lambda: shared(page, "t") > start, "the clock to move")
+    page.click(".kbp-play")
+    assert not shared(page, "selected")
+    canvas = page.one(".kbp-labels")
+    page.driver.execute_script("arguments[0].scrollIntoView()", canvas)
+    page.until(lambda: clicked(page, canvas), "a click to select")
+    requests = [json.loads(x["message"])["message"] for x in page.driver.get_log("performance")]
+    urls = [x["params"]["request"]["url"] for x in requests if x["method"] == "Network.requestWillBeSent"]
+    assert not [url for url in urls if not url.startswith(("file:", "blob:", "data:"))]
+    assert not [x for x in page.driver.get_log("browser") if x["level"] == "SEVERE"]
+
+
+def clicked(page, canvas):
+    """Click the middle of the host, which the picture of a machine has on top."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    size = canvas.size
+    for down in range(20, size["height"], 20):
+        ActionChains(page.driver).move_to_element_with_offset(canvas, 0, down - size["height"] // 2).click().perform()
+        if shared(page, "selected"):
+            return shared(page, "selected") in ("host", "switch")
+    return False

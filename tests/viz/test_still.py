@@ -1,0 +1,123 @@
+"""The still says in a drawing what the log says in numbers."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import kernbench as kb
+from kernbench.analysis.utilization import pe_window
+from kernbench.viz import _still
+from kernbench.viz._scene import scene
+from kernbench.viz._still import still_svg
+
+NEAR = kb.DPPolicy(num_cubes=1, num_pes=1)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return kb.load("preset:default")
+
+
+def copied(machine, where):
+    def copy(a, b, *, tl):
+        tl.store(b, tl.load(a, shape=(2048,), dtype="f16"))
+
+    with kb.session(machine, log="tile") as torch:
+        a, b = (torch.empty(2048 * 8, dtype=torch.float16, device="ahbm", dp=where) for _ in range(2))
+        torch.launch("copy", copy, a, b)
+        b.numpy()
+    return torch.result
+
+
+@pytest.fixture(scope="module")
+def run(machine):
+    result = copied(machine, NEAR)
+    return result, scene(machine, result.records, "copy")
+
+
+def texts(svg):
+    return [x.text for x in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_equal_scenes_have_equal_stills(machine, run):
+    again = copied(machine, NEAR)
+    assert still_svg(scene(machine, again.records, "copy")) == still_svg(run[1])
+
+
+def test_it_asks_the_net_for_nothing_and_runs_nothing(run):
+    assert re.findall(r"https?:[^\"]*", still_svg(run[1])) == ["http://www.w3.org/2000/svg"]
+    assert "<script" not in still_svg(run[1])
+
+
+def test_loads_are_busy_time_over_the_time_in_which_pes_worked(run):
+    result, (header, buffers) = run
+    said = next(text for text in texts(still_svg((header, buffers))) if text.startswith("Load"))
+    start, end = (float(x.replace(",", "")) for x in re.search(r"from ([\d,.]+) to ([\d,.]+) ns", said).groups())
+    first, last = pe_window(result.records)
+    width = header["run"]["end_ns"] / header["run"]["bins"]
+    assert abs(start - first / 1000) <= 2 * width
+    assert abs(end - last / 1000) <= 2 * width
+    busy_ns = result.records.busy_by_component()["sip0.cube0.pe0.pe_dma"] / 1000
+    assert f"DMA {busy_ns / (end - start):.0%}" in texts(still_svg((header, buffers)))
+
+
+@pytest.mark.parametrize(
+    ("where", "seen", "unseen"),
+    [(NEAR, "MATH", "PE 7"), (kb.DPPolicy(num_cubes=1, cube="row_wise", pe="row_wise"), "PE 7", "Cube 2")],
+    ids=["one PE", "one cube"],
+)
+def test_it_shows_the_smallest_part_with_all_pes_that_worked(machine, where, seen, unseen):
+    svg = texts(still_svg(scene(machine, copied(machine, where).records, "copy")))
+    assert any(text.startswith(seen) for text in svg)
+    assert unseen not in svg
+
+
+def test_a_machine_is_drawn_without_loads(machine):
+    svg = still_svg(scene(machine))
+    assert {"Host", "SIP 0", "SIP 1", "Cube 15"} <= set(texts(svg))
+    assert 'class="f0"' not in svg.split("</style>")[1]
+    assert not any("%" in text for text in texts(svg))
+
+
+def test_the_critical_path_is_drawn_where_the_scene_has_one(run):
+    header, buffers = run[1]
+    assert "critical path" not in texts(still_svg((header, buffers)))
+    assert '<path class="c"' not in still_svg((header, buffers))
+    port, host = "sip0.cube0.r0c0->sip0.cube0.pe0.pe_dma", "host->switch"
+    end_ps = 1000 * header["run"]["end_ns"]
+    steps = [[end_ps / 2, end_ps, 0, 0, "", "", [[0, "", 1]]], [0, 1, 0, 0, "", "", [[1, "", 1]]]]
+    path = {"resources": [port, host], "steps": steps}
+    svg = still_svg(({**header, "path": path}, buffers))
+    assert "critical path" in texts(svg)
+    # The thread has one line, that of the step while PEs worked; then comes its key.
+    thread, _ = re.findall(r'<path class="c" d="([^"]+)"', svg)
+    assert thread.count("M") == 1
+
+
+def luminance(colour):
+    colour = colour if len(colour) == 7 else "#" + "".join(2 * x for x in colour[1:])
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [_still._LIGHT, _still._DARK], ids=["light", "dark"])
+def test_every_colour_is_seen(theme):
+    background, part, text, muted, _, path, *stops = theme
+    assert min(contrast(text, x) for x in (background, part)) >= 7
+    assert contrast(muted, background) >= 4.5
+    shown = [*_still._ramp(stops), path]
+    assert min(contrast(x, y) for x in shown for y in (background, part)) >= 3
+
+
+def test_no_text_is_smaller_than_11_px(run):
+    sizes = re.findall(r"font:(?:\d+ )?(\d+)px", still_svg(run[1]))
+    assert min(map(int, sizes)) >= 11
