@@ -42,12 +42,11 @@ cdef struct Taken:  # what a train found and did at a link that it has taken
     int end  # where its lines end in `Train.out`
 
 
-cdef struct Service:  # flits that a link will serve from `begin` to `end`: one every `step`, 0 if it is not idle between
-    int64_t begin
+cdef struct Service:  # flits that a link serves or will serve: one that comes at `a`, or those of a train
+    int64_t a
     int64_t end
-    int64_t step
-    int64_t d
-    int link  # of the way of a train whose flits come unevenly, else -1
+    int64_t size
+    int link  # of the train's way, -1 for a single flit
 
 
 cdef struct Leaving:  # a flit on its way over a link, behind the one that is in the calendar
@@ -92,13 +91,13 @@ cdef class Link:
     # Single flits that have left it or will, in order: the first one is in the calendar.
     cdef Leaving* leaving
     cdef int leaves, leaving_first, leaving_room
-    # What live counters need: services ahead, and until when it is busy with what came before the first of them.
-    cdef int64_t busy_ps, until
+    # What live counters need.
+    cdef int64_t busy_ps, nbytes
     cdef Service* services
     cdef int first, waiting, room
     cdef list trains
     cdef int64_t ps(self, int64_t size) except -1
-    cdef int serve(self, int64_t now, int64_t free, int64_t begin, int64_t step, int64_t d, Train train, int k) except -1
+    cdef int serve(self, int64_t now, int64_t a, int64_t end, int64_t size, Train train, int k) except -1
 
 
 cdef class Train:

@@ -273,32 +273,15 @@ cdef class Link:
             self.small_size = size
         return self.small_ps
 
-    cdef int serve(
-        self, int64_t now, int64_t free, int64_t begin, int64_t step, int64_t d, Train train, int k
-    ) except -1:
-        """Note for `busy` that it, free at `free`, will serve flits from `begin` on: one every `step`, 0 if unevenly."""
+    cdef int serve(self, int64_t now, int64_t a, int64_t end, int64_t size, Train train, int k) except -1:
+        """Note that it will serve a flit that comes at `a`, or those of a train, for `counters`."""
         cdef int mask = self.room - 1, i, j
         cdef Service* services
-        cdef bint solid = step == d
         while self.waiting and self.services[self.first].end <= now:
             if self.services[self.first].link >= 0:
                 put_at(self.trains, self.first, None)
             self.first = (self.first + 1) & mask
             self.waiting -= 1
-        if not self.waiting:
-            if solid and (begin <= now or begin == free):
-                return 0  # It is busy without a gap until it is free.
-            self.until = free
-        i = self.waiting
-        while i:
-            i -= 1
-            services = &self.services[(self.first + i) & mask]
-            if services.end <= free:
-                if solid and services.end == begin and services.step == 0 and services.link < 0:
-                    services.end = self.free
-                    return 0
-                break
-            services.end = free  # The rest has been given back.
         if self.waiting == self.room:
             # A ring of twice the size that begins at 0.
             services = <Service*>PyMem_Malloc((2 * self.room if self.room else 4) * sizeof(Service))
@@ -315,39 +298,31 @@ cdef class Link:
             trains.extend([None] * (self.room - len(trains)))
             self.trains = trains
             mask = self.room - 1
-        i = (self.first + self.waiting) & mask
-        services = &self.services[i]
-        services.begin, services.end, services.step, services.d = begin, self.free, 0 if solid else step, d
-        services.link = -1
-        if not step:
-            services.link = k
-            put_at(self.trains, i, train)
+        services = &self.services[(self.first + self.waiting) & mask]
+        services.a, services.end, services.size, services.link = a, end, size, k
+        if train is not None:
+            put_at(self.trains, (self.first + self.waiting) & mask, train)
         self.waiting += 1
         return 0
 
 
-cdef int64_t busy(Link link, int64_t now) except -1:
-    """Return how long a link has been busy by `now`: all that it was ever asked for, less what is still to happen."""
-    cdef int64_t found = link.busy_ps, n, gone, begin, end, d
+cdef int counters(Link link, int64_t now, int64_t* busy_ps, int64_t* nbytes, int64_t* queued) except -1:
+    """Count what a link has done by `now`: all that it was ever asked for, less what is still to happen."""
+    cdef int64_t busy = link.busy_ps, served = link.nbytes, waiting = 0, n, gone, end, d
     cdef int i, m
     cdef Service* service
     cdef Train train
     cdef Line* lines
-    end = min(link.until, link.free) if link.waiting else link.free
-    found -= end - now if end > now else 0
     for i in range(link.waiting):
         service = &link.services[(link.first + i) & (link.room - 1)]
-        begin, end, d = service.begin, min(service.end, link.free), service.d
-        if end <= now or end <= begin:
+        if service.end <= now:
             continue
-        if service.link < 0 and not service.step:
-            found -= end - max(now, begin)
-            continue
+        d = link.ps(service.size)
         if service.link < 0:
-            n, gone = (end - d - begin) // service.step + 1, 0
-            if now > begin:
-                gone = (now - begin) // service.step
-                begin += gone * service.step
+            served -= service.size
+            waiting += service.a <= now
+            end = service.end
+            n, gone = 1, 0
         else:
             train = <Train>link.trains[(link.first + i) & (link.room - 1)]
             while train is not None and not train.k <= service.link < train.k + train.stops:
@@ -359,10 +334,14 @@ cdef int64_t busy(Link link, int64_t now) except -1:
             gone = come_before(lines, m, n, now + link.lat + 1)
             if gone == n:
                 continue
-            begin = latest(lines, m, gone) - link.lat - d
+            end = latest(lines, m, gone) - link.lat
+            lines = view(train, service.link, &m)
+            waiting += come_before(lines, m, n, now + 1) - gone
+            served -= (n - gone) * service.size
         # The flit in service counts for as long as it has been.
-        found -= (n - gone) * d - (min(d, now - begin) if begin < now else 0)
-    return found
+        busy -= (n - gone) * d - (now - (end - d) if end - d < now else 0)
+    busy_ps[0], nbytes[0], queued[0] = busy, served, waiting
+    return 0
 
 
 @cython.final
@@ -456,7 +435,7 @@ cdef class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a list)
-    every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `busy_by_now`.
+    every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `link_counters`.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `python_core`). `latest` is the last place of this instant that anything has reached: what takes no time may come
@@ -651,24 +630,33 @@ cdef class Core:
             fn(arg)
         return 0
 
-    def busy_by_now(self, links):
-        """Return how long each of some links has been busy by now [ps], int64 of shape (len(links),), if the core is `live`.
+    def link_counters(self, links):
+        """Return what links have done by now: busy time [ps], bytes of flits that have left, and flits that wait.
 
-        Counts nothing that is still to happen, whatever has been reserved.
+        Counts nothing that is still to happen, whatever has been reserved, if the core is `live`. A flit in service waits, too.
+
+        Parameters
+        ----------
+        links : sequence of Link
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            Three int64 arrays of shape (len(links),).
         """
         cdef int i, n = len(links)
-        cdef int64_t[::1] found
+        cdef int64_t[::1] busy_ps, nbytes, queued
         cdef Place place
         cdef Link link
         place.t, place.priority, place.order = self.now, -1, -1
-        busy_ps = np.zeros(n, np.int64)
-        found = busy_ps
+        found = np.zeros((3, n), np.int64)
+        busy_ps, nbytes, queued = found
         for i in range(n):
             link = <Link?>links[i]
             if link.merge is not None:
                 self.serve(link, place)
-            found[i] = busy(link, self.now)
-        return busy_ps
+            counters(link, self.now, &busy_ps[i], &nbytes[i], &queued[i])
+        return found[0], found[1], found[2]
 
     # ---------------------------------------------------------------------------------------------------- movement
 
@@ -710,17 +698,17 @@ cdef class Core:
     cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1:
         """Let a link serve a flit that has reached it now."""
         cdef Link link = <Link>flit.links[flit.k]
-        cdef int64_t t = self.now, start, end, free
+        cdef int64_t t = self.now, start, end
         if flit.k:
             self.make_way(link, t, priority, order)
         link.claim_train, link.last = None, -1
-        free = link.free
-        start = t if t > free else free
+        start = t if t > link.free else link.free
         link.free = end = start + link.ps(flit.size)
         self.reservations += 1
         link.busy_ps += end - start
+        link.nbytes += flit.size
         if self.live:
-            link.serve(t, free, start, end - start, end - start, None, -1)
+            link.serve(t, t, end, flit.size, None, -1)
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, t, start, end))
         t = end + link.lat
@@ -822,6 +810,7 @@ cdef class Core:
             out, m = train.out.at + begin, train.taken[i].end - begin
             link.free = latest(out, m, keep - 1) - link.lat if keep else train.taken[i].free
             link.busy_ps -= unsent * link.ps(train.size)
+            link.nbytes -= unsent * train.size
             if link.claim_train is train:
                 if keep:
                     link.last = latest(come, come_m, keep - 1)
@@ -866,7 +855,7 @@ cdef class Core:
         """Let a link serve the flits of the interleaved trains that come before this place."""
         cdef Merge merge = link.merge
         cdef Link source, last
-        cdef int64_t free, until, order, d, priority = link.priority
+        cdef int64_t free, order, d, priority = link.priority
         cdef Train train, onward
         cdef Place come
         for source in merge.upstream:
@@ -878,11 +867,11 @@ cdef class Core:
             if train.delivered >= train.n:
                 continue
             d = link.ps(train.size)
-            until = free
-            link.free = free = (free if free > come.t else come.t) + d
+            free = (free if free > come.t else come.t) + d
             link.busy_ps += d
+            link.nbytes += train.size
             if self.live:
-                link.serve(self.now, until, free - d, d, d, None, -1)
+                link.serve(self.now, come.t, free, train.size, None, -1)
             self.reservations += 1
             train.delivered += 1
             order = link.base + self.number
@@ -944,7 +933,7 @@ cdef class Core:
         """Take link `k`, and those behind it that nothing else is under way to, except over the link before."""
         cdef tuple links = train.links
         cdef int64_t n = train.n, size = train.size, now = self.now, more = n - 1
-        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start, pace
+        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start, a
         cdef int first = k, last = len(links) - 1, m, i, begin
         cdef bint single, covered
         cdef Claim claim
@@ -974,11 +963,11 @@ cdef class Core:
                 link.claim_train, link.claim_k, link.claim_number, link.last = train, k, came, tail
             came = number
             d = link.ps(size)
+            a = head
             start = free if free > head else head
             if start + <double>n * <double>(d if d > step else step) + link.lat >= <double>LIMIT:
                 raise _too_late(start + <double>n * <double>d + link.lat)
             if free <= head and single:
-                pace = step if step > d else d
                 head += d + link.lat
                 if step < d:
                     step = d
@@ -997,11 +986,6 @@ cdef class Core:
                         add(&self.scratch, line.a + d + link.lat, line.d)
                 if not covered:
                     add(&train.out, start + d + link.lat, d)
-                pace = 0
-                if not self.scratch.n:
-                    pace = d
-                elif covered and self.scratch.n == 1:
-                    pace = self.scratch.at[0].d
                 for i in range(self.scratch.n):
                     add(&train.out, self.scratch.at[i].a, self.scratch.at[i].d)
                 lines, m = train.out.at + begin, train.out.n - begin
@@ -1012,8 +996,9 @@ cdef class Core:
             stop(train, free, train.out.n)
             link.free = tail - link.lat
             link.busy_ps += n * d
+            link.nbytes += n * size
             if self.live:
-                link.serve(now, free, start, pace, d, train, k)
+                link.serve(now, a, link.free, size, train, k)
             if k == last:
                 if train.each and link.memory is not None:
                     link.memory.comes(-1, link.base + number, train)
@@ -1066,7 +1051,7 @@ cdef class Core:
         """Take links for a single flit that has come to link `k` from a place; it is `kept` as a number, -1 if not."""
         cdef tuple links = train.links
         cdef int first = k, n = len(links)
-        cdef int64_t size = train.size, t = self.now, now = self.now, start, end, free
+        cdef int64_t size = train.size, t = self.now, now = self.now, start, end
         cdef Link link
         while True:
             link = <Link>links[k]
@@ -1075,13 +1060,15 @@ cdef class Core:
             link.claim_train, link.last = None, -1
             if link.backoff and link.merge is None:
                 link.backoff -= 1
-            free = link.free
-            start = free if free > t else t
+            start = link.free
+            if start < t:
+                start = t
             end = start + link.ps(size)
             link.free = end
             link.busy_ps += end - start
+            link.nbytes += size
             if self.live:
-                link.serve(now, free, start, end - start, end - start, None, -1)
+                link.serve(now, t, end, size, None, -1)
             start = end + link.lat
             if start == t:
                 self.reached(t, priority, order)

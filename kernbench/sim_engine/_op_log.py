@@ -35,7 +35,7 @@ KINDS = (
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
 _ROWS = 16384  # of a block
-_WIDTH, _MOVE_WIDTH = len(COLUMNS), len(TRANSFERS)
+_WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(COLUMNS), len(TRANSFERS), len(Stage._fields)
 
 
 class OpLog:
@@ -54,12 +54,12 @@ class OpLog:
         self.routes: list[Route] = []
         self.issued: list[tuple[int, int, int]] = []
         self.after: list[tuple[int, int]] = []
-        self.stages: list[tuple[int, ...]] = []
         self._commands: list[tuple[Any, ...]] = []
         self._blocks: list[np.ndarray] = []
         self._move_blocks: list[np.ndarray] = []
-        self._rows, self._moves = _block(0), _block(0)
-        self._free = self._moves_free = 0  # numbers for which the last block has room
+        self._stage_blocks: list[np.ndarray] = []
+        self._rows, self._moves, self._stages = _block(0), _block(0), _block(0)
+        self._free = self._moves_free = self._stages_free = 0  # numbers for which the last block has room
 
     def component(self, name: str) -> int:
         """Return the id of a component's name."""
@@ -116,7 +116,14 @@ class OpLog:
         self, command: int, kind: int, start: int, end: int, busy: int, n: int, nbytes: int = 0, route: int = -1
     ) -> None:
         """Add what one stage did with all tiles of a command: a `Stage`."""
-        self.stages.append((command, kind, start, end, busy, n, nbytes, route))
+        if not self._stages_free:
+            self._stages_free = _ROWS * _STAGE_WIDTH
+            self._stages = _block(self._stages_free)
+            self._stage_blocks.append(np.asarray(self._stages))
+        stages, i = self._stages, len(self._stages) - self._stages_free
+        stages[i], stages[i + 1], stages[i + 2], stages[i + 3] = command, kind, start, end
+        stages[i + 4], stages[i + 5], stages[i + 6], stages[i + 7] = busy, n, nbytes, route
+        self._stages_free -= _STAGE_WIDTH
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
         """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
@@ -145,6 +152,10 @@ class OpLog:
         """Return all transactions and messages so far as columns."""
         return _columns(self._move_blocks, self._moves_free, TRANSFERS)
 
+    def stages(self) -> np.ndarray:
+        """Return what the stages did with each tiled command so far."""
+        return _table(self._stage_blocks, self._stages_free, _STAGE_WIDTH)
+
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
         return _columns(self._blocks, self._free, COLUMNS)
@@ -156,9 +167,13 @@ def _block(n: int) -> memoryview:
 
 def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type]) -> dict[str, np.ndarray]:
     """Return the columns of rows in `blocks`, of which the last one has room for `free` numbers."""
-    filled = [*blocks[:-1], blocks[-1][: len(blocks[-1]) - free]] if blocks else [np.zeros(0, np.int64)]
-    table = np.concatenate(filled).reshape(-1, len(types))
+    table = _table(blocks, free, len(types))
     return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
+
+
+def _table(blocks: list[np.ndarray], free: int, width: int) -> np.ndarray:
+    filled = [*blocks[:-1], blocks[-1][: len(blocks[-1]) - free]] if blocks else [np.zeros(0, np.int64)]
+    return np.concatenate(filled).reshape(-1, width)
 
 
 def busy_by_component(engine: GraphEngine) -> dict[str, int]:
@@ -235,7 +250,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         np.array(log.issued, np.int64).reshape(-1, 3),
         np.array(log.after, np.int64).reshape(-1, 2),
         np.array([(x.id, x.target_start_ps) for x in engine.launches], np.int64).reshape(-1, 2),
-        np.array(log.stages, np.int64).reshape(-1, len(Stage._fields)),
+        log.stages(),
     )
 
 

@@ -69,8 +69,8 @@ class Link:
     """
 
     __slots__ = (
-        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "memory", "merges", "priority", "src",
-        "times",
+        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes",
+        "priority", "src", "times",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +80,8 @@ class Link:
         self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS
-        self.free = self.behind = self.busy_ps = 0
+        self.free = self.behind = self.busy_ps = self.nbytes = 0
+        self.leaving: deque[tuple[int, int]] = deque()  # (when, bytes) of flits that have yet to leave it
         self.memory: HbmSlice | None = None
 
     @property
@@ -92,8 +93,15 @@ class Link:
         """Serve a flit that arrives at `t`; return when it has left."""
         service = self.times[nbytes]
         self.free = end = max(t, self.free) + service
+        self.passed(t)
+        self.leaving.append((end, nbytes))
         self.busy_ps += service
         return end
+
+    def passed(self, now: int) -> None:
+        """Count the bytes of flits that have left by `now`."""
+        while self.leaving and self.leaving[0][0] <= now:
+            self.nbytes += self.leaving.popleft()[1]
 
 
 class _Flit:
@@ -112,7 +120,7 @@ class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a
-    list) every service of a flit is kept. `live` asks for `busy_by_now` during a run, which here needs no account.
+    list) every service of a flit is kept. `live` asks for `link_counters` during a run, which here need no account.
     """
 
     def __init__(self) -> None:
@@ -178,10 +186,16 @@ class Core:
         finally:
             self.events += done
 
-    def busy_by_now(self, links: Sequence[Link]) -> np.ndarray:
-        """Return how long each of some links has been busy by now [ps], int64 of shape (len(links),)."""
-        # A link is busy without a gap until `free`.
-        return np.array([link.busy_ps - max(0, link.free - self.now) for link in links], np.int64)
+    def link_counters(self, links: Sequence[Link]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return busy time [ps], bytes passed on and flits waiting or in service, of each link up to now."""
+        for link in links:
+            link.passed(self.now)
+        busy = [link.busy_ps - max(0, link.free - self.now) for link in links]  # busy without a gap until `free`
+        return (
+            np.array(busy, np.int64),
+            np.array([link.nbytes for link in links], np.int64),
+            np.array([len(link.leaving) for link in links], np.int64),
+        )
 
     def put(
         self,

@@ -11,7 +11,8 @@ Line = tuple[CodeType, int]
 
 # What a program calls; kernels, studies and benches of the package are programs themselves.
 _MACHINERY = tuple(
-    f"kernbench.{name}." for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton_emu")
+    f"kernbench.{name}."
+    for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton", "triton_emu")
 )
 
 _PYTHON = ("<frozen ", str(Path(os.__file__).parent) + os.sep)
