@@ -60,6 +60,9 @@ class TypeNames:
     int16 = short = dtypes.int16
     int32 = int = dtypes.int32
     int64 = long = dtypes.int64
+    uint16 = dtypes.uint16
+    uint32 = dtypes.uint32
+    uint64 = dtypes.uint64
     bool = dtypes.bool_
 
 

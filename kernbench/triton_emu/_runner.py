@@ -11,7 +11,7 @@ from typing import Any
 from kernbench.components._command import Backend, Stopped
 from kernbench.errors import KernbenchError, KernelError, quote
 from kernbench.sim_engine._limits import Expired
-from kernbench.sim_engine._user_code import is_library
+from kernbench.sim_engine._user_code import is_library, is_ours
 from kernbench.triton_emu.tl_context import TLContext
 
 PLAIN = "use a plain function: calls that wait, such as tl.load or x.numpy(), suspend it by themselves"
@@ -94,7 +94,7 @@ def _where(
     place = ""
     frame = traceback.tb_next if traceback is not None else None
     while frame is not None and not frame.tb_frame.f_globals.get("__name__", "").startswith("kernbench.triton_emu."):
-        if not place or not is_library(frame.tb_frame):
+        if not is_ours(frame.tb_frame) and (not place or not is_library(frame.tb_frame)):
             place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}: "
         frame = frame.tb_next
     number, count = participant

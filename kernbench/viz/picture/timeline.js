@@ -5,7 +5,7 @@ const GUTTER = 216, AXIS = 26, OVERVIEW = 36, STEP = 22; // [px]: labels, axis, 
 const LANE = 18, GROUP = 24, TALLEST = 90;
 const ALPHAS = 32; // shades of a stage, by the share of a column that it is busy
 const CLOSEST = 50; // [ps] least width of the window
-const MOST_ARROWS = 300; // drawn at once
+const MOST_ARROWS = 150; // drawn at once
 const TYPED = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
 const ENGINES = ["composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send"];
 const GROUPINGS = {
@@ -335,6 +335,7 @@ class TimelineView {
       this.#walkFound(event.shiftKey ? -1 : 1);
       event.preventDefault();
     });
+    this.key = node("span.kbp-key", { hidden: true }, node("span.kbp-more"), "B is busier", node("span.kbp-less"), "A is busier");
     this.matches = node("output.kbp-matches", { "aria-live": "polite" });
     this.pathButton = press("Critical path", "Show the critical path, here and in the machine", () => (this.shared.path = !this.shared.path), ".kbp-thread");
     this.perfettoButton = press("Open in Perfetto", "Open the trace of this run at ui.perfetto.dev", () => this.#openTrace(), ".kbp-perfetto");
@@ -342,7 +343,7 @@ class TimelineView {
     this.tools = node(
       "div.kbp-tools", { role: "toolbar", "aria-label": "Timeline" }, this.grouping,
       press("⊞", "Open all groups", () => this.#openAll(true)), press("⊟", "Close all groups", () => this.#openAll(false)), this.align,
-      this.search, press("‹", "Previous match", () => this.#walkFound(-1)), press("›", "Next match", () => this.#walkFound(1)), this.matches,
+      this.key, this.search, press("‹", "Previous match", () => this.#walkFound(-1)), press("›", "Next match", () => this.#walkFound(1)), this.matches,
       node("span.kbp-space"),
       press("−", "Zoom out (−)", () => this.#zoom(1.6)), press("+", "Zoom in (+)", () => this.#zoom(1 / 1.6)), press("Fit", "Show the whole run (0)", () => this.#setWindow([0, this.#end])),
       this.pathButton, this.perfettoButton, this.download,
@@ -456,16 +457,23 @@ class TimelineView {
   // Runs, rows and groups.
 
   /** Shifts the first of two runs so that both start the same launch at the same time. */
-  #align(label = null) {
-    const [before] = this.#runs;
-    const after = this.#last;
-    const labels = before === after ? [] : before.launches.filter(([name]) => after.launches.some(([other]) => other === name)).map(([name]) => name);
-    this.align.hidden = before === after;
-    this.align.replaceChildren(...labels.map((name) => node("option", { value: name }, `Align at ${name}`)), node("option", { value: "" }, "Align at the start"));
-    const chosen = label ?? labels[0] ?? "";
-    this.align.value = chosen;
-    const startOf = (run) => run.launches.find(([name]) => name === chosen)?.[1] ?? 0;
-    before.shift = before === after ? 0 : startOf(after) - startOf(before);
+  #align(at = "0") {
+    const [before] = this.#runs, single = this.#runs.length < 2;
+    this.pairs = single ? [] : this.#pairs();
+    this.align.hidden = this.key.hidden = single;
+    this.align.replaceChildren(...this.pairs.map(({ name }, i) => node("option", { value: String(i) }, `Align at ${name}`)), node("option", { value: "" }, "Align at the start"));
+    this.align.value = this.pairs[at] ? at : "";
+    const pair = this.pairs[this.align.value];
+    before.shift = pair ? pair.b[1] - pair.a[1] : 0;
+  }
+
+  /** Returns the launches of both runs that belong together: of one name, or in one place if the names differ. */
+  #pairs() {
+    const [before, after] = this.#runs;
+    return before.launches.flatMap((a, i) => {
+      const b = after.launches.find(([name]) => name === a[0]) ?? after.launches[i];
+      return b && (b[0] === a[0] || !before.launches.some(([name]) => name === b[0])) ? [{ name: a[0] === b[0] ? a[0] : `${a[0]} → ${b[0]}`, a, b }] : [];
+    });
   }
 
   #gather(run, buffers) {
@@ -562,10 +570,10 @@ class TimelineView {
     let level = this.tree;
     let shown = level.length;
     while (level.length) {
-      const open = level.filter((each) => each.children && each.works);
+      const open = level.filter((each) => each.children && each.works && (each.id !== "host" || each.children.length < 5));
       const more = open.flatMap((each) => each.children);
       shown += more.length;
-      if (!open.length || (shown > 40 && level !== this.tree)) break;
+      if (!open.length || (shown > 60 && level !== this.tree)) break;
       for (const each of open) each.open = true;
       level = more;
     }
@@ -1278,7 +1286,7 @@ class TimelineView {
     const digits = Math.max(0, -Math.floor(Math.log10(step / by) + 1e-9));
     const ticks = [];
     for (let n = Math.ceil(from / step); n * step <= to; n++) {
-      const text = ((n * step) / by).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      const text = ((n * step || 0) / by).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
       ticks.push({ x: this.#xOf(n * step), text: `${text} ${unit}` });
     }
     return ticks;
@@ -1318,9 +1326,7 @@ class TimelineView {
   #drawDifferences(pen) {
     if (this.#runs.length < 2) return;
     const [before, after] = this.#runs, colours = this.#colours;
-    for (const [name, start, end] of before.launches) {
-      const other = after.launches.find(([label]) => label === name);
-      if (!other) continue;
+    for (const { name, a: [, start, end], b: other } of this.pairs) {
       const a = this.#xOf(end + before.shift), b = this.#xOf(other[2] + after.shift);
       const x0 = Math.max(GUTTER, Math.min(a, b)), x1 = Math.min(this.width, Math.max(a, b));
       if (x1 <= x0) continue;
@@ -1648,7 +1654,7 @@ class TimelineView {
   #arrow(pen, number, i, strong) {
     const run = this.#runs[number], { arrow_from: from, arrow_to: to, arrow_ps: sent, start } = run.columns;
     const a = this.#box({ run: number, row: run.rowOf(from[i]), interval: from[i] }), b = this.#box({ run: number, row: run.rowOf(to[i]), interval: to[i] });
-    if (!a || !b || (a.closed && b.closed && a.y === b.y)) return;
+    if (!a || !b || (!strong && (a.closed || b.closed)) || (a.closed && b.closed && a.y === b.y)) return;
     const x0 = this.#xOf(sent[i] + run.shift), x1 = this.#xOf(start[to[i]] + run.shift);
     const y0 = a.y + a.height / 2, y1 = b.y + b.height / 2;
     if (Math.max(y0, y1) < this.#top || Math.min(y0, y1) > this.shown) return;
@@ -1659,7 +1665,7 @@ class TimelineView {
       pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 1, y1);
       pen.stroke();
     };
-    pen.globalAlpha = strong ? 1 : 0.75;
+    pen.globalAlpha = strong ? 1 : 0.6;
     pen.strokeStyle = this.#colours.bg;
     pen.lineWidth = strong ? 4.5 : 3;
     line();
