@@ -44,14 +44,24 @@ class Stage:
         self.subject.value = subject_html(explorer)
         stale = finished is not None and bool(explorer.changes)
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
-        shown = finished.replay if finished is not None else explorer.form.machine.hash
+        shown = finished.entry.number if finished is not None else explorer.form.machine.hash
+        frame = explorer.state.frame
+        if explorer.state.busy and frame is not None and explorer.state.entry is not None:
+            machine = explorer.state.entry.machine
+            if machine.hash != self.picture.header["machine"]["hash"]:
+                self._shown = None
+                self.picture.show(scene(machine))
+            self.picture.show_live(frame)
+            return
         if shown == self._shown:
+            if self.picture.live:
+                self.picture.live = {}
             return
         self._shown = shown
         if finished is None:
             self.picture.show(scene(explorer.form.machine))
         else:
-            self.picture.show(scene(finished.entry.machine, finished.replay.records, finished.entry.name))
+            self.picture.show(scene(finished.entry.machine, finished.result.records, finished.entry.name))
 
     def _heard(self, message: dict[str, Any]) -> None:
         if message.get("do") == "run":
