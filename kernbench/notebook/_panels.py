@@ -218,9 +218,9 @@ class WorkloadPanel:
 class ResultTabs:
     """Tabs: the runs side by side, then what there is about the last run that ended well."""
 
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
         self._explorer = explorer
-        self.runs = RunsTab(explorer)
+        self.runs = RunsTab(explorer, on_pair)
         self._drawn: dict[str, object] = {}
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
@@ -388,21 +388,26 @@ def why_html(why: Why) -> str:
     return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'
 
 
-def subject_html(explorer: Explorer) -> str:
-    """Return which run is shown, and whether it is not the one that the form or the status is about."""
+def subject_html(explorer: Explorer, pair: tuple[Entry, Entry] | None = None) -> str:
+    """Return which run is shown, or which two; and whether it is not the one that the form or the status is about."""
     state = explorer.state
     if state.finished is None:
         return "Nothing has run yet."
+    if pair is not None:
+        return f"{_named(pair[1])}<br>compared with {_named(pair[0])}"
     entry = state.finished.entry
-    machine = ", ".join([entry.source, *entry.overrides])
-    what = f"<b>Run {entry.number}</b> {escape(entry.title)} on {escape(machine)}: <b>{entry.latency_ns:,.1f} ns</b>"
     if state.entry is not None and state.entry.number != entry.number:
         said = f"run {state.entry.number} is {state.status}: {state.entry.title}"
     elif explorer.changes:
         said = f"of the former settings: {in_words(explorer.changes)}"
     else:
-        return what
-    return f'{what} <span class="kb-former">{escape(said)}</span>'
+        return _named(entry)
+    return f'{_named(entry)} <span class="kb-former">{escape(said)}</span>'
+
+
+def _named(entry: Entry) -> str:
+    machine = ", ".join([entry.source, *entry.overrides])
+    return f"<b>Run {entry.number}</b> {escape(entry.title)} on {escape(machine)}: <b>{entry.latency_ns:,.1f} ns</b>"
 
 
 def _shown(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -37,8 +37,8 @@ class RunsTable(anywidget.AnyWidget):
 class RunsTab:
     """All runs; two of them are compared."""
 
-    def __init__(self, explorer: Explorer) -> None:
-        self._explorer = explorer
+    def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
+        self._explorer, self._on_pair = explorer, on_pair
         self._metrics: dict[int, dict[str, Any]] = {}
         self._shown: list[Entry] = []
         self._charted: object = None
@@ -50,8 +50,19 @@ class RunsTab:
         self.comparison.add_class("kb-comparison")
         self.coordinates = widgets.Box()
         self.coordinates.add_class("kb-parallel")
+        self.both = widgets.Checkbox(
+            description="Show A and B in the timeline", indent=False, tooltip="B, with A to compare it with"
+        )
+        self.both.add_class("kb-both")
         self.table.observe(lambda _: self._chosen(), ["a", "b"])
-        self.root = column(self.hint, self.table, self.coordinates, self.comparison, name="kb-tab")
+        self.both.observe(lambda _: self._on_pair(), "value")
+        self.root = column(self.hint, self.table, self.both, self.coordinates, self.comparison, name="kb-tab")
+
+    @property
+    def pair(self) -> tuple[Entry, Entry] | None:
+        """A and B, if they are to be shown together."""
+        a, b = self._compared()
+        return (a, b) if self.both.value and a is not None and b is not None else None
 
     def refresh(self) -> None:
         """Show the history as it is; may be called from any thread."""
@@ -83,8 +94,8 @@ class RunsTab:
             self.table.b = last
             self.table.a = baseline.number if baseline else (earlier or [0])[-1]
         self._refreshing = False
-        self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"
         self._compare()
+        self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"
 
     def draw(self) -> None:
         """Draw the parallel coordinates, if there are runs to compare and they are not drawn already."""
@@ -147,11 +158,19 @@ class RunsTab:
         self._compare()
         if self._charted is not None:
             self.draw()
+        if self.both.value:
+            self._on_pair()
 
-    def _compare(self) -> None:
+    def _compared(self) -> tuple[Entry | None, Entry | None]:
+        """Return A and B; None where one is not kept, or both are the same."""
         by_number = {entry.number: entry for entry in self._explorer.with_results()}
         a, b = by_number.get(self.table.a), by_number.get(self.table.b)
-        if a is None or b is None or a is b:
+        return (None, None) if a is b else (a, b)
+
+    def _compare(self) -> None:
+        a, b = self._compared()
+        self.both.layout.display = "none" if a is None or b is None else ""
+        if a is None or b is None:
             self.comparison.value = ""
             return
         try:

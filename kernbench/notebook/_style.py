@@ -55,7 +55,7 @@ def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
 
 def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
     """Return widgets below each other, under a heading if there is one."""
-    head = [widgets.HTML(f"<h3>{escape(title)}</h3>")] if title else []
+    head = [widgets.HTML(f"<h2>{escape(title)}</h2>")] if title else []
     box = widgets.VBox([*head, *parts])
     box.add_class(name)
     return box

@@ -17,55 +17,67 @@ from kernbench.notebook._serve import is_page, page_limits, page_quota
 from kernbench.notebook._style import column, mimebundle, page
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
-from kernbench.viz._scene import scene
+from kernbench.viz._scene import scene, scene_of
 from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.notebook._live import Frame
+    from kernbench.notebook._model import Entry
 
 
 class Stage:
-    """The picture of the machine, with the last run on it, below the name of that run."""
+    """The picture of the machine, with the last run on it or two runs compared, below the name of what it shows.
 
-    def __init__(self, explorer: Explorer) -> None:
+    Parameters
+    ----------
+    explorer : Explorer
+    heard : callable
+        Called with each message of the picture.
+    """
+
+    def __init__(self, explorer: Explorer, heard: Callable[[dict[str, Any]], None]) -> None:
         self._explorer = explorer
         self._shown: object = None
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
         self.picture = Picture()
         self.picture.add_class("kb-fades")
-        self.picture.on_message(self._heard)
+        self.picture.on_message(heard)
         self.root = column(self.subject, self.picture, name="kb-stage")
         self.refresh()
 
-    def refresh(self) -> None:
-        """Show the machine of the form, or the last run; may be called from any thread."""
+    def refresh(self, pair: tuple[Entry, Entry] | None = None) -> None:
+        """Show the machine of the form, the last run, or two runs; may be called from any thread."""
         explorer, finished = self._explorer, self._explorer.state.finished
-        self.subject.value = subject_html(explorer)
         stale = finished is not None and bool(explorer.changes)
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
-        shown = finished.entry.number if finished is not None else explorer.form.machine.hash
-        frame = explorer.state.frame
-        if explorer.state.busy and frame is not None and explorer.state.entry is not None:
-            machine = explorer.state.entry.machine
-            if machine.hash != self.picture.header["machine"]["hash"]:
-                self._shown = None
-                self.picture.show(scene(machine))
-            self.picture.show_live(frame)
+        self.subject.value = subject_html(explorer, pair)
+        state = explorer.state
+        if state.busy and state.frame is not None and state.entry is not None:
+            self._show_live(state.entry.machine, state.frame)
             return
+        if finished is not None and finished.why is None:
+            return  # its critical path, which the picture shows, comes in a moment
+        shown = pair or (finished.entry.number if finished is not None else explorer.form.machine.hash)
         if shown == self._shown:
             if self.picture.live:
                 self.picture.live = {}
             return
         self._shown = shown
-        if finished is None:
-            self.picture.show(scene(explorer.form.machine))
+        if pair is not None:
+            before, after = (explorer.result_of(entry) for entry in pair)
+            self.picture.show(scene_of(pair[1].machine, after, before=before), after.records)
+        elif finished is not None:
+            self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
         else:
-            self.picture.show(scene(finished.entry.machine, finished.result.records, finished.entry.name))
+            self.picture.show(scene(explorer.form.machine))
 
-    def _heard(self, message: dict[str, Any]) -> None:
-        if message.get("do") == "run":
-            self._explorer.run()
+    def _show_live(self, machine: Machine, frame: Frame) -> None:
+        if machine.hash != self.picture.header["machine"]["hash"]:
+            self._shown = None
+            self.picture.show(scene(machine))
+        self.picture.show_live(frame)
 
 
 class ExplorerView:
@@ -83,12 +95,12 @@ class ExplorerView:
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is refreshed may choose a run, which refreshes
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.stage = Stage(explorer)
-        self.tabs = ResultTabs(explorer)
+        self.stage = Stage(explorer, self._heard)
+        self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
         explorer.on_change.append(self.refresh)
@@ -106,8 +118,16 @@ class ExplorerView:
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
         with self._lock:
-            for part in (self.bar, self.stage, self.tabs):
-                part.refresh()
+            self.bar.refresh()
+            self.tabs.refresh()
+            self.stage.refresh(self.tabs.runs.pair)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        """Do what the user did in the picture."""
+        if message["do"] == "run":
+            self.explorer.run()
+        elif message["do"] == "set":
+            self.machine_form.set(message["field"], str(message["value"]))
 
     def _machine_changed(self) -> None:
         self.workload.refresh()
@@ -153,10 +173,14 @@ class LiveRun:
 
     def __init__(self, program: Callable[..., object], machine: str | Path | Machine | None = None) -> None:
         self.explorer = Explorer(machine, [program])
-        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer)
+        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, self._heard)
         self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
         self.root = page(self.bar.root, self.stage.root, name="kb-single")
         self.explorer.run(again=True)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if message["do"] == "run":
+            self.explorer.run(again=True)
 
     @property
     def result(self) -> Result | None:

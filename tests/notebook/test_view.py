@@ -292,6 +292,26 @@ def test_runs_are_side_by_side_and_two_are_compared(ran):
     assert text(runs.comparison) == "", "a run is not compared with itself"
 
 
+def test_two_runs_are_shown_in_one_timeline(ran):
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    runs, picture = ran.tabs.runs, ran.stage.picture
+    alone = picture.header["timeline"]
+    runs.both.value = True
+    assert picture.header["timeline"] != alone
+    assert re.search(r"Run 2 .* compared with  Run 1 ", text(ran.stage.subject))
+    assert picture.header["run"]["end_ns"] == pytest.approx(ran.explorer.history[1].latency_ns)
+    runs.table.b, runs.table.a = 1, 2
+    assert re.search(r"Run 1 .* compared with  Run 2 ", text(ran.stage.subject))
+    assert picture.header["run"]["end_ns"] == pytest.approx(ran.explorer.history[0].latency_ns)
+    runs.both.value = False
+    assert "compared" not in text(ran.stage.subject)
+    assert picture.header["timeline"] == alone
+
+
+def test_the_picture_shows_the_critical_path(ran):
+    assert ran.stage.picture.header["path"]
+
+
 def test_parallel_coordinates_have_a_line_for_each_run_and_an_axis_for_each_difference(ran):
     run_again(ran, "cube.hbm.channel_bw_gbs", "16")
     (chart,) = ran.tabs.runs.coordinates.children
@@ -342,10 +362,14 @@ def test_a_value_that_does_not_fit_others_is_refused_beside_the_field_that_was_c
     assert not [x for x in inputs.values() if text(x.message).strip()]
 
 
-def test_a_run_is_started_from_the_picture(view):
+def test_the_picture_runs_and_sets_fields(view):
     view.stage.picture._handle_custom_msg({"do": "run"}, [])
     assert view.explorer.wait(LONG_S)
     assert view.result is not None
+    view.stage.picture._handle_custom_msg({"do": "set", "field": "cube.hbm.channel_bw_gbs", "value": 16}, [])
+    assert view.machine.config.cube.hbm.channel_bw_gbs == 16
+    assert view.machine_form.inputs["cube.hbm.channel_bw_gbs"].control.value == "16"
+    assert "kb-stale" in view.stage.root._dom_classes
 
 
 def test_a_limit_that_steps_waited_for_is_told_once():
