@@ -162,7 +162,10 @@ def explore(
         Of each run; a served page has its own as well.
     """
     limits = limits.within(page_limits())
-    return ExplorerView(Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota()))
+    explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if not own:
+        explorer.set("cubes", explorer.form.machine.config.cubes_per_sip)  # the first run shows all of them at work
+    return ExplorerView(explorer)
 
 
 class LiveRun:
