@@ -5,7 +5,8 @@ class Picture {
     this.shared = new Shared();
     this.send = send;
     this.stage = node("div.kbp-stage");
-    this.root = node("div.kbp-picture", {}, this.stage);
+    this.refused = node("div.kbp-refused", { role: "alert" });
+    this.root = node("div.kbp-picture", {}, this.refused, this.stage);
     el.append(this.root);
     this.machine = new MachineView(this.stage, this.shared, send);
     this.details = new DetailsView(this.stage, this.shared, send, this.machine);
@@ -27,6 +28,7 @@ class Picture {
   }
 
   setScene(header, buffers) {
+    this.refused.textContent = "";
     const end = header.run?.end_ns ?? 0;
     const { shared } = this;
     const run = `${header.run?.name} ${end}`;
@@ -137,7 +139,14 @@ function render({ model, el }) {
     model.set("selected", picture.shared.selected ?? "");
     model.save_changes();
   };
-  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  const answer = (message, buffers) => {
+    if (message.do !== "refuse") {
+      picture.timeline.receive(message, buffers);
+      return;
+    }
+    show();
+    picture.refused.textContent = message.text;
+  };
   model.on("msg:custom", answer);
   model.on("change:header", show);
   model.on("change:live", live);
