@@ -102,6 +102,8 @@ class Program:
     nchunks : int
         Chunks of the larger of input and output.
     gpus : tuple of Gpu
+    arguments : int
+        Arguments of the launch of an algorithm that kernbench wrote.
     """
 
     file: str
@@ -110,6 +112,7 @@ class Program:
     inplace: bool
     nchunks: int
     gpus: tuple[Gpu, ...]
+    arguments: int = 0
 
     @cached_property
     def width(self) -> int:
@@ -209,12 +212,15 @@ class _Reader:
         nchunks = self._number(algo, "nchunksperloop", default=most, least=1)
         if nchunks < most:
             raise self._error(algo, "nchunksperloop", f"but a GPU uses {most} chunks; write nchunksperloop={most}")
-        inplace = bool(self._number(algo, "inplace", default=1, most=1))
         coll = algo.attributes.get("coll", "custom")
         if coll not in (*COLLECTIVES, "custom"):
             raise self._error(algo, "coll", f"is unknown; {hint(coll, (*COLLECTIVES, 'custom'))}")
+        if nchunks % n and COLLECTIVES.get(coll) in ("all_gather", "reduce_scatter", "all_to_all"):
+            raise self._error(algo, "nchunksperloop", f"must be a multiple of ngpus = {n}: each rank has an equal part")
+        inplace = bool(self._number(algo, "inplace", default=1, most=1))
         name = algo.attributes.get("name", Path(self.file).stem)
-        found = Program(self.file, name, coll, inplace, nchunks, gpus)
+        arguments = self._number(algo, "arguments", default=0, most=64)
+        found = Program(self.file, name, coll, inplace, nchunks, gpus, arguments)
         self._check_messages(found)
         for g, gpu in enumerate(gpus):
             self._check_dependences(g, gpu)
