@@ -45,20 +45,20 @@ def records_of(moves, busy_ps, span_ps, routes=((0, 1),), nodes=("a", "b")):
 
 def test_a_transfer_loads_the_bins_in_which_it_was_under_way():
     # From 100 to 300 of 400 ps at half of the rate: nothing, half, half, nothing.
-    load = _scene.link_loads(records_of([(100, 300, 0, 100)], [100], 400), 4)
+    load = _scene.link_loads(records_of([(100, 300, 0, 100)], [100], 400), 4).busy
     assert load.tolist() == [[0, 0.5, 0.5, 0]]
 
 
 def test_what_a_bin_has_no_room_for_is_done_later():
     # Two transfers that each need 100 ps ask for the link between 0 and 100: the second is served after the first.
-    load = _scene.link_loads(records_of([(0, 100, 0, 100), (0, 100, 0, 100)], [200], 400), 4)
+    load = _scene.link_loads(records_of([(0, 100, 0, 100), (0, 100, 0, 100)], [200], 400), 4).busy
     assert load.tolist() == [[1, 1, 0, 0]]
 
 
 def test_a_latency_moves_the_load_of_the_links_behind_it():
     records = records_of([(0, 300, 0, 100)], [100, 100], 300, routes=((0, 1, 2),), nodes=("a", "b", "c"))
     records.dependencies.links[0, 1] = (150, 50, 1.0)
-    assert _scene.link_loads(records, 3).tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert _scene.link_loads(records, 3).busy.tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
 @pytest.mark.parametrize("bins", [1, 7, 512])
@@ -66,7 +66,7 @@ def test_loads_of_a_run_sum_to_the_busy_times_of_its_log(gemm_records, bins):
     records = gemm_records
     width = records.makespan_ps / bins
     busy = records.links.busy_ps[records.links.busy_ps > 0]
-    links, nodes = _scene.link_loads(records, bins), _scene.node_loads(records, bins)
+    links, nodes = _scene.link_loads(records, bins).busy, _scene.node_loads(records, bins).busy
     np.testing.assert_allclose(links.sum(1) * width, busy, atol=1e-3)
     np.testing.assert_allclose(nodes.sum(1) * width, list(_scene.used_nodes(records).values()), atol=1e-3)
     for load in (links, nodes):
@@ -108,7 +108,7 @@ def test_every_line_is_a_link_of_the_machine():
 
 def test_a_torus_is_drawn_with_its_wrap_links():
     lines = _scene.machine_section(kb.load(overrides=TORUS))["templates"]["system"]["lines"]
-    pairs = {(line["a"][:4], line["b"][:4]): len(line["p"]) // 2 for line in lines if line["kind"] == "sip"}
+    pairs = {(line["a"][:4], line["b"][:4]): len(line["p"]) // 2 for line in lines if line["kind"] == "sip_link"}
     # Rows of three have one wrap link each, which goes around the SIP in between; columns of two have none.
     assert {pair for pair, corners in pairs.items() if corners > 2} == {("sip0", "sip2"), ("sip3", "sip5")}
     assert len(pairs) == 9
