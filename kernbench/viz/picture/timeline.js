@@ -185,6 +185,11 @@ class Track {
     Object.assign(this, { component, stage, sip, cube, pe, rows });
   }
 
+  /** Returns the id of its component in the machine: fetch and store are ports of one. */
+  get id() {
+    return this.component.replace(/\.(fetch|store)$/, "");
+  }
+
   /** Returns the key of the group that it belongs to, and its name; null if it belongs to none of this level. */
   group(level) {
     const { sip, cube, pe } = this;
@@ -332,6 +337,7 @@ class TimelineView {
     this.search = node("input.kbp-search", { type: "search", placeholder: "Search kernel, command, PE", "aria-label": "Search kernel, command or PE" });
     this.search.addEventListener("input", () => this.#find());
     this.search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.marks.focus();
       if (event.key !== "Enter") return;
       this.#walkFound(event.shiftKey ? -1 : 1);
       event.preventDefault();
@@ -560,7 +566,7 @@ class TimelineView {
     const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : (this.stages[track.stage] ?? track.component);
     const where = track.component.replace(/\.pe_\w+(\.\w+)?$/, "");
     const label = track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
-    return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.component, label, depth, track };
+    return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.id, label, depth, track };
   }
 
   #memoryName(component) {
@@ -731,7 +737,7 @@ class TimelineView {
     const each = inside ? this.#nodeAt(y) : null;
     this.#pointer = inside ? { x, y, node: each, hit: this.#intervalAt(each, x, y) } : null;
     this.marks.style.cursor = inside && x >= GUTTER ? { clock: "ew-resize", overview: "pointer", bar: "default", rows: "" }[this.#grip(x, y)] : each?.children ? "pointer" : "";
-    this.shared.hovered = each?.track?.component ?? null;
+    this.shared.hovered = each?.id ?? null;
     this.#showTip();
     this.#redraw("marks");
   }
@@ -782,9 +788,7 @@ class TimelineView {
   /** Returns the times of the interval at the same place of its row in the other run. */
   #counterpart(run, row, interval) {
     if (this.#runs.length < 2) return null;
-    const [component, stage, sip] = this.#runs[run].rows[row];
-    const track = this.#tracks.find((x) => x.component === component && x.stage === stage && (x.component !== "host" || x.sip === sip));
-    const other = this.#runs[1 - run], there = track?.rows[1 - run] ?? -1;
+    const other = this.#runs[1 - run], there = this.#trackOf({ run, row }).rows[1 - run];
     if (there < 0) return null;
     const [first, last] = other.range(there);
     const at = first + interval - this.#runs[run].range(row)[0];
@@ -843,6 +847,10 @@ class TimelineView {
     return load[row.get(id) * bins + Math.max(0, Math.min(bins - 1, Math.floor((t / end) * bins)))] / 255;
   }
 
+  #trackOf({ run, row }) {
+    return this.#tracks.find((track) => track.rows[run] === row);
+  }
+
   #click(x, y) {
     const each = this.#nodeAt(y);
     if (!each) return;
@@ -853,7 +861,7 @@ class TimelineView {
     }
     const hit = this.#intervalAt(each, x, y);
     this.#pick(hit);
-    this.shared.selected = each.track.component;
+    this.shared.selected = each.id;
   }
 
   #toggle(each) {
@@ -865,8 +873,7 @@ class TimelineView {
   #pick(hit) {
     this.#picked = hit;
     if (hit) {
-      const of = this.#runs[hit.run];
-      this.shared.selected = of.rows[hit.row][0];
+      this.shared.selected = this.#trackOf(hit).id;
       this.#say(this.#lines(hit).map(([text]) => text).join("; "));
     } else this.#say("");
     this.#redraw("marks");
@@ -892,7 +899,7 @@ class TimelineView {
     if (this.#nodes.some((each) => each.id === id && this.#visible(each))) return;
     const chain = this.#chain(this.tree, (each) => each.id === id);
     if (!chain) return;
-    if (this.#picked || chain.length > 1) for (const each of chain.slice(0, -1)) each.open = true;
+    for (const each of chain.slice(0, -1)) each.open = true;
     this.#measure();
     this.#show(chain.at(-1));
   }
@@ -925,8 +932,8 @@ class TimelineView {
 
   /** Makes an interval visible, whatever is closed or beside the window. */
   #goTo(hit) {
-    const of = this.#runs[hit.run], [component, stage, sip] = of.rows[hit.row];
-    const chain = this.#chain(this.tree, (each) => each.track?.rows[hit.run] === hit.row && each.track.component === component && each.track.stage === stage && (component !== "host" || each.track.sip === sip));
+    const of = this.#runs[hit.run];
+    const chain = this.#chain(this.tree, (each) => each.track?.rows[hit.run] === hit.row);
     if (chain) {
       for (const each of chain.slice(0, -1)) each.open = true;
       this.#focused = chain.at(-1).key;
@@ -972,7 +979,7 @@ class TimelineView {
     this.#show(next);
     const state = next.children ? `, group of ${countText(next.tracks.length)} rows, ${next.open ? "open" : "closed"}` : `, ${next.track.component}`;
     this.#say(`${next.label}${state}`);
-    this.shared.selected = next.track?.component ?? this.shared.selected;
+    this.shared.selected = next.id;
     this.#redraw("marks");
   }
 
@@ -1313,7 +1320,7 @@ class TimelineView {
 
   #short(run, interval, width) {
     const tile = run.columns.tile[interval], count = run.columns.count?.[interval];
-    if (count > 1) return `${countText(count)} intervals`;
+    if (count > 1) return width < 70 ? `× ${countText(count)}` : `${countText(count)} intervals`;
     const title = this.#titleOf(run, interval);
     return tile >= 0 && width < 7 * title.length ? title.split(", ").at(-1).replace(width < 60 ? /^\D+/ : "", "") : title;
   }
