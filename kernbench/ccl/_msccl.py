@@ -175,11 +175,12 @@ class _Run:
         self.program = program
         self.ranks = len(program.gpus)
         both = program.most("i") and program.most("o")
-        in_place = program.inplace and program.coll in _IN_PLACE
+        in_place = program.inplace and program.coll not in ("allgather", "custom")
         self.tensors = 1 if in_place or (program.coll == "custom" and not both) else 2
+        self.root = self._root()
         self.kernel = self._kernel(self.tensors)
-        # Of an all-gather in place, a rank's input is a part of its output.
-        self.own = program.nchunks // self.ranks if program.coll == "allgather" and not program.most("i") else 0
+        # Of an all-gather in place, a rank's input is a part of its output: these chunks.
+        self.own = program.nchunks // self.ranks if program.coll == "allgather" and program.inplace else 0
         self._actions: dict[tuple[int, int], list[_Action]] = {}
         self._pairs: list[set[tuple[int, int]]] = []  # of each GPU: (who tells, who waits)
         for g in range(self.ranks):
@@ -225,6 +226,16 @@ class _Run:
         pairs = {(d, t) for (t, _), others in waits.items() for d in others}
         return pairs | {(0, t) for t in first}
 
+    def _root(self) -> int | None:
+        """Return the GPU that only sends in a broadcast, or only receives in a reduction; None of other collectives."""
+        way = {"broadcast": "receive", "reduce": "send"}.get(self.program.coll, "")
+        passive = [
+            g
+            for g, gpu in enumerate(self.program.gpus)
+            if not any(step.does(way) for block in gpu.blocks for step in block.steps)
+        ]
+        return passive[0] if way and len(passive) == 1 else None
+
     def _where(self, block: str, what: str, line: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the code of a step, which says where it is."""
         where = f"{block}, {what} in {self.program.file}"
@@ -245,13 +256,24 @@ class _Run:
         return size
 
     def kernel_args(
-        self, *, n_elem: int, world_size: int, op: str | Operator = "sum", chunk_bytes: int | None = None
+        self,
+        *,
+        n_elem: int,
+        world_size: int,
+        op: str | Operator = "sum",
+        root: int | None = None,
+        chunk_bytes: int | None = None,
     ) -> tuple[object, ...]:
         """Return the kernel's arguments after its pointers; `n_elem` is that of a device's first tensor."""
         if op == "avg":
             raise ConfigError(
                 f"{Path(self.program.file).name}: op = 'avg': an MSCCL program does not state when a sum is complete; "
                 "use op='sum', and divide"
+            )
+        if root not in (None, self.root):
+            raise ConfigError(
+                f"{Path(self.program.file).name}: root = {root}, but the root of the program is {self.root}; leave "
+                "it out"
             )
         self.chunk(n_elem)
         return n_elem, (Reduction(op, self.ranks), chunk_bytes), *self._padding(self.tensors + 3)
@@ -325,10 +347,13 @@ class _Run:
         tl: TLContext,
     ) -> None:  # fmt: skip
         """Run the thread block of this PE."""
-        actions = self._actions.get(divmod(int(tl.program_id(2)), self.program.width), [])
+        rank, block = divmod(int(tl.program_id(2)), self.program.width)
+        actions = self._actions.get((rank, block), [])
         confirms = any(action.tells for action in actions)
         posted: deque[tuple[_Action, _Piece, list[Arrival], list[Tile] | None]] = deque()
         stored: list[Pointer] = []
+        if self.tensors == 1 and self.program.coll in ("reduce_scatter", "reducescatter"):
+            o_ptr += rank * self.program.nchunks // self.ranks * self.chunk(n_elem)  # a part of the input
         pointers = {"i": i_ptr, "o": o_ptr, "s": s_ptr}
         dtype = i_ptr.dtype
 

@@ -142,6 +142,12 @@ def test_faults_of_an_entry(tmp_path, keys, fault):
     assert fault in str(error.value)
 
 
+def test_an_entry_works_in_place_as_torch_does(tmp_path):
+    file = written(tmp_path, exchange().replace('inplace="1"', 'inplace="0"'))
+    with pytest.raises(ConfigError, match=r"all_reduce works in place in torch, and the program does not; generate it"):
+        load_ccl_config(entry(str(file)))
+
+
 def test_a_file_that_is_missing(tmp_path):
     with pytest.raises(ConfigError, match=r"algorithms.mine.module = .*none.xml.*cannot be read"):
         load_ccl_config(entry(str(tmp_path / "none.xml")))
@@ -225,6 +231,7 @@ S, R = step(0, "s"), step(0, "r")
         ('dstoff="1" cnt="1"', 'dstoff="0" cnt="2"', "make them equal"),
         ('depid="-1" deps="-1"', 'depid="4" deps="0"', "<step> depid = 4, but GPU 0 has the thread blocks 0 to 0"),
         ('depid="-1" deps="-1"', 'depid="0" deps="9"', "deps = 9, but thread block 0 of GPU 0 has the steps 0"),
+        ('deps="-1" hasdep="0"', 'deps="-1" hasdep="2"', "<step> hasdep = '2' must be a whole number, 0 to 1"),
         ('depid="-1" deps="-1"', 'depid="0" deps="2"', "steps of GPU 0 wait for each other: thread block 0, step"),
     ],
 )  # fmt: skip
@@ -237,6 +244,12 @@ def test_faults_of_a_program(tmp_path, old, new, said):
     assert said in str(error.value)
     assert str(error.value).startswith("mine.xml:")
     assert len(error.value.faults) == 1
+
+
+def test_a_step_that_others_wait_for_says_so(tmp_path):
+    text = by_scratch().replace('cnt="2" depid="-1" deps="-1" hasdep="1"', 'cnt="2" depid="-1" deps="-1" hasdep="0"', 1)
+    with pytest.raises(ConfigError, match=r"<step> hasdep = 0, but step 0 of thread block 2 of GPU 0 waits for it"):
+        from_msccl(written(tmp_path, text))
 
 
 def test_ranks_have_equal_parts(tmp_path):
@@ -274,8 +287,8 @@ def test_a_peer_has_one_thread_block_on_a_channel(tmp_path):
 
 
 def test_steps_that_wait_for_each_other_are_a_cycle(tmp_path):
-    first = block(0, [step(0, "nop", cnt=0, dep="1.1"), step(1, "s")], send=1)
-    second = block(1, [step(0, "nop", cnt=0, dep="0.1"), step(1, "nop", cnt=0)])
+    first = block(0, [step(0, "nop", cnt=0, dep="1.1"), step(1, "s", has=1)], send=1)
+    second = block(1, [step(0, "nop", cnt=0, dep="0.1"), step(1, "nop", cnt=0, has=1)])
     text = program([[first, second], [block(0, [R], recv=0)]])
     with pytest.raises(ConfigError) as error:
         from_msccl(written(tmp_path, text))
@@ -359,6 +372,26 @@ def test_a_written_algorithm_takes_the_same_time(tmp_path, name, n, topology, nb
         for each in (own, again)
     ]
     assert times[0] == times[1]
+
+
+def test_a_broadcast_has_its_root(tmp_path):
+    file = to_msccl("tree_broadcast", tmp_path / "own.xml", 2, config=default_ccl_path(), root=1)
+    given = [np.full(8, rank, np.float32) for rank in range(2)]
+    with pytest.raises(ConfigError, match=r"own.xml: root = 0, but the root of the program is 1; leave it out"):
+        run_kernel_in_mock(from_msccl(file), given, root=0)
+    run_kernel_in_mock(from_msccl(file), given, root=1)
+    assert (given[0] == 1).all()
+
+
+def test_a_reduce_scatter_in_place_leaves_its_result_in_the_input(tmp_path):
+    gpus = [
+        [block(0, [step(0, "s", f"i{1 - g}"), step(1, "rrc", f"i{g}", "o0")], send=1 - g, recv=1 - g)] for g in range(2)
+    ]
+    given = [np.arange(8.0, dtype=np.float32) + rank for rank in range(2)]
+    total = given[0] + given[1]
+    run_kernel_in_mock(from_msccl(written(tmp_path, program(gpus, "reduce_scatter", "2 1 0"))), given)
+    assert np.array_equal(given[0][:4], total[:4])
+    assert np.array_equal(given[1][4:], total[4:])
 
 
 def test_an_algorithm_of_ones_own_can_be_written(tmp_path):
