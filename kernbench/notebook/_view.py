@@ -152,12 +152,17 @@ def explore(
     machine : str, Path, Machine, optional
         As for `kb.load`.
     *own : callable
-        User-defined functions `f(torch, *, size=64, ...)` to run: kernels, algorithms, components.
+        What to offer first: programs `f(torch, *, size=64, ...)`; kernels, which have a parameter `tl`; classes of
+        modules, which have a method `forward`, built on `kernbench.tp`. The parameters are fields of the form. A kernel
+        or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
     """
     limits = limits.within(page_limits())
-    return ExplorerView(Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota()))
+    explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if not explorer.form.page:  # visitors of a page share its cache
+        explorer.restore()
+    return ExplorerView(explorer)
 
 
 class LiveRun:
