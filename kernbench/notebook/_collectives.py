@@ -167,18 +167,13 @@ def _outcome(torch: RuntimeContext, dist: Any, collective: str, x: Any, world: i
 
 def _expected(collective: str, given: np.ndarray, rank: int) -> np.ndarray | None:
     """Return what a rank ends with, float32; None if that is undefined. `given` has shape (ranks, shards, elements)."""
-    world, flat = len(given), given.reshape(len(given), -1)
-    part = flat.shape[1] // world
-    own = slice(rank * part, (rank + 1) * part)
-    match collective:
-        case "all_reduce":
-            return np.broadcast_to(given.sum(axis=(0, 1)), given[rank].shape)
-        case "reduce":
-            return given.sum(axis=0) if rank == 0 else None
-        case "broadcast":
-            return given[0]
-        case "all_gather":
-            return flat.ravel()
-        case "reduce_scatter":
-            return flat.sum(axis=0)[own]
-    return flat[:, own].ravel()
+    flat = given.reshape(len(given), -1)
+    own = np.array_split(flat, len(given), axis=1)[rank]  # the part of each rank's tensor for this one
+    found: dict[str, np.ndarray] = {
+        "all_reduce": np.broadcast_to(given.sum(axis=(0, 1)), given[rank].shape),
+        "broadcast": given[0],
+        "all_gather": flat.ravel(),
+        "reduce_scatter": own.sum(axis=0),
+        "all_to_all": own.ravel(),
+    }
+    return given.sum(axis=0) if collective == "reduce" and rank == 0 else found.get(collective)

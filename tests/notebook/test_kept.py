@@ -360,8 +360,15 @@ def test_a_run_without_its_log_is_in_the_history_without_a_result(monkeypatch):
         there.result_of(there.history[0])
 
 
-@pytest.mark.parametrize("column", ["notes = '{}'", """notes = json_set(notes, '$.run', 1)""",
-                                    """notes = json_set(notes, '$.run.spec', 1)""", """notes = json_remove(notes, '$.run.options')"""])  # fmt: skip
+@pytest.mark.parametrize(
+    "column",
+    [
+        "notes = '{}'",
+        "notes = json_set(notes, '$.run', 1)",
+        "notes = json_set(notes, '$.run.spec', 1)",
+        "notes = json_remove(notes, '$.run.options')",
+    ],
+)
 def test_an_entry_that_tells_nothing_of_its_run_is_left_out(cache, column):
     run(explorer())
     with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
