@@ -160,6 +160,19 @@ def explore(
         or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
+
+    Returns
+    -------
+    ExplorerView
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> def double(x, y, n: int = 64, *, tl):
+    ...     tl.store(y, tl.load(x, shape=(n, n), dtype="f16") * 2)
+    >>> view = kb.explore("preset:small", double)
+    >>> list(view.explorer.values)
+    ['dtype', 'cubes', 'pes', 'x', 'y', 'n']
     """
     limits = limits.within(page_limits())
     explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
