@@ -18,6 +18,7 @@ from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import scene, scene_of
 from kernbench.viz._still import still_svg, title_of
 from kernbench.viz._timeline import packed_trace
+from kernbench.viz._why import handle_why
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
@@ -66,6 +67,8 @@ class Picture(anywidget.AnyWidget):
     def _answer(self, _: Picture, message: dict[str, Any], _buffers: list[memoryview]) -> None:
         if message.get("do") == "open_trace" and self._records is not None:
             self.send({"do": "trace"}, [packed_trace(self._records)])
+        elif self._records is not None and (answer := handle_why(message, self._records)):
+            self.send(answer)
 
     def on_message(self, callback: Callable[[dict[str, Any]], None]) -> None:
         """Call `callback` with each message of the picture, such as `{"do": "run"}`.

@@ -114,7 +114,10 @@ class ExplorerView:
         if message["do"] == "run":
             self.explorer.run()
         elif message["do"] == "set":
-            self.machine_form.set(message["field"], str(message["value"]))
+            for field, value in message.get("values", {message.get("field"): message.get("value")}).items():
+                self.machine_form.set(field, str(value))
+            if message.get("run"):
+                self.explorer.run()
 
     def _machine_changed(self) -> None:
         self.workload.refresh()

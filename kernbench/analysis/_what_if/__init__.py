@@ -188,8 +188,13 @@ def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def is_time(field: str) -> bool:
+    """Return whether a field is a time, which is better smaller; else it is a rate."""
+    return field.endswith(("_ns", "_mm"))
+
+
 def _slowdown(change: Change) -> float:
     """Return by how much the time grows that a field decides alone."""
-    if change.field.endswith(("_ns", "_mm")):
+    if is_time(change.field):
         return change.new / change.old if change.old else 1.0
     return change.old / change.new

@@ -11,7 +11,8 @@ class Picture {
     this.details = new DetailsView(this.stage, this.shared, send, this.machine);
     this.clock = new Clock(this.root, this.shared);
     this.timeline = new TimelineView(this.root, this.shared, send);
-    this.views = [this.machine, this.details, this.timeline];
+    this.why = new WhyView(this.root, this.shared, send);
+    this.views = [this.machine, this.details, this.timeline, this.why];
     this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
     this.resized.observe(this.root);
     this.invite = node(
@@ -131,7 +132,10 @@ function render({ model, el }) {
     model.set("selected", picture.shared.selected ?? "");
     model.save_changes();
   };
-  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  const answer = (message, buffers) => {
+    picture.timeline.receive(message, buffers);
+    picture.why.receive(message);
+  };
   model.on("msg:custom", answer);
   model.on("change:header", show);
   model.on("change:live", live);
