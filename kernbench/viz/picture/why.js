@@ -50,7 +50,7 @@ class WhyView {
   /** Sets the values of a slider that was released, and runs. */
   run(values, predicted) {
     this.asked = { values, predicted, latency: this.why.latency_ns };
-    this.send({ do: "set", values, run: true });
+    this.send({ do: "change", values });
   }
 
   /** Compares the run with what was predicted for it. */
@@ -117,7 +117,7 @@ class WhyRow {
     input.addEventListener("change", () => {
       const values = row.stops[input.value];
       const predicted = row.predicted[input.value];
-      if (view.send && Number(input.value) !== now && predicted !== null) view.run(values, predicted);
+      if (view.send?.answers.has("change") && Number(input.value) !== now && predicted !== null) view.run(values, predicted);
     });
     const marks = [node("i.kbp-tick-now", { title: `now ${this.#text(field, field.value)}`, style: "left:50%" })];
     const standard = view.fields[field.path]?.default;
