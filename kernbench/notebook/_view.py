@@ -99,7 +99,8 @@ class ExplorerView:
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.stage = Stage(explorer, run=lambda _: explorer.run(), set=self._set, open_file=self._open)
+        answers = {"set": self._set, "change": self._change, "open_file": self._open}
+        self.stage = Stage(explorer, run=lambda _: explorer.run(), **answers)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
@@ -124,6 +125,12 @@ class ExplorerView:
 
     def _set(self, change: dict[str, Any]) -> None:
         self.machine_form.set(change["field"], str(change["value"]))
+
+    def _change(self, change: dict[str, Any]) -> None:
+        """Set fields that a slider moves together, and run."""
+        for field, value in change["values"].items():
+            self.machine_form.set(field, f"{value:g}")
+        self.explorer.run()
 
     def _open(self, file: dict[str, Any]) -> None:
         self.stage.refused.value = ""

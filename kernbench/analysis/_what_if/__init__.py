@@ -8,10 +8,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from html import escape
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._critical_path import critical_path as check_logged
 from kernbench.analysis._records import Records
-from kernbench.analysis.why import attribution
+from kernbench.analysis._what_if._graph import Timing
 from kernbench.config import MachineConfig, read_machine
 from kernbench.errors import ConfigError
 
@@ -122,13 +123,19 @@ def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], n
     """Return the predicted latency of a run on its machine with some fields changed."""
     changes = _changes(records.spec, overrides)
     ratio = {change.field: _slowdown(change) for change in changes}
-    predicted = 0.0
-    for (kind, resource), ps in critical_path(records).parts().items():
-        factor = 1.0
-        for field in attribution(kind, resource).fields:
-            factor *= ratio.get(field, 1.0)
-        predicted += ps * factor
+    predicted = timing_of(records).predict(ratio, {change.field: change.new for change in changes})
     return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
+
+
+_timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()
+
+
+def timing_of(records: Records) -> Timing:
+    """Return the dependency graph of a run, compiled once."""
+    if records not in _timings:
+        check_logged(records)
+        _timings[records] = Timing(records)
+    return _timings[records]
 
 
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:
@@ -181,8 +188,13 @@ def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def is_time(field: str) -> bool:
+    """Return whether a field is a time, which is better smaller; else it is a rate."""
+    return field.endswith(("_ns", "_mm"))
+
+
 def _slowdown(change: Change) -> float:
     """Return by how much the time grows that a field decides alone."""
-    if change.field.endswith(("_ns", "_mm")):
+    if is_time(change.field):
         return change.new / change.old if change.old else 1.0
     return change.old / change.new
