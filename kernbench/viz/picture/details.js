@@ -26,7 +26,7 @@ class DetailsView {
   }
 
   setScene(header) {
-    if (header.machine.hash !== this.header?.machine.hash) this.sent.clear();
+    this.sent.clear();
     this.header = header;
     this.live = false;
     this.#show();
@@ -214,7 +214,8 @@ class DetailsView {
       return;
     }
     this.kind = kind;
-    this.rows = paths.map((path) => new FieldRow(path, field(path), this.send && ((value) => this.#set(path, value))));
+    const canSet = this.send?.answers.has("set");
+    this.rows = paths.map((path) => new FieldRow(path, field(path), canSet ? (value) => this.#set(path, value) : null));
     this.fields.replaceChildren(
       ...(paths.length ? [node("h4", {}, "Machine fields"), node("p.kbp-muted", {}, "The same for all components of this kind."), ...this.rows.map((row) => row.root)] : []),
     );
