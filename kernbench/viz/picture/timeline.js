@@ -9,8 +9,10 @@ const MOST_ARROWS = 150; // drawn at once
 const TYPED = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
 const ENGINES = ["composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send"];
 const HINT = "Wheel or W and S zoom, drag or A and D move, 0 shows all. A click selects; arrow keys walk; / searches; F zooms to the selection.";
+const PLURALS = { sip: "SIPs", rank: "ranks", cube: "cubes", cubeOf: "cubes", pe: "PEs", peOf: "PEs" };
+const LINKS = "Busiest links";
 const GROUPINGS = {
-  SIP: ["sip", "cube", "pe"], cube: ["cubeOf", "pe"], PE: ["peOf"], engine: ["stage", "sip"], rank: ["rank", "pe"],
+  SIP: ["sip", "cube", "pe"], cube: ["cubeOf", "pe"], PE: ["peOf"], engine: ["stage", "sip"], rank: ["rank", "cube", "pe"],
 };
 
 /** Returns the first index of a sorted array at which `value` is below the entry, from `low` on. */
@@ -34,6 +36,15 @@ function timeText(ps) {
   const size = Math.abs(ps);
   const [unit, by] = size >= 1e10 ? ["ms", 1e9] : size >= 1e8 ? ["us", 1e6] : ["ns", 1e3];
   return `${(ps / by).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
+}
+
+/** Returns the id of a link in words; what both ends are in, once. */
+function linkText(id) {
+  const [from, to] = id.split("->").map((end) => end.split("."));
+  let same = 0;
+  while (same < Math.min(from.length, to.length) - 1 && from[same] === to[same]) same++;
+  const ends = [from, to].map((end) => placeText(end.slice(same).join(".")));
+  return `${same ? `${placeText(from.slice(0, same).join("."))}: ` : ""}${ends.join(" → ")}`;
 }
 
 function countText(value) {
@@ -193,9 +204,11 @@ class Track {
   /** Returns the key of the group that it belongs to, and its name; null if it belongs to none of this level. */
   group(level) {
     const { sip, cube, pe } = this;
-    if (this.stage === "load") return level === "pe" || level === "cube" ? null : ["links", "Busiest links"];
-    if (level === "stage") return [this.stage, null];
-    if (this.component === "host") return level === "pe" || level === "cube" || (level === "sip" && this.inStage) ? null : ["host", "Host"];
+    if (level === "stage") return this.stage === "load" ? ["links", LINKS] : [this.stage, null];
+    if (this.stage === "load" || this.component === "host") {
+      const inner = level === "pe" || level === "cube" || this.inStage;
+      return inner ? null : this.stage === "load" ? ["links", LINKS] : ["host", "Host"];
+    }
     if (level === "sip") return [`sip${sip}`, `SIP ${sip}`];
     if (level === "rank") return [`sip${sip}`, `Rank ${sip} (SIP ${sip})`];
     if (level === "cube") return cube < 0 ? null : [`sip${sip}.cube${cube}`, `Cube ${cube}`];
@@ -288,7 +301,7 @@ class TimelineView {
     this.#setWindow([0, this.#end]);
     this.search.value = this.matches.textContent = "";
     this.#found = [];
-    this.#say("");
+    this.#say(this.#last.rows.length || !this.#last.end ? "" : "This run was not logged: record operations or tiles to see what happened when.");
   }
 
   #setPath(path) {
@@ -318,7 +331,7 @@ class TimelineView {
   }
 
   get #end() {
-    return Math.max(...this.#runs.map((run) => run.end + run.shift));
+    return Math.max(1, ...this.#runs.map((run) => run.end + run.shift));
   }
 
   // The page.
@@ -510,14 +523,14 @@ class TimelineView {
   }
 
   #group(by) {
-    const links = (this.loads ? this.busiest : []).map((id) => new Track(id, "load", [-1, -1, -1], []));
-    const levels = GROUPINGS[by];
-    const tracks = levels[0] === "stage" ? this.#tracks.map((track) => Object.assign(new Track(track.component, track.stage, [track.sip, track.cube, track.pe], track.rows), { inStage: true })) : this.#tracks;
-    this.tree = this.#nest([...tracks, ...links], levels, 0, 0, "");
-    if (levels[0] === "stage") {
-      const order = Object.keys(this.stages);
-      this.tree.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
+    const levels = GROUPINGS[by], byStage = levels[0] === "stage";
+    const tracks = [...this.#tracks, ...(this.loads ? this.busiest : []).map((id) => new Track(id, "load", [-1, -1, -1], []))];
+    for (const track of tracks) track.inStage = byStage;
+    if (byStage) {
+      const order = [...Object.keys(this.stages), "load"];
+      tracks.sort((a, b) => order.indexOf(a.stage) - order.indexOf(b.stage));
     }
+    this.tree = this.#nest(tracks, levels, 0, 0, "");
     this.#opened.clear();
     this.#openSome();
     this.#scroll = 0;
@@ -537,7 +550,7 @@ class TimelineView {
       }
       const [id, label] = group;
       if (!groups.has(id)) {
-        groups.set(id, { key: `${prefix}/${id}`, id, label: label ?? this.stages[id] ?? id, depth, tracks: [] });
+        groups.set(id, { key: `${prefix}/${id}`, id, label: label ?? this.stages[id], level: levels[at], depth, tracks: [] });
         nodes.push(groups.get(id));
       }
       groups.get(id).tracks.push(track);
@@ -551,21 +564,20 @@ class TimelineView {
 
   /** Puts groups in which nothing but messages passed into one at the end, so that the others are together. */
   #setIdleAside(nodes, depth, prefix) {
-    const idle = nodes.filter((each) => each.children && !each.works);
-    if (idle.length < 2 || idle.length === nodes.length) return nodes;
+    const groups = nodes.filter((each) => each.children), idle = groups.filter((each) => !each.works);
+    if (idle.length < 2 || idle.length === groups.length) return nodes;
     const deeper = (list) => list.map((each) => ({ ...each, depth: each.depth + 1, children: each.children && deeper(each.children) }));
-    const what = idle[0].label.split(" ").at(-2)?.replace(/^.*,/, "").trim() || "group";
     const aside = {
-      key: `${prefix}/idle`, id: "idle", label: `${idle.length} ${what === "PE" ? "PEs" : `${what.toLowerCase()}s`} without work`, depth, tracks: idle.flatMap((each) => each.tracks),
+      key: `${prefix}/idle`, id: "idle", label: `${idle.length} ${PLURALS[idle[0].level]} without work`, depth, tracks: idle.flatMap((each) => each.tracks),
       children: deeper(idle), works: false,
     };
     return [...nodes.filter((each) => !idle.includes(each)), aside];
   }
 
   #leaf(track, depth, prefix) {
-    const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : (this.stages[track.stage] ?? track.component);
-    const where = track.component.replace(/\.pe_\w+(\.\w+)?$/, "");
-    const label = track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
+    const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : this.stages[track.stage];
+    const where = track.component === "host" ? (track.sip < 0 ? "host" : `SIP ${track.sip}`) : placeText(track.component.replace(/\.pe_\w+(\.\w+)?$/, ""));
+    const label = track.stage === "load" ? linkText(track.component) : track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
     return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.id, label, depth, track };
   }
 
@@ -802,7 +814,7 @@ class TimelineView {
     if (!each || each.open) return null;
     if (each.track?.stage === "load") {
       const share = this.#loadAt(each.track.component, this.#timeAt(x));
-      return [[each.track.component, "strong"], [`busy ${percentText(share)} of ${timeText(this.loads.end / this.loads.bins)} at ${timeText(this.#timeAt(x))}`]];
+      return [[each.label, "strong"], [each.id, "muted"], [`busy ${percentText(share)} of ${timeText(this.loads.end / this.loads.bins)} at ${timeText(this.#timeAt(x))}`]];
     }
     if (!each.children) return null;
     const from = this.#timeAt(Math.floor(x)), one = new Float64Array(1);
@@ -1038,7 +1050,7 @@ class TimelineView {
 
   async #saveTrace() {
     const content = await this.#bytes();
-    const link = node("a", { download: `${this.name.replace(/[^\w.-]+/g, "-")}-trace.json`, href: URL.createObjectURL(new Blob([content], { type: "application/json" })) });
+    const link = node("a", { download: `${this.name.replace(/\W+/g, "-").replace(/^-/, "")}-trace.json`, href: URL.createObjectURL(new Blob([content], { type: "application/json" })) });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
     this.#say(`${link.download}, ${countText(content.byteLength)} B`);
