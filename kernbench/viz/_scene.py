@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import dist
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis._records import FETCH, READ, WRITE, Records
 from kernbench.errors import KernbenchError
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
+from kernbench.viz._loads import link_loads, node_loads, used_links, used_nodes
 from kernbench.viz._timeline import packed_trace, timeline_sections
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis._records import Records
     from kernbench.analysis.result import Result
     from kernbench.topology._mesh import At
     from kernbench.topology._views import Box
@@ -107,190 +108,6 @@ def run_section(records: Records, name: str = "") -> Scene:
 def _bytes(shares: np.ndarray) -> bytes:
     rounded: np.ndarray = np.rint(255 * shares)
     return rounded.astype(np.uint8).tobytes()
-
-
-class Load(NamedTuple):
-    """The busy share, and how many pieces of work were under way on average: float64 of shape (servers, bins)."""
-
-    busy: np.ndarray
-    under_way: np.ndarray
-
-
-def used_links(records: Records) -> list[str]:
-    """Return the links that were busy."""
-    return [records.links.names[i] for i in np.flatnonzero(records.links.busy_ps)]
-
-
-def used_nodes(records: Records) -> dict[str, int]:
-    """Return the time that each component was busy [ps], of those that were."""
-    return {name: ps for name, ps in records.busy_by_component().items() if ps and name != naming.HOST}
-
-
-def link_loads(records: Records, bins: int) -> Load:
-    """Return the load of each used link in each bin.
-
-    The log has the time that each link was busy and the begin and end of each transfer, not of each flit: a transfer
-    occupies a link evenly from the earliest arrival of its first flit to the latest departure of its last.
-    """
-    busy_ps = records.links.busy_ps
-    used = np.flatnonzero(busy_ps)
-    loads, queues = (_Loads(len(used), records.makespan_ps, bins) for _ in range(2))
-    moves, hops = records.dependencies.transfers, _Hops(records, used)
-    start, end, nbytes = moves["start_ps"], moves["end_ps"], moves["nbytes"]
-    arrived = np.where(moves["arrived_ps"] < 0, start, moves["arrived_ps"])
-    write, read = moves["kind"] == WRITE, np.isin(moves["kind"], (READ, FETCH))
-    # A route leads from the memory: a write goes against it.
-    hops.add(loads, queues, ~write, moves["route"], np.where(read, arrived, start), end, nbytes, reverse=False)
-    hops.add(
-        loads,
-        queues,
-        write,
-        moves["route"],
-        start,
-        np.where(moves["arrived_ps"] < 0, end, arrived),
-        nbytes,
-        reverse=True,
-    )
-    return Load(loads.shares(busy_ps[used], _weights(records, bins)), queues.rates())
-
-
-def node_loads(records: Records, bins: int) -> Load:
-    """Return the load of each used component in each bin."""
-    busy = used_nodes(records)
-    row_of = {name: i for i, name in enumerate(busy)}
-    loads, queues = (_Loads(len(busy), records.makespan_ps, bins) for _ in range(2))
-    rows = np.array([row_of.get(name, -1) for name in records.components] or [-1])[records.component]
-    loads.add(rows, *_disjoint(rows, records.start_ps, records.end_ps))
-    queues.add(rows, records.start_ps, records.end_ps, records.end_ps - records.start_ps)
-    moves, nodes = records.dependencies.transfers, records.dependencies.nodes
-    memory = np.array([row_of.get(nodes[route[0]], -1) for route in records.dependencies.routes] or [-1])
-    rows = np.where(moves["served_ps"] >= 0, memory[moves["route"]], -1)
-    loads.add(rows, *_disjoint(rows, moves["since_ps"], moves["served_ps"]))
-    queues.add(rows, moves["arrived_ps"], moves["served_ps"], moves["served_ps"] - moves["arrived_ps"])
-    shares = loads.shares(np.array(list(busy.values()), np.int64), _weights(records, bins))
-    return Load(shares, queues.rates())
-
-
-def _weights(records: Records, bins: int) -> np.ndarray:
-    """Return the share of each bin in the time of all commands, for work that has no row at this log level."""
-    spans, rows = _Loads(1, records.makespan_ps, bins), records.is_kind("composite", "load", "store", "send", "recv")
-    start, end = records.start_ps[rows], records.end_ps[rows]
-    spans.add(np.zeros(len(start), np.int64), start, end, end - start)
-    return spans.weights()
-
-
-def _disjoint(rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return starts, ends and lengths of intervals, less what earlier ones of the same row cover."""
-    shift = rows.astype(np.int64) * (int(end.max(initial=0)) + 1)
-    order = np.lexsort((start, rows))
-    low, high = (start + shift)[order], np.maximum.accumulate((end + shift)[order])
-    low = np.minimum(np.maximum(low, np.concatenate([low[:1], high[:-1]])), high)
-    begin, stop = np.empty_like(low), np.empty_like(high)
-    begin[order], stop[order] = low, high
-    return begin - shift, stop - shift, stop - begin
-
-
-class _Loads:
-    """Work of servers over time, in bins."""
-
-    def __init__(self, n: int, span_ps: int, bins: int) -> None:
-        self._n, self._bins = n, bins
-        self._width = span_ps / bins
-        # The slope of each server's work, and slope x time, where they change.
-        self._slope, self._offset = np.zeros((2, n, bins + 1))
-
-    def add(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, work: np.ndarray) -> None:
-        """Add work that is done evenly from `start` to `end`, of the servers `rows` (-1: of none)."""
-        used = (rows >= 0) & (work > 0)
-        rows, start, end, work = rows[used], start[used], np.maximum(end[used], start[used] + 1), work[used]
-        slope = work / (end - start)
-        for at, change in ((start, slope), (end, -slope)):
-            bin_ = np.clip(np.ceil(at / self._width), 0, self._bins).astype(np.int64)
-            index, size = rows * (self._bins + 1) + bin_, self._slope.size
-            self._slope += np.bincount(index, change, size).reshape(self._slope.shape)
-            self._offset += np.bincount(index, change * at, size).reshape(self._offset.shape)
-
-    def shares(self, busy_ps: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        """Return the busy share of each bin; the times of a server sum to its `busy_ps`.
-
-        Time that no work explains is spent as `otherwise` says, the weight of each bin. What a bin has no room for is
-        done in later ones.
-        """
-        work = self._work()
-        total = work.sum(1)
-        work *= np.minimum(1, busy_ps / np.maximum(1, total))[:, None]
-        work += np.maximum(0, busy_ps - total)[:, None] * otherwise
-        for order in (range(self._bins), range(self._bins - 1, -1, -1)):
-            left = np.zeros(self._n)
-            for i in order:
-                left += work[:, i]
-                work[:, i] = np.minimum(left, self._width)
-                left -= work[:, i]
-        return work / self._width
-
-    def _work(self) -> np.ndarray:
-        edges = np.arange(self._bins + 1) * self._width
-        done = np.cumsum(self._slope, 1) * edges - np.cumsum(self._offset, 1)
-        return np.maximum(0, np.diff(done, axis=1))
-
-    def rates(self) -> np.ndarray:
-        """Return the work of each bin per time: of intervals as long as their work, how many there are on average."""
-        return self._work() / self._width
-
-    def weights(self) -> np.ndarray:
-        """Return the share of the whole work of all servers in each bin; equal ones if there is none."""
-        work = self._work().sum(0)
-        return work / work.sum() if work.any() else np.full(self._bins, 1 / self._bins)
-
-
-class _Hops:
-    """The used links of each route, in both directions, with the latency in front of and behind each."""
-
-    def __init__(self, records: Records, used: np.ndarray) -> None:
-        dependencies = records.dependencies
-        nodes, row_of = dependencies.nodes, {records.links.names[i]: n for n, i in enumerate(used)}
-        routes = dependencies.routes
-        flat = np.fromiter((node for route in routes for node in route), np.int64)
-        lengths = np.fromiter(map(len, routes), np.int64, len(routes))
-        route = np.repeat(np.arange(len(routes)), lengths)
-        inside = route[1:] == route[:-1] if len(flat) else np.zeros(0, bool)
-        a, b, self._route = flat[:-1][inside], flat[1:][inside], route[1:][inside]
-        self._first = np.searchsorted(self._route, np.arange(len(routes) + 1))
-        # Of each link on each route, against its direction, too (True).
-        self._link: dict[bool, np.ndarray] = {}
-        self._ps_per_byte: dict[bool, np.ndarray] = {}
-        self._before: dict[bool, np.ndarray] = {}
-        self._behind: dict[bool, np.ndarray] = {}
-        for reverse in (False, True):
-            keys, index = np.unique((b * len(nodes) + a) if reverse else (a * len(nodes) + b), return_inverse=True)
-            ends = [divmod(key, len(nodes)) for key in keys.tolist()]
-            row = np.array([row_of.get(f"{nodes[src]}->{nodes[dst]}", -1) for src, dst in ends], np.int64)
-            known = [dependencies.links.get(pair, (0, 0, 0.0)) for pair in ends]
-            latency = np.array([wire + node for wire, node, _ in known], np.int64)[index]
-            until = np.cumsum(latency)
-            whole = until - np.concatenate([[0], until])[self._first[self._route]]
-            rest = np.bincount(self._route, latency, len(routes)).astype(np.int64)[self._route] - whole
-            self._link[reverse] = row[index]
-            self._ps_per_byte[reverse] = (1000 / records.links.bw_gbs[used])[row[index]] if len(used) else row[index]
-            # A link's own latency comes after its service. Against the route, its last link is the first.
-            self._before[reverse] = rest if reverse else whole - latency
-            self._behind[reverse] = whole if reverse else rest + latency
-
-    def add(
-        self, loads: _Loads, queues: _Loads, which: np.ndarray, route: np.ndarray, start: np.ndarray, end: np.ndarray,
-        nbytes: np.ndarray, *, reverse: bool,
-    ) -> None:  # fmt: skip
-        """Add transfers to the loads and queues of the links that they cross."""
-        rows = np.flatnonzero(which)
-        count = self._first[route[rows] + 1] - self._first[route[rows]]
-        move = np.repeat(rows, count)
-        within = np.arange(len(move)) - np.repeat(np.cumsum(count) - count, count)
-        hop = self._first[route[move]] + within
-        low, high = start[move] + self._before[reverse][hop], end[move] - self._behind[reverse][hop]
-        work = nbytes[move] * self._ps_per_byte[reverse][hop]
-        low, link = np.minimum(low, high - 1), self._link[reverse][hop]
-        loads.add(link, low, high, work)
-        queues.add(link, low, high, high - low)
 
 
 # ---------------------------------------------------------------- fields
