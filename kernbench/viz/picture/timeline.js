@@ -103,12 +103,13 @@ class TimelineRun {
       this.columns[name] = new TYPED[type](whole.buffer, whole.byteOffset, whole.byteLength / TYPED[type].BYTES_PER_ELEMENT);
     }
     this.shift = 0;
-    this.#lanes = new Map();
-    this.#covers = new Map();
+    const sent = this.columns.arrow_ps;
+    this.sent = Uint32Array.from(sent.keys()).sort((a, b) => sent[a] - sent[b]);
   }
 
-  #lanes;
-  #covers;
+  #lanes = new Map();
+  #pieces = new Map();
+  #covers = new Map();
   #arrowsOf = null;
 
   /** Returns the lanes of a row: as many as it needs so that no interval overlaps another on its lane. */
@@ -117,9 +118,14 @@ class TimelineRun {
     return this.#lanes.get(row);
   }
 
-  /** Returns when anything of a row was under way. */
+  /** Returns when anything of a row was under way: starts and ends. */
+  pieces(row) {
+    if (!this.#pieces.has(row)) this.#pieces.set(row, this.#union(row));
+    return this.#pieces.get(row);
+  }
+
   cover(row) {
-    if (!this.#covers.has(row)) this.#covers.set(row, this.#union(row));
+    if (!this.#covers.has(row)) this.#covers.set(row, new Cover([this.pieces(row)]));
     return this.#covers.get(row);
   }
 
@@ -251,7 +257,6 @@ class TimelineView {
   #runs = [];
   #tracks = [];
   #nodes = []; // what is visible, from top to bottom
-  #opened = new Map(); // groups that a user opened or closed
   #window = [0, 1];
   #scroll = 0;
   #picked = null; // {run, row, interval}
@@ -531,7 +536,6 @@ class TimelineView {
       tracks.sort((a, b) => order.indexOf(a.stage) - order.indexOf(b.stage));
     }
     this.tree = this.#nest(tracks, levels, 0, 0, "");
-    this.#opened.clear();
     this.#openSome();
     this.#scroll = 0;
     this.#focused = null;
@@ -1254,7 +1258,7 @@ class TimelineView {
   #paintDifference(rows, y0, y1) {
     const columns = (number, out) => {
       if (rows[number] < 0) out.fill(0);
-      else this.#coverOf(number, rows[number]).columns(out, this.#window[0] - this.#runs[number].shift, this.perColumn);
+      else this.#runs[number].cover(rows[number]).columns(out, this.#window[0] - this.#runs[number].shift, this.perColumn);
     };
     columns(0, this.share);
     columns(1, this.share2);
@@ -1272,20 +1276,13 @@ class TimelineView {
     }
   }
 
-  #coverOf(number, row) {
-    const run = this.#runs[number];
-    run.made ??= new Map();
-    if (!run.made.has(row)) run.made.set(row, new Cover([run.cover(row)]));
-    return run.made.get(row);
-  }
-
   /** Returns how many rows of a stage a group has in a run, and how much of the time they are busy; null if none. */
   #loadOf(each, number, stage) {
     each.loads ??= new Map();
     const key = `${number} ${stage}`;
     if (!each.loads.has(key)) {
       const rows = each.tracks.filter((track) => track.stage === stage && track.rows[number] >= 0).map((track) => track.rows[number]);
-      each.loads.set(key, rows.length ? { rows: rows.length, cover: new Cover(rows.map((row) => this.#runs[number].cover(row))) } : null);
+      each.loads.set(key, rows.length ? { rows: rows.length, cover: new Cover(rows.map((row) => this.#runs[number].pieces(row))) } : null);
     }
     return each.loads.get(key);
   }
@@ -1293,8 +1290,7 @@ class TimelineView {
   #overview() {
     this.whole = this.#runs.map((run) => {
       const rows = run.rows.flatMap(([, stage], row) => (ENGINES.includes(stage) && stage !== "composite" ? [row] : []));
-      const pes = new Set(rows.map((row) => run.rows[row].slice(2).join())).size;
-      return { cover: new Cover(rows.map((row) => run.cover(row))), pes: Math.max(1, pes) };
+      return new Cover(rows.map((row) => run.pieces(row)));
     });
   }
 
@@ -1449,12 +1445,14 @@ class TimelineView {
 
   #drawOverview(pen) {
     const colours = this.#colours, width = this.width - GUTTER, height = OVERVIEW - 4;
-    const out = new Float64Array(Math.max(1, Math.floor(width)));
-    this.whole.forEach(({ cover, pes }, number) => {
-      const run = this.#runs[number];
-      cover.columns(out, -run.shift, this.#end / out.length);
-      const most = Math.max(1e-9, ...out);
-      const last = number === this.whole.length - 1;
+    const curves = this.whole.map((cover, number) => {
+      const out = new Float64Array(Math.max(1, Math.floor(width)));
+      cover.columns(out, -this.#runs[number].shift, this.#end / out.length);
+      return out;
+    });
+    const most = Math.max(1e-9, ...curves.map((curve) => Math.max(...curve)));
+    curves.forEach((out, number) => {
+      const last = number === curves.length - 1;
       pen.beginPath();
       if (last) pen.moveTo(GUTTER, height);
       out.forEach((value, x) => pen.lineTo(GUTTER + x + 0.5, height - (value / most) * (height - 6)));
@@ -1462,7 +1460,6 @@ class TimelineView {
       pen.fillStyle = pen.strokeStyle = last ? colours.stages.load.css : colours.text;
       if (last) pen.fill();
       else pen.stroke();
-      void pes;
     });
     const x0 = GUTTER + Math.max(0, this.#window[0] / this.#end) * width, x1 = GUTTER + Math.min(1, this.#window[1] / this.#end) * width;
     pen.fillStyle = colours.bg;
@@ -1676,11 +1673,10 @@ class TimelineView {
       const { arrow_ps: sent, arrow_to: to } = run.columns;
       const chosen = new Set();
       for (const hit of [this.#pointer?.hit, this.#picked]) if (hit?.run === number) for (const i of run.arrowsOf(hit.interval)) chosen.add(i);
-      run.sentOrder ??= Uint32Array.from(sent.keys()).sort((a, b) => sent[a] - sent[b]);
       const all = [];
       if (sent.length) {
         const [from, until] = this.#window.map((t) => t - run.shift);
-        for (const i of run.sentOrder) {
+        for (const i of run.sent) {
           if (sent[i] > until) break;
           if (run.columns.start[to[i]] >= from) all.push(i);
           if (all.length > MOST_ARROWS) break;
