@@ -23,6 +23,7 @@ from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.notebook._live import Frame
     from kernbench.notebook._model import Entry
 
 
@@ -54,10 +55,14 @@ class Stage:
         stale = finished is not None and bool(explorer.changes)
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
         self.subject.value = subject_html(explorer, pair)
+        state = explorer.state
+        if state.busy and state.frame is not None and state.entry is not None:
+            self._show_live(state.entry.machine, state.frame)
+            return
         if finished is not None and finished.why is None:
             return  # its critical path, which the picture shows, comes in a moment
-        shown = pair or (finished.replay if finished is not None else explorer.form.machine.hash)
-        if shown == self._shown:
+        shown = pair or (finished.entry.number if finished is not None else explorer.form.machine.hash)
+        if shown == self._shown and not self.picture.live:
             return
         self._shown = shown
         if pair is not None:
@@ -67,6 +72,12 @@ class Stage:
             self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
         else:
             self.picture.show(scene(explorer.form.machine))
+
+    def _show_live(self, machine: Machine, frame: Frame) -> None:
+        if machine.hash != self.picture.header["machine"]["hash"]:
+            self._shown = None
+            self.picture.show(scene(machine))
+        self.picture.show_live(frame)
 
 
 class ExplorerView:
@@ -151,12 +162,30 @@ def explore(
     machine : str, Path, Machine, optional
         As for `kb.load`.
     *own : callable
-        User-defined functions `f(torch, *, size=64, ...)` to run: kernels, algorithms, components.
+        What to offer first: programs `f(torch, *, size=64, ...)`; kernels, which have a parameter `tl`; classes of
+        modules, which have a method `forward`, built on `kernbench.tp`. The parameters are fields of the form. A kernel
+        or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
+
+    Returns
+    -------
+    ExplorerView
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> def double(x, y, n: int = 64, *, tl):
+    ...     tl.store(y, tl.load(x, shape=(n, n), dtype="f16") * 2)
+    >>> view = kb.explore("preset:small", double)
+    >>> list(view.explorer.values)
+    ['dtype', 'cubes', 'pes', 'x', 'y', 'n']
     """
     limits = limits.within(page_limits())
-    return ExplorerView(Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota()))
+    explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if not explorer.form.page:  # visitors of a page share its cache
+        explorer.restore()
+    return ExplorerView(explorer)
 
 
 class LiveRun:
