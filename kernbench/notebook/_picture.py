@@ -82,8 +82,8 @@ class Picture(anywidget.AnyWidget):
     def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
         """Call a callback with each message of its name; the picture shows controls only for what is answered.
 
-        `run` has no values, `set` has `field` and `value`, `change` has `values` by
-        field, `open_file` has `name` and `content` of a result.
+        `run` has no values, `set` has `field` and `value`, `change` has `values` by field, `open_file` has `name` and
+        `content` of a result.
         """
         self._callbacks |= callbacks
         self.answers = sorted(self._callbacks)

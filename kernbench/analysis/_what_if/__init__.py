@@ -8,11 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from html import escape
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from kernbench.analysis._critical_path import critical_path as check_logged
 from kernbench.analysis._records import Records
-from kernbench.analysis._what_if._graph import Timing
 from kernbench.config import MachineConfig, read_machine
 from kernbench.errors import ConfigError
 
@@ -121,21 +118,12 @@ def tornado(records: Records, factors: Sequence[float] = (0.5, 2.0), name: str =
 
 def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run") -> Prediction:
     """Return the predicted latency of a run on its machine with some fields changed."""
+    from kernbench.analysis._what_if._graph import timing_of  # results import this module
+
     changes = _changes(records.spec, overrides)
     ratio = {change.field: _slowdown(change) for change in changes}
     predicted = timing_of(records).predict(ratio, {change.field: change.new for change in changes})
     return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
-
-
-_timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()
-
-
-def timing_of(records: Records) -> Timing:
-    """Return the dependency graph of a run, compiled once."""
-    if records not in _timings:
-        check_logged(records)
-        _timings[records] = Timing(records)
-    return _timings[records]
 
 
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from kernbench._units import FLIT_BYTES, flits
 from kernbench.analysis._critical_path import COMMAND_KINDS, ENGINES, HOST_KINDS
+from kernbench.analysis._critical_path import critical_path as check_logged
 from kernbench.analysis._records import CREDIT, FETCH, PART, READ, WRITE, Records, Stage, Transfer
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.analysis._what_if._retime import retime
@@ -657,6 +659,23 @@ class Timing:
         weight = self._weights(values) * self._less
         own = self._own * values[self._waits]
         return retime(self._first, self._source, weight, own)
+
+
+_timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()
+
+
+def timing_of(records: Records) -> Timing:
+    """Return the dependency graph of a run, made once.
+
+    Raises
+    ------
+    KernbenchError
+        If the run was not logged.
+    """
+    if records not in _timings:
+        check_logged(records)
+        _timings[records] = Timing(records)
+    return _timings[records]
 
 
 def _order(times: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
