@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook._job import Job, Options, Outcome, Replay, Snapshot, cached_run
+from kernbench.notebook._job import Job, Options, Outcome, cached_run
 from kernbench.notebook._machine import MachineForm
 from kernbench.notebook._workloads import Value, Workload, not_here, workloads
 from kernbench.sim_engine._limits import NONE, Limits
@@ -25,6 +25,7 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
+    from kernbench.notebook._live import Frame
     from kernbench.notebook._serve import Quota
     from kernbench.sweeps._saved import Manifest
 
@@ -71,7 +72,6 @@ class HostSpeed:
 
 IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
 OUTDATED = "outdated"
-REPLAY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,6 @@ class Finished:
 
     entry: Entry
     outcome: Outcome
-    replay: Replay
     why: Why | str | None = None
 
     @property
@@ -120,19 +119,14 @@ class Finished:
         assert self.outcome.result is not None
         return self.outcome.result
 
-    @property
-    def autoplays(self) -> bool:
-        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
-        return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
-
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The present run, and the finished one that the tabs show."""
+    """The present run, with its last frame while it is under way, and the finished one that the tabs show."""
 
     status: str = IDLE
     message: str = ""
-    snapshot: Snapshot | None = None
+    frame: Frame | None = None
     entry: Entry | None = None
     finished: Finished | None = None
 
@@ -292,6 +286,14 @@ class Explorer:
         return OUTDATED if self.state.status == DONE and self.changes else self.state.status
 
     @property
+    def now_ns(self) -> float | None:
+        """The simulated time of the present run: so far, or its end; None if there is nothing to tell."""
+        state = self.state
+        if state.frame is not None:
+            return state.frame.now_ns
+        return state.finished.entry.latency_ns if state.status == DONE and state.finished is not None else None
+
+    @property
     def message(self) -> str:
         """What to tell the user with the status."""
         return "; ".join(self.changes) if self.status == OUTDATED else self.state.message
@@ -358,8 +360,8 @@ class Explorer:
             return None
         return found
 
-    def _observed(self, entry: Entry, snapshot: Snapshot) -> None:
-        self._replace(entry, snapshot=snapshot)
+    def _observed(self, entry: Entry, frame: Frame) -> None:
+        self._replace(entry, frame=frame)
 
     def _replace(self, entry: Entry, **fields: Any) -> bool:
         """Change the state of a run that is under way; return False, and do nothing, where it is not any more."""
@@ -391,15 +393,14 @@ class Explorer:
         with self._lock:
             if self.state.entry is not entry or not self.state.busy:
                 return
-            self._show(Finished(entry_done, outcome, Replay(result.records)), _origin(outcome))
+            self._show(Finished(entry_done, outcome), _origin(outcome))
         self._explain()
 
     def _show(self, finished: Finished, message: str) -> None:
         """Add a finished run to the history, and show it."""
-        replay = finished.replay
         self.history.append(finished.entry)
         self._keep(finished.entry, finished.result)
-        self.state = State(DONE, message, replay.snapshot(replay.end_ps), finished.entry, finished)
+        self.state = State(DONE, message, None, finished.entry, finished)
 
     def _explain(self) -> None:
         """Tell the listeners of the run that is shown, then look for its critical path."""
@@ -448,7 +449,7 @@ class Explorer:
                 self._runs, program, values, machine, machine.source, manifest.overrides, options, result.latency_ns
             )
             outcome = Outcome(replace(result, name=entry.name))
-            self._show(Finished(entry, outcome, Replay(result.records)), f"from {name}: {manifest}")
+            self._show(Finished(entry, outcome), f"from {name}: {manifest}")
         self._explain()
 
     def _choose_as(self, manifest: Manifest, machine: Machine) -> None:
@@ -491,39 +492,13 @@ class Explorer:
         """Return the runs whose results are kept."""
         return [entry for entry in self.history if entry.number in self._results]
 
-    def pin(self) -> None:
-        """Make the last run what others are compared with."""
-        self.pin_as(self.history[-1] if self.history else None)
-
     def pin_as(self, entry: Entry | None) -> None:
         """Make a run what others are compared with; None: nothing."""
         self.baseline = entry
 
-    def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:
-        """Return what changed from the baseline (or `before`) to the last run (or `after`)."""
-        before = before or self.baseline
-        after = after or (self.history[-1] if self.history else None)
-        if before is None or after is None:
-            raise StateError("pin a run as the baseline first")
+    def compared(self, after: Entry, before: Entry) -> Comparison:
+        """Return what changed from one run to another."""
         return compare(self.result_of(before), self.result_of(after))
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return the history as rows, latest first."""
-        return [
-            {
-                "run": entry.number,
-                "workload": entry.title,
-                "machine": ", ".join(
-                    [entry.source if ":" in entry.source else Path(entry.source).name, *entry.overrides]
-                ),
-                "latency_ns": entry.latency_ns,
-                "against_baseline": entry.latency_ns / self.baseline.latency_ns if self.baseline else None,
-                "host_s": entry.seconds,
-                "found": entry.found,
-                **asdict(entry.options),
-            }
-            for entry in reversed(self.history)
-        ]
 
     def _keep(self, entry: Entry, result: Result) -> None:
         """Keep a result, and let go of the oldest beyond what memory should hold; the baseline stays."""

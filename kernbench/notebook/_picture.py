@@ -21,6 +21,7 @@ from kernbench.viz._timeline import packed_trace
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
+    from kernbench.notebook._live import Frame
     from kernbench.viz._scene import Scene
 
 
@@ -67,6 +68,15 @@ class Picture(anywidget.AnyWidget):
         self._records = records
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
+
+    def show_live(self, frame: Frame) -> None:
+        """Show a moment of a run under way."""
+        index = {"links": frame.links, "nodes": frame.nodes}
+        with self.hold_sync():
+            if index != self.live_index:
+                self.live_index = index
+            loads = {"link_load": frame.link_load.tobytes(), "node_load": frame.node_load.tobytes()}
+            self.live = {"now_ns": frame.now_ns, **loads}
 
     def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
         """Call a callback with each message of its name; the picture shows controls only for what is answered.

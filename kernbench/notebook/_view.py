@@ -23,6 +23,7 @@ from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.notebook._live import Frame
     from kernbench.notebook._model import Entry
 
 
@@ -54,10 +55,16 @@ class Stage:
         stale = finished is not None and bool(explorer.changes)
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
         self.subject.value = subject_html(explorer, pair)
+        state = explorer.state
+        if state.busy and state.frame is not None and state.entry is not None:
+            self._show_live(state.entry.machine, state.frame)
+            return
         if finished is not None and finished.why is None:
             return  # its critical path, which the picture shows, comes in a moment
-        shown = pair or (finished.replay if finished is not None else explorer.form.machine.hash)
+        shown = pair or (finished.entry.number if finished is not None else explorer.form.machine.hash)
         if shown == self._shown:
+            if self.picture.live:
+                self.picture.live = {}
             return
         self._shown = shown
         if pair is not None:
@@ -67,6 +74,12 @@ class Stage:
             self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
         else:
             self.picture.show(scene(explorer.form.machine))
+
+    def _show_live(self, machine: Machine, frame: Frame) -> None:
+        if machine.hash != self.picture.header["machine"]["hash"]:
+            self._shown = None
+            self.picture.show(scene(machine))
+        self.picture.show_live(frame)
 
 
 class ExplorerView:
@@ -149,7 +162,10 @@ def explore(
         Of each run; a served page has its own as well.
     """
     limits = limits.within(page_limits())
-    return ExplorerView(Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota()))
+    explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if not own:
+        explorer.set("cubes", explorer.form.machine.config.cubes_per_sip)  # the first run shows all of them at work
+    return ExplorerView(explorer)
 
 
 class LiveRun:
