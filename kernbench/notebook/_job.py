@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 
-STUDIES, BENCHES = "kernbench.studies.", "kernbench.benches."
+STUDIES, BENCHES, COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
 _NOTES = {"checks": int, "printed": str, "events": int}
 LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
 
@@ -80,6 +81,7 @@ class CachedRun:
     def _outcome(self, found: CachedPoint, log: bytes) -> Outcome:
         notes: Any = dict(found.notes)
         shown = notes.pop("shown")
+        notes.pop("run", None)
         if {name: type(value) for name, value in notes.items()} != _NOTES:
             raise TypeError("not the notes on a run")
         return Outcome(
@@ -90,21 +92,24 @@ class CachedRun:
             **notes,
         )
 
-    def keep(self, outcome: Outcome) -> None:
-        """Keep the outcome of a run, for all later runs of the same point."""
+    def keep(self, outcome: Outcome) -> bool:
+        """Keep the outcome of a run, for all later runs of the same point; return whether its log is kept."""
         result, entry = outcome.result, self.entry
         assert result is not None
         row = rows.attempt(
             lambda _: row_of(result, entry.machine, outcome.shown, self.parameters.get("dtype", "f16")), {}
         )
         if row.status != rows.OK:  # the program returned what no table can hold
-            return
+            return False
         self.cache.put(self.key, row.row, self.study, entry.machine.hash, self.version, outcome.seconds)
+        log = None
         if len(result.records) <= LOG_ROWS:
             try:
-                self.cache.put_log(self.key, _packed(result.records), _notes(outcome))
+                log = _packed(result.records)
             except OSError as error:
                 warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
+        self.cache.put_log(self.key, log, {**_notes(outcome), "run": _said(entry, result.latency_ns)})
+        return log is not None
 
 
 def cached_run(entry: Entry) -> CachedRun | None:
@@ -114,20 +119,43 @@ def cached_run(entry: Entry) -> CachedRun | None:
     bench's settings in the environment are part of it. User-defined code may read anything, so it runs each time.
     """
     cache, workload, options = default_cache(), entry.workload, asdict(entry.options)
-    module = getattr(workload.function, "__module__", "")
-    if cache is None or not module.startswith((STUDIES, BENCHES)) or not only_ours(entry.machine):
+    inner: Any = workload.function
+    while isinstance(inner, partial):
+        inner = inner.func
+    module = getattr(inner, "__module__", "")
+    if cache is None or not module.startswith((STUDIES, BENCHES, COLLECTIVES)) or not only_ours(entry.machine):
         return None
     try:
         fn: Study = resolve_study(workload.function)
     except ConfigError:  # its parameters conflict with those of the run
         return None
     version = study_version(fn)
-    parameters = complete(fn, {**entry.values, **options})
+    parameters = complete(fn, {**workload.arguments(entry.values), **options})
     if module.startswith(BENCHES):
         parameters["environment"] = env_settings()
     return CachedRun(
         cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
     )
+
+
+def _said(entry: Entry, latency_ns: float) -> Row:
+    """Return what the history tells of a run."""
+    return {
+        "workload": entry.workload.name,
+        "values": dict(entry.values),
+        "options": asdict(entry.options),
+        "source": entry.source,
+        "overrides": list(entry.overrides),
+        "spec": dict(entry.machine.spec),
+        "latency_ns": latency_ns,
+    }
+
+
+def read_log(key: str, name: str) -> Result | None:
+    """Return the result of a run in the cache; None if its log is not there any more."""
+    cache = default_cache()
+    found = cache.find(key) if cache is not None else None
+    return None if found is None or found.log is None else Result(_unpacked(found.log), name)
 
 
 def _notes(outcome: Outcome) -> Row:

@@ -143,7 +143,7 @@ class RunsTab:
     def _measured(self, entry: Entry) -> dict[str, Any]:
         """Return what a run took besides time; nothing of a run whose log is not kept."""
         try:
-            row = row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
+            row = entry.row or row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
         except (KernbenchError, ValueError):
             return {}
         row = {**row, **machine_columns(entry.machine.config)}

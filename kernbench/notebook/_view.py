@@ -62,9 +62,7 @@ class Stage:
         if finished is not None and finished.why is None:
             return  # its critical path, which the picture shows, comes in a moment
         shown = pair or (finished.entry.number if finished is not None else explorer.form.machine.hash)
-        if shown == self._shown:
-            if self.picture.live:
-                self.picture.live = {}
+        if shown == self._shown and not self.picture.live:
             return
         self._shown = shown
         if pair is not None:
@@ -157,7 +155,9 @@ def explore(
     machine : str, Path, Machine, optional
         As for `kb.load`.
     *own : callable
-        User-defined functions `f(torch, *, size=64, ...)` to run: kernels, algorithms, components.
+        What to offer first: programs `f(torch, *, size=64, ...)`; kernels, which have a parameter `tl`; classes of
+        modules, which have a method `forward`, built on `kernbench.tp`. The parameters are fields of the form. A kernel
+        or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
     """
@@ -165,6 +165,8 @@ def explore(
     explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
     if not own:
         explorer.set("cubes", explorer.form.machine.config.cubes_per_sip)  # the first run shows all of them at work
+    if not explorer.form.page:  # visitors of a page share its cache
+        explorer.restore()
     return ExplorerView(explorer)
 
 

@@ -11,8 +11,9 @@ import pytest
 import kernbench as kb
 from kernbench.analysis._records import Records
 from kernbench.config import default_ccl_path
-from kernbench.errors import HostError
+from kernbench.errors import HostError, KernbenchError
 from kernbench.notebook import _job as job
+from kernbench.notebook import _model as model
 from kernbench.notebook import explore
 from kernbench.notebook._model import CANCELLED, DONE, RUNNING, Explorer
 from kernbench.studies.gemm import GemmStudy
@@ -288,3 +289,88 @@ def test_logs_go_with_their_points(cache):
     assert cache.groups()[0].nbytes > 5000
     assert cache.prune() == 1
     assert run(explorer())[0].message == ""
+
+
+def restored():
+    """Return an explorer of a new process: with nothing but the cache."""
+    made = Explorer("preset:small", [programs.copies])
+    made.restore()
+    return made
+
+
+def test_the_history_of_an_earlier_process_is_there_and_its_results_are_read_on_demand(monkeypatch):
+    first = explorer()
+    first.form.set("cube.hbm.channel_bw_gbs", "16")
+    run(first)
+    small = explorer(m=96)
+    run(small)
+    reads = []
+    monkeypatch.setattr(job, "_unpacked", lambda log, unpack=job._unpacked: reads.append(1) or unpack(log))
+    there = restored()
+    assert [(x.title, x.latency_ns, x.seconds, x.found) for x in there.history] == [
+        (x.title, x.latency_ns, x.seconds, True) for x in (first.history[0], small.history[0])
+    ]
+    assert [x.machine.hash for x in there.history] == [first.form.machine.hash, small.form.machine.hash]
+    assert there.history[0].overrides == ("cube.hbm.channel_bw_gbs=16",)
+    assert there.history[0].made > 0
+    assert there.table()[0]["latency_ns"] == small.history[0].latency_ns
+    assert there.with_results() == there.history
+    assert not reads
+    assert there.result_of(there.history[0]).records.digest() == first.result.records.digest()
+    assert len(reads) == 1
+    assert there.compared(*there.history).latency.before == small.history[0].latency_ns
+    there.choose("copies")
+    run(there)
+    assert [x.number for x in there.history] == [1, 2, 3]
+
+
+def test_runs_are_deleted_from_history_and_cache(cache):
+    one = explorer()
+    run(one)
+    one.set("m", 96)
+    run(one)
+    one.pin_as(one.history[0])
+    one.delete(one.history[0])
+    assert [x.values["m"] for x in one.history] == [96]
+    assert one.baseline is None
+    assert [x.values["m"] for x in restored().history] == [96]
+    one.delete()
+    assert not one.history
+    assert not restored().history
+    assert kept_points(cache) == 0
+
+
+def test_the_history_is_bounded(monkeypatch):
+    monkeypatch.setattr(model, "HISTORY", 2)
+    one = explorer()
+    for m in (64, 96, 128):
+        one.set("m", m)
+        run(one)
+    assert [x.values["m"] for x in one.history] == [96, 128]
+    assert [x.values["m"] for x in restored().history] == [96, 128]
+
+
+def test_a_run_without_its_log_is_in_the_history_without_a_result(monkeypatch):
+    monkeypatch.setattr(job, "LOG_ROWS", 3)
+    run(explorer())
+    there = restored()
+    assert [x.values["m"] for x in there.history] == [64]
+    assert not there.with_results()
+    with pytest.raises(KernbenchError, match="no longer kept"):
+        there.result_of(there.history[0])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "notes = '{}'",
+        "notes = json_set(notes, '$.run', 1)",
+        "notes = json_set(notes, '$.run.spec', 1)",
+        "notes = json_remove(notes, '$.run.options')",
+    ],
+)
+def test_an_entry_that_tells_nothing_of_its_run_is_left_out(cache, column):
+    run(explorer())
+    with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
+        database.execute(f"UPDATE logs SET {column}")
+    assert not restored().history

@@ -251,18 +251,22 @@ def test_options_reach_the_run(explorer):
 
 def test_a_study_is_estimated_before_it_has_run_and_then_at_the_speed_of_this_host(explorer):
     small_gemm(explorer)
+    speed, point, cost = explorer._speed, explorer._point(), explorer._foresee()[0]
     first = explorer.estimate_s()
-    cost = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
-    assert first == pytest.approx(cost / 1e6)
-    run(explorer)
-    took = explorer.history[-1].seconds
-    assert explorer.estimate_s() == took, "the same run takes as long again"
+    assert first > 0
+    speed.note(point, cost, 20 * first)
+    assert explorer.estimate_s() == first, "the first run of a process imports modules"
+    speed.note(point, cost, 3 * first)
+    speed.note(point, cost, 0.5 * first)
+    speed.note(point, cost, 4 * first)
+    assert explorer.estimate_s() == 0.5 * first, "the same run takes as long as the fastest before"
     explorer.set("m", 1024)
-    larger = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
-    assert explorer.estimate_s() == pytest.approx(took * larger / cost)
+    larger = explorer._foresee()[0]
+    assert explorer.estimate_s() == pytest.approx(0.5 * first * larger / cost)
     explorer.choose("study probe")
-    other = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
-    assert explorer.estimate_s() == pytest.approx(other * took / cost), "another work, at the same speed"
+    alone = Explorer("preset:small")
+    alone.choose("study probe")
+    assert explorer.estimate_s() == pytest.approx(0.5 * alone.estimate_s()), "another workload, at the same speed"
 
 
 def test_parameters_that_cost_nothing_do_not_lengthen_the_estimate(explorer):
@@ -287,6 +291,14 @@ def test_of_a_program_without_a_cost_only_the_same_run_is_estimated(explorer):
     explorer.form.set("cube.hbm.channel_bw_gbs", "16")
     assert explorer.estimate_s() == explorer.history[-1].seconds
     explorer.set("count", 5)
+    assert explorer.estimate_s() is None
+
+
+def test_a_bench_is_estimated_with_its_usual_settings_alone(explorer, monkeypatch):
+    explorer.choose("bench qkv-gemm")
+    assert 0 < explorer.estimate_s() < 1
+    monkeypatch.setenv("MATMUL_M", "4096")
+    explorer.choose("bench matmul-composite")
     assert explorer.estimate_s() is None
 
 
