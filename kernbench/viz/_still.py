@@ -20,7 +20,7 @@ _INSIDE = {"sip": 0.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the
 _TEXT = 11.0  # [px]
 _LEVELS = 6
 # As in tokens.css: background, parts, text, muted text, outline, critical path, load from nearly idle to always busy.
-_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#8a929a", "#b35900", "#5c8ec6", "#7a5bb5", "#b0286e", "#7a0616")
+_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#767f88", "#b35900", "#4a7db8", "#7a5bb5", "#b0286e", "#7a0616")
 _DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
 _PE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)")
 _ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
