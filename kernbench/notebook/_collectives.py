@@ -43,6 +43,14 @@ def collective(
         If the machine cannot run it; each fault begins with the name of the parameter.
     VerificationError
         If a rank ends with other values than numpy.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> import kernbench as kb
+    >>> machine = kb.load("preset:small", overrides=["system.sips.count=2"])
+    >>> kb.run(partial(collective, collective="broadcast", nbytes=256), machine, data=True).ok
+    True
     """
     machine = torch.engine.machine
     n, places = _planned(machine, collective, algorithm, nbytes, dtype)

@@ -427,10 +427,11 @@ class Explorer:
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
         if not entry_done.found:
             self._speed.note(point, cost_us, outcome.seconds)
-            place = cached_run(entry_done)
-            if place is not None:
-                logged_now = place.keep(outcome)  # first, so that what is shown as done survives whatever comes
-                entry_done = replace(entry_done, key=place.key, logged=logged_now)
+        place = cached_run(entry_done)
+        if place is not None:
+            # First, so that what is shown as done survives whatever comes.
+            kept = entry_done.found or place.keep(outcome)
+            entry_done = replace(entry_done, key=place.key, logged=kept)
         with self._lock:
             if self.state.entry is not entry or not self.state.busy:
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -101,9 +101,18 @@ class TopologyPicker:
 
     def set(self, path: str, text: str) -> None:
         """Change a value as a user does."""
-        group = next(name for name, found in groups().items() if any(x.path == path for x in found))
-        self.group.value = group
-        self.inputs[path].control.value = text
+        self.change({path: text})
+
+    def change(self, values: Mapping[str, str]) -> None:
+        """Change several values at once, as a slider that moves them together does."""
+        for path, text in values.items():
+            self.form.set(path, text)
+        self._changed_last = next(iter(values))
+        self.group.value = next(
+            name for name, found in groups().items() if any(x.path == self._changed_last for x in found)
+        )
+        self._show_group()
+        self._changed()
 
     def _own_file(self) -> widgets.Widget:
         """Return the field for the path of a file, which a page does not have: what is only hidden can be set."""

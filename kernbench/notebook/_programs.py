@@ -84,11 +84,12 @@ def program_of(given: Callable[..., object]) -> Callable[..., object]:
 
     Examples
     --------
+    >>> from functools import partial
     >>> import kernbench as kb
     >>> def double(x, y, n: int = 64, *, tl):
     ...     tl.store(y, tl.load(x, shape=(n, n), dtype="f16") * 2)
-    >>> result = kb.run(program_of(double), "preset:small", x="64x64", y="64x64")
-    >>> result.result.launches[0].name
+    >>> program = partial(program_of(double), x="64x64", y="64x64")
+    >>> kb.run(program, "preset:small").result.launches[0].name
     'double'
     """
     if is_module(given):
@@ -107,11 +108,11 @@ def run_kernel(
     shared = {"dtype": dtype, "cubes": cubes, "pes": pes}
     args = []
     tensors = tensors_of(kernel)
-    for name in inspect.signature(kernel).parameters:
+    for name, parameter in inspect.signature(kernel).parameters.items():
         if name in tensors:
             args.append(_random(torch, name, values[name], dtype, dp))
         elif name != "tl":
-            args.append({**shared, **values}[name])
+            args.append({name: parameter.default, **shared, **values}[name])
     torch.launch(getattr(kernel, "__name__", "kernel"), kernel, *args)
     torch.ahbm.synchronize()
 

@@ -276,9 +276,11 @@ class _Drawing:
     def _draw_box(self, name: str, box: Mapping[str, Any], rect: tuple[float, float, float, float]) -> None:
         load, path = self._loads.parts.get(name, 0.0), _rect_path(rect)
         self._shapes["p" if box["kind"] in ("io", "hbm") else "i"].append(path)
-        label = box["label"].removeprefix("PE_")
+        label, words = box["label"], box["label"].split()
         texts = [f"{label} {load:.0%}", *box["detail"]] if load >= _LEAST else [label, *box["detail"]]
-        written = any(self._write(rect, lines) for lines in (texts, [label], label.split("_"), label.split()[-1:]))
+        written = any(
+            self._write(rect, lines) for lines in (texts, [label], words[-1:] if words[-1].isdigit() else words)
+        )
         if load >= _LEAST:
             x, y, w, h = rect
             thick = max(5.0, h / 5)

@@ -1341,32 +1341,42 @@ class TimelineView {
     return n > 1 ? `${text.slice(0, n)}…` : "";
   }
 
-  /** Shades, for each launch of both runs, the time by which one ended later, and says how much that is. */
+  /** Shades, for each launch of both runs, the time by which one ended later. */
   #drawDifferences(pen) {
-    if (this.#runs.length < 2) return;
-    const [before, after] = this.#runs, colours = this.#colours;
+    this.deltas = [];
     for (const { name, a: [, start, end], b: other } of this.pairs) {
-      const a = this.#xOf(end + before.shift), b = this.#xOf(other[2] + after.shift);
+      const a = this.#xOf(end + this.#runs[0].shift), b = this.#xOf(other[2] + this.#last.shift);
       const x0 = Math.max(GUTTER, Math.min(a, b)), x1 = Math.min(this.width, Math.max(a, b));
       if (x1 <= x0) continue;
+      const colour = b > a ? this.#colours.path : this.#colours.accent;
       pen.globalAlpha = 0.14;
-      pen.fillStyle = b > a ? colours.path : colours.accent;
+      pen.fillStyle = colour;
       pen.fillRect(x0, this.#top, x1 - x0, this.shown - this.#top);
       pen.globalAlpha = 1;
       pen.fillRect(b > a ? x1 - 1 : x0, this.#top, 1, this.shown - this.#top);
-      const took = other[2] - other[1] - (end - start);
-      const text = `${name}: ${this.#change(took, end - start)}`;
-      pen.font = `600 12px ${colours.font}`;
+      this.deltas.push({ middle: (x0 + x1) / 2, colour, text: `${name}: ${this.#change(other[2] - other[1] - (end - start), end - start)}` });
+    }
+  }
+
+  /** Says how much longer or shorter each launch took; a label that would cover the one before is above it. */
+  #drawDeltas(pen) {
+    pen.font = `600 12px ${this.#colours.font}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "left";
+    let before = Infinity, y = this.shown - 30;
+    for (const { middle, colour, text } of [...this.deltas].reverse()) {
       const width = pen.measureText(text).width + 12;
-      const left = Math.max(GUTTER + 4, Math.min(this.width - width - 4, (x0 + x1 - width) / 2));
-      pen.fillStyle = colours.bg;
-      pen.fillRect(left, this.shown - 30, width, 22);
-      pen.strokeStyle = b > a ? colours.path : colours.accent;
-      pen.strokeRect(left + 0.5, this.shown - 29.5, width - 1, 21);
-      pen.fillStyle = colours.text;
-      pen.textBaseline = "middle";
-      pen.textAlign = "left";
-      pen.fillText(text, left + 6, this.shown - 18.5);
+      const left = Math.max(GUTTER + 4, Math.min(this.width - BAR - width - 4, middle - width / 2));
+      y = left + width > before ? y - 26 : this.shown - 30;
+      before = left;
+      if (y < this.#top) return;
+      pen.fillStyle = this.#colours.bg;
+      pen.fillRect(left, y, width, 22);
+      pen.lineWidth = 1;
+      pen.strokeStyle = colour;
+      pen.strokeRect(left + 0.5, y + 0.5, width - 1, 21);
+      pen.fillStyle = this.#colours.text;
+      pen.fillText(text, left + 6, y + 11.5);
     }
   }
 
@@ -1541,6 +1551,7 @@ class TimelineView {
     if (this.#pointer?.hit) this.#outline(pen, this.#pointer.hit, colours.text, 1);
     if (this.#picked) this.#outline(pen, this.#picked, colours.accent, 2.5);
     pen.restore();
+    this.#drawDeltas(pen);
     this.#drawClock(pen);
     const bar = this.#bar();
     if (!bar) return;
