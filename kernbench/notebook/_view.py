@@ -104,6 +104,7 @@ class ExplorerView:
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
+        self.tabs.runs.refresh()
         explorer.on_change.append(self.refresh)
 
     @property
@@ -128,8 +129,7 @@ class ExplorerView:
 
     def _change(self, change: dict[str, Any]) -> None:
         """Set fields that a slider moves together, and run."""
-        for field, value in change["values"].items():
-            self.machine_form.set(field, f"{value:g}")
+        self.machine_form.change({field: str(value) for field, value in change["values"].items()})
         self.explorer.run()
 
     def _open(self, file: dict[str, Any]) -> None:
@@ -183,6 +183,8 @@ def explore(
     """
     limits = limits.within(page_limits())
     explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if "cubes" in explorer.values and not own:
+        explorer.set("cubes", explorer.form.machine.config.cubes_per_sip)  # the first run shows all of them at work
     if not explorer.form.page:  # visitors of a page share its cache
         explorer.restore()
     return ExplorerView(explorer)

@@ -40,7 +40,7 @@ def compare_html(comparison: Comparison) -> str:
     if comparison.machine:
         rows = [[x.field, value_text(x.before), value_text(x.after)] for x in comparison.machine]
         parts.append(_table(["machine", "before", "after"], rows))
-    sections = [("", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
+    sections = [("run", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
     for title, times in sections:
         if times:
             cells = [[x.what, ns_text(x.before), ns_text(x.after), percent(x)] for x in times]
