@@ -574,39 +574,13 @@ class Explorer:
                 self.baseline = None
         self._changed()
 
-    def pin(self) -> None:
-        """Make the last run what others are compared with."""
-        self.pin_as(self.history[-1] if self.history else None)
-
     def pin_as(self, entry: Entry | None) -> None:
         """Make a run what others are compared with; None: nothing."""
         self.baseline = entry
 
-    def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:
-        """Return what changed from the baseline (or `before`) to the last run (or `after`)."""
-        before = before or self.baseline
-        after = after or (self.history[-1] if self.history else None)
-        if before is None or after is None:
-            raise StateError("pin a run as the baseline first")
+    def compared(self, after: Entry, before: Entry) -> Comparison:
+        """Return what changed from one run to another."""
         return compare(self.result_of(before), self.result_of(after))
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return the history as rows, latest first."""
-        return [
-            {
-                "run": entry.number,
-                "workload": entry.title,
-                "machine": ", ".join(
-                    [entry.source if ":" in entry.source else Path(entry.source).name, *entry.overrides]
-                ),
-                "latency_ns": entry.latency_ns,
-                "against_baseline": entry.latency_ns / self.baseline.latency_ns if self.baseline else None,
-                "host_s": entry.seconds,
-                "found": entry.found,
-                **asdict(entry.options),
-            }
-            for entry in reversed(self.history)
-        ]
 
     def _keep(self, entry: Entry, result: Result) -> None:
         """Keep a result, and let go of the oldest beyond what memory should hold; the baseline stays."""

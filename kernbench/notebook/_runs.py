@@ -89,10 +89,11 @@ class RunsTab:
                 }
                 for row in rows
             ]
-            last, baseline = runs[-1].number, self._explorer.baseline
+            finished, baseline = self._explorer.state.finished, self._explorer.baseline
+            last = finished.entry.number if finished is not None else 0  # what is compared is read, so not before
             earlier = [number for number in sorted(kept) if number != last]
             self.table.b = last
-            self.table.a = baseline.number if baseline else (earlier or [0])[-1]
+            self.table.a = baseline.number if baseline else (earlier or [0])[-1] if last else 0
         self._refreshing = False
         self._compare()
         self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"

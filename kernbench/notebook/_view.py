@@ -99,10 +99,12 @@ class ExplorerView:
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.stage = Stage(explorer, run=lambda _: explorer.run(), set=self._set, open_file=self._open)
+        answers = {"set": self._set, "change": self._change, "open_file": self._open}
+        self.stage = Stage(explorer, run=lambda _: explorer.run(), **answers)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
+        self.tabs.runs.refresh()
         explorer.on_change.append(self.refresh)
 
     @property
@@ -124,6 +126,11 @@ class ExplorerView:
 
     def _set(self, change: dict[str, Any]) -> None:
         self.machine_form.set(change["field"], str(change["value"]))
+
+    def _change(self, change: dict[str, Any]) -> None:
+        """Set fields that a slider moves together, and run."""
+        self.machine_form.change({field: str(value) for field, value in change["values"].items()})
+        self.explorer.run()
 
     def _open(self, file: dict[str, Any]) -> None:
         self.stage.refused.value = ""
@@ -176,6 +183,8 @@ def explore(
     """
     limits = limits.within(page_limits())
     explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if "cubes" in explorer.values and not own:
+        explorer.set("cubes", explorer.form.machine.config.cubes_per_sip)  # the first run shows all of them at work
     if not explorer.form.page:  # visitors of a page share its cache
         explorer.restore()
     return ExplorerView(explorer)

@@ -465,23 +465,16 @@ def test_a_change_during_a_run_starts_another_when_that_one_ends(explorer, monke
     assert [entry.values["m"] for entry in explorer.history] == [64, 96]
 
 
-def test_runs_are_compared_with_the_pinned_one(explorer):
+def test_two_runs_are_compared(explorer):
     small_gemm(explorer)
-    with pytest.raises(KernbenchError, match="pin a run"):
-        explorer.compared()
     run(explorer)
-    explorer.pin()
     explorer.form.set("cube.hbm.channel_bw_gbs", "16")
     run(explorer)
-    found = explorer.compared()
+    first, last = explorer.history
+    found = explorer.compared(last, first)
     assert [(x.field, x.before, x.after) for x in found.machine] == [("cube.hbm.channel_bw_gbs", 32.0, 16.0)]
     assert found.latency.after > found.latency.before
-    last, first = explorer.table()
-    assert last["against_baseline"] == pytest.approx(found.latency.ratio)
-    assert first["against_baseline"] == 1
-    assert last["machine"] == "preset:small, cube.hbm.channel_bw_gbs=16"
-    explorer.pin_as(None)
-    assert explorer.table()[0]["against_baseline"] is None
+    assert (first.latency_ns, last.latency_ns) == (found.latency.before, found.latency.after)
 
 
 @pytest.mark.parametrize(
@@ -535,11 +528,11 @@ def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):
     for _ in range(3):
         run(explorer)
         if len(explorer.history) == 1:
-            explorer.pin()
+            explorer.pin_as(explorer.history[-1])
     assert [entry.number for entry in explorer.with_results()] == [1, 3]
     with pytest.raises(KernbenchError, match="run 2 is no longer kept"):
         explorer.result_of(explorer.history[1])
-    assert len(explorer.table()) == 3
+    assert len(explorer.history) == 3
 
 
 def test_ten_runs_leak_neither_threads_nor_memory(explorer, monkeypatch):
