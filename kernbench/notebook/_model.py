@@ -46,7 +46,7 @@ class Point(NamedTuple):
 
 # Seconds of the reference host for each second of cost: the weights of the studies were fitted on other hosts.
 _REFERENCE = {
-    "study gemm": 0.22, "study ccl": 0.4, "study gqa": 0.6, "study layers": 2.5, "study probe": 1.5,
+    "study gemm": 0.22, "study ccl": 0.4, "study gqa": 0.6, "study layers": 2.0, "study probe": 1.5,
 }  # fmt: skip
 
 
