@@ -131,6 +131,7 @@ class On:
         self.torch, self.placement, self.dp = torch, placement, PES if dp is None else dp
         self._buffers = _Buffers(torch, self.dp)
         self._replaced: list[tuple[type, Any]] = []
+        self.tuned: dict[int, dict[tuple[Any, ...], Any]] = {}
 
     def __enter__(self) -> On:
         _open.blocks.append(self)
