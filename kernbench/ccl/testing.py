@@ -15,6 +15,7 @@ from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.components._command import Command, Recv, Send, Stopped, Value
 from kernbench.components.builtin.queues import UNLIMITED, Inbox, Queue, Receive, Slot, check_read
 from kernbench.errors import IpcqDeadlock, KernelError
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu._runner import run_program
 from kernbench.triton_emu.testing import Memory, MockBackend
 
@@ -73,17 +74,20 @@ def run_kernel_in_mock(
     if not isinstance(kernel, Plan):
         kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
     plan = kernel
-    places = [place for subgroup in plan.subgroups for place in subgroup.places]
+    places = [place for shards in plan.shards for place in shards]
     if len(places) != len(tensors):
         raise KernelError(f"{len(tensors)} tensors for {len(places)} participants; give one for each")
     given = tensors if isinstance(tensors, Mapping) else dict(zip(places, tensors, strict=True))
     memory = Memory()
-    world = {place: _Participant(plan, place, memory, n_slots, slot_bytes) for place in places}
+    world = {place: _Participant(plan, place, memory, n_slots, slot_bytes) for place in plan.programs}
     try:
-        for place, participant in world.items():
+        for participant in world.values():
             for way, (peer, back) in participant.role.neighbours.items():
                 participant.peers[participant.queues[way]] = world[peer], world[peer].queues[back]
-            participant.start(given[place], call)
+        pointers = {place: world[place].pointers(given[place]) for place in places}
+        shared = {} if plan.algorithm.scratch is None else {place[0]: place for place in places}
+        for place, participant in world.items():
+            participant.start(pointers[shared.get(place[0], place)], given[shared.get(place[0], place)], call)
         _check_distinct(given)
         plan.algorithm.check_kernel(participant.args for participant in world.values())
         _run(list(world.values()))
@@ -146,9 +150,15 @@ class _Participant(MockBackend):
     def dead(self) -> bool:
         return bool(self._greenlet.dead)
 
-    def start(self, tensors: Arrays, call: Mapping[str, Any]) -> None:
+    def pointers(self, tensors: Arrays) -> list[Pointer]:
+        """Return where its arrays are in memory, and scratch after them if there is any."""
         arrays = tensors if isinstance(tensors, tuple) else (tensors,)
-        pointers = [self.memory.add(f"{i} of {self.location()}", array) for i, array in enumerate(arrays)]
+        if self.plan.algorithm.scratch is not None:
+            arrays = (*arrays, np.zeros(self.plan.algorithm.scratch(arrays[0].size), arrays[0].dtype))
+        return [self.memory.add(f"{i} of {self.location()}", array) for i, array in enumerate(arrays)]
+
+    def start(self, pointers: Sequence[Pointer], tensors: Arrays, call: Mapping[str, Any]) -> None:
+        arrays = tensors if isinstance(tensors, tuple) else (tensors,)
         n_elem = arrays[0].size if arrays else 0
         self.args = (*pointers, *self.plan.args(self.place, n_elem, **call))
 

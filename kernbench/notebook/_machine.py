@@ -70,10 +70,15 @@ class MachineForm:
         """Return a value as the panel shows it: what was typed, where something was."""
         if path in self.texts:
             return self.texts[path]
+        value = self.given(path)
+        return "" if value is None else _text(value)
+
+    def given(self, path: str) -> Any:
+        """Return a value of the file itself; None where it has none."""
         value: Any = self.file.spec
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        return "" if value is None else _text(value)
+        return value
 
     def set(self, path: str, text: str) -> bool:
         """Take `text` as the value of a field; return whether the machine is right with it.

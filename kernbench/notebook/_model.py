@@ -17,14 +17,16 @@ from kernbench.analysis.compare import Comparison, compare, machine_changes, val
 from kernbench.errors import ConfigError, KernbenchError, StateError
 from kernbench.notebook._job import Job, Options, Outcome, Replay, Snapshot, cached_run
 from kernbench.notebook._machine import MachineForm
-from kernbench.notebook._workloads import Value, Workload, workloads
+from kernbench.notebook._workloads import Value, Workload, not_here, workloads
 from kernbench.sim_engine._limits import NONE, Limits
+from kernbench.sweeps._saved import read_content
+from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
     from kernbench.notebook._serve import Quota
-    from kernbench.topology.builder import Machine
+    from kernbench.sweeps._saved import Manifest
 
 
 _RECENT = 3
@@ -381,8 +383,6 @@ class Explorer:
         result = outcome.result
         assert result is not None
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
-        replay = Replay(result.records)
-        finished = Finished(entry_done, outcome, replay)
         if not entry_done.found:
             self._speed.note(point, cost_us, outcome.seconds)
             place = cached_run(entry_done)
@@ -391,18 +391,84 @@ class Explorer:
         with self._lock:
             if self.state.entry is not entry or not self.state.busy:
                 return
-            self.history.append(entry_done)
-            self._keep(entry_done, result)
-            done = self.state = State(DONE, _origin(outcome), replay.snapshot(replay.end_ps), entry_done, finished)
+            self._show(Finished(entry_done, outcome, Replay(result.records)), _origin(outcome))
+        self._explain()
+
+    def _show(self, finished: Finished, message: str) -> None:
+        """Add a finished run to the history, and show it."""
+        replay = finished.replay
+        self.history.append(finished.entry)
+        self._keep(finished.entry, finished.result)
+        self.state = State(DONE, message, replay.snapshot(replay.end_ps), finished.entry, finished)
+
+    def _explain(self) -> None:
+        """Tell the listeners of the run that is shown, then look for its critical path."""
+        done, finished = self.state, self.state.finished
+        assert finished is not None
         self._changed()
         try:
-            why: Why | str = result.why()
+            why: Why | str = finished.result.why()
         except KernbenchError as error:
             why = str(error)
         with self._lock:
             if self.state is done:
                 self.state = replace(done, finished=replace(finished, why=why))
         self._changed()
+
+    def open(self, name: str, content: bytes) -> None:
+        """Show a saved result as a run of the history, and choose what it ran, where that is available here.
+
+        Parameters
+        ----------
+        name : str
+            Of its file.
+        content : bytes
+            Of its file.
+
+        Raises
+        ------
+        ConfigError
+            If it is damaged, or is no result of kernbench, or does not contain its machine.
+        StateError
+            If a run is under way.
+        """
+        result = read_content(name, content)
+        manifest, spec = result.manifest, result.records.spec
+        if not spec:
+            raise ConfigError(f"{name}: does not contain its machine; run it again")
+        machine = Machine(resolve_topology(spec).config, manifest.machine or name)
+        with self._lock:
+            if self.state.busy:
+                raise StateError(f"a run is under way; open {name} when it has ended")
+            self._runs += 1
+            self._choose_as(manifest, machine)
+            program = self.workloads.get(manifest.program) or not_here(manifest.program or result.name)
+            values, options = dict(manifest.parameters), _options(manifest)
+            entry = Entry(
+                self._runs, program, values, machine, machine.source, manifest.overrides, options, result.latency_ns
+            )
+            outcome = Outcome(replace(result, name=entry.name))
+            self._show(Finished(entry, outcome, Replay(result.records)), f"from {name}: {manifest}")
+        self._explain()
+
+    def _choose_as(self, manifest: Manifest, machine: Machine) -> None:
+        """Choose what a saved result ran, if that is available here; a file from elsewhere may name anything."""
+        changes = dict(override.partition("=")[::2] for override in manifest.overrides)
+        known = manifest.machine in self.form.sources().values() and manifest.program in self.workloads
+        if not known or not changes.keys() <= self.form.fields().keys():
+            return
+        try:
+            if resolve_topology(manifest.machine, manifest.overrides).hash != machine.hash:
+                return
+        except ConfigError:
+            return
+        self.form.load(manifest.machine)
+        for path, text in changes.items():
+            self.form.set(path, text)
+        self.choose(manifest.program)
+        for name in manifest.parameters.keys() & self.values.keys():
+            self.set(name, manifest.parameters[name])
+        self.options = _options(manifest)
 
     def _changed(self) -> None:
         for listener in self.on_change:
@@ -467,6 +533,12 @@ class Explorer:
             rows += len(self._results[number].records)
             if rows > KEPT_ROWS and number != entry.number and (not self.baseline or number != self.baseline.number):
                 del self._results[number]
+
+
+def _options(manifest: Manifest) -> Options:
+    """Return how a saved result was run; the usual way for what it does not say."""
+    given: dict[str, Any] = {name: value for name, value in manifest.options.items() if value in OPTIONS.get(name, ())}
+    return replace(Options(), **given)
 
 
 def _origin(outcome: Outcome) -> str:

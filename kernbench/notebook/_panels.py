@@ -1,24 +1,25 @@
-"""The live view: run and cancel, a frame some times a second, and the replay of what was too short to watch."""
+"""The parts of the explorer: what runs, the bar with its state, and tabs about the last run."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
 from html import escape
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from kernbench.analysis._roofline import macs_per_ns
+from kernbench.analysis._roofline import macs_per_ns, point
 from kernbench.analysis.result import calls
-from kernbench.analysis.utilization import utilization
+from kernbench.analysis.utilization import pe_window, utilization
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
-from kernbench.notebook._export import EXPORTS, export, roofline_figure
-from kernbench.notebook._job import snapshot_html
-from kernbench.notebook._model import DONE, OPTIONS, Explorer
-from kernbench.notebook._style import NOTHING, button, download, message_html, row
-from kernbench.viz._html import gantt_svg
+from kernbench.notebook._export import EXPORTS, export, roofs_of
+from kernbench.notebook._model import DONE, FAILED, IDLE, OPTIONS, OUTDATED, RUNNING, Explorer
+from kernbench.notebook._runs import RunsTab
+from kernbench.notebook._style import NOTHING, Input, button, chart, column, download, message_html, row
+from kernbench.viz._fields import Field, fields, parameter_label
+from kernbench.viz._page_charts import roofline
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -27,85 +28,87 @@ if TYPE_CHECKING:
     from kernbench.notebook._workloads import Parameter
 
 
-STEPS = 60
-_INTERVAL_MS = 50
-SPEEDS = {"x 1/4": 0.25, "x 1": 1.0, "x 4": 4.0}
-
-
-class RunPanel:
-    """Shows the present run."""
+class RunBar:
+    """Starts and ends runs, and says how far the present one is."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
-        self._replay: Replay | None = None
         self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.current), "primary")
         self.run.add_class("kb-run")
         self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
         self.cancel.add_class("kb-cancel")
+        self.state = widgets.HTML()
+        self.state.add_class("kb-state")
+        self.note = widgets.HTML()
+        self.note.add_class("kb-note")
         self.auto = widgets.Checkbox(
-            explorer.auto, description="run again by itself", indent=False, layout={"width": "auto"},
-            tooltip="after a change, when the run is estimated to take less than a second",
+            explorer.auto, description="Run after each change", indent=False, layout={"width": "auto"},
+            tooltip="when the run is estimated to take less than a second",
         )  # fmt: skip
         self.auto.add_class("kb-auto")
         self.auto.observe(lambda change: setattr(explorer, "auto", change["new"]), "value")
-        self.note = widgets.HTML()
-        self.note.add_class("kb-note")
-        self.snapshot = widgets.HTML()
-        self.snapshot.add_class("kb-live")
-        self.play = widgets.Play(max=STEPS, interval=_INTERVAL_MS, show_repeat=False, tooltip="replay the run")
-        self.play.add_class("kb-play")
-        self.at = widgets.IntSlider(max=STEPS, tooltip="simulated time", readout=False, layout={"flex": "1 1 200px"})
-        self.at.add_class("kb-scrub")
-        self.speed = widgets.Dropdown(
-            options=SPEEDS, value=1.0, tooltip="speed of the replay", layout={"width": "80px"}
-        )
-        widgets.jslink((self.play, "value"), (self.at, "value"))
-        self.at.observe(lambda _: self._show(), "value")
-        self.speed.observe(lambda change: setattr(self.play, "interval", round(_INTERVAL_MS / change["new"])), "value")
-        self.replay_row = row("replay", self.play, self.at, self.speed, tip="the run again, from its log")
-        buttons = widgets.HBox([self.run, self.cancel, self.auto, self.note])
-        self.root = widgets.VBox([buttons, self.snapshot, self.replay_row])
+        self.root = widgets.HBox([self.run, self.cancel, self.state, self.note, self.auto])
+        self.root.add_class("kb-bar")
         self.refresh()
 
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
-        explorer, state = self._explorer, self._explorer.state
+        explorer = self._explorer
         self.run.disabled = bool(explorer.obstacle)
         self.run.description, self.run.tooltip = (
             ("Run again", "Simulate this once more, whatever is in the cache")
             if explorer.current
             else ("Run", "Simulate this workload on this machine, or show it at once if it is in the cache")
         )
-        self.cancel.disabled = not state.busy
-        estimate = explorer.estimate_s()
-        self.note.value = (
-            explorer.obstacle
-            if not state.busy and explorer.obstacle
-            else f"takes about {_rounded(estimate)}"
-            if estimate is not None
-            else ""
-        )
-        finished = state.finished
-        if finished is not None and finished.replay is not self._replay:
-            self._replay = finished.replay
-            if finished.autoplays:
-                self.play.value = self.at.value = 0
-                self.play.playing = True
-            else:
-                self.play.playing = False
-                self.play.value = self.at.value = STEPS
-        self.replay_row.layout.display = "flex" if state.status == DONE else "none"
-        self._show()
+        self.cancel.disabled = not explorer.state.busy
+        self.note.value = "" if explorer.state.busy else explorer.obstacle or _estimate(explorer.estimate_s())
+        self.state.value = state_html(explorer)
 
-    def _show(self) -> None:
-        state, status, message = self._explorer.state, self._explorer.status, self._explorer.message
-        if state.status != DONE or state.finished is None:
-            self.snapshot.value = snapshot_html(state.snapshot, status, message)
-            return
-        replay = state.finished.replay
-        at = self.at.value
-        snapshot = replay.snapshot(round(replay.end_ps * at / STEPS)) if at < STEPS else state.snapshot
-        self.snapshot.value = snapshot_html(snapshot, status, message, replay.end_ps / 1000)
+
+_WORDS = {IDLE: "ready", OUTDATED: "outdated"}
+
+
+def state_html(explorer: Explorer) -> str:
+    """Return the state of the present run in a line: status, simulated time, facts, message."""
+    state, status = explorer.state, explorer.status
+    facts, snapshot = [], state.snapshot
+    if status == IDLE:
+        machine = explorer.form.machine.config
+        facts.append(f"{explorer.workload.name} on {machine.n_pes:,} PEs")
+    elif snapshot is not None and status == RUNNING:
+        facts.append(f"{snapshot.events:,} events, {snapshot.events_per_s:,.0f}/s")
+        if snapshot.total:
+            facts.append(f"{snapshot.done:,} of {snapshot.total:,} programs ended")
+    elif status == DONE and state.finished is not None and not state.finished.outcome.made:
+        facts.append(f"simulated in {state.finished.outcome.seconds:.1f} s")
+    now = f'<b class="kb-now">{snapshot.now_ns:,.1f} ns</b>' if snapshot is not None else ""
+    said = in_words(explorer.changes) if status == OUTDATED else state.message
+    role = "alert" if status == FAILED else "status"
+    parts = [
+        f'<span class="kb-pill kb-{status}"><b>{escape(_WORDS.get(status, status))}</b></span>',
+        now,
+        f'<span class="kb-facts">{escape(" · ".join(facts))}</span>' if facts else "",
+        f'<span class="kb-message">{escape(said)}</span>' if said else "",
+    ]
+    return f'<div class="kb-status" role="{role}">{" &nbsp;".join(x for x in parts if x)}</div>'
+
+
+def in_words(changes: list[str]) -> str:
+    """Return changes, each "name was x, is y", with labels in place of names."""
+    said = []
+    for change in changes:
+        name, was, rest = change.partition(" was ")
+        said.append(f"{label_of(name)} was {rest}" if was else change)
+    return "; ".join(said)
+
+
+def label_of(name: str) -> str:
+    """Return the label of a field of the machine file, an item of a list in it, or a parameter."""
+    return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
+
+
+def _estimate(seconds: float | None) -> str:
+    return "" if seconds is None else f"takes about {_rounded(seconds)}"
 
 
 def _rounded(seconds: float) -> str:
@@ -117,54 +120,60 @@ def _rounded(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"
 
 
-_LOG = "tile: every piece of work; operation: every command; off: only totals"
+WHOLE = "the whole run"
+_LOG = {"Every tile": "tile", "Every operation": "operation", "Totals only": "off"}
 
 
 class WorkloadPanel:
-    """Chooses what runs."""
+    """Chooses what runs, and how."""
 
     def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
         self._explorer, self._on_change = explorer, on_change
         self.workload = widgets.Dropdown(
-            options=list(explorer.workloads),
-            tooltip="what runs",
-            value=explorer.workload.name,
-            layout={"width": "auto", "flex": "1 1 0", "min_width": "0"},
+            options=list(explorer.workloads), tooltip="what runs", value=explorer.workload.name
         )
         self.workload.add_class("kb-work")
         self.title = widgets.HTML()
+        self.title.add_class("kb-title")
         self.fields = widgets.VBox()
-        self.inputs: dict[str, widgets.Widget] = {}
-        self._messages: dict[str, widgets.HTML] = {}
-        self.data = widgets.Checkbox(
-            explorer.options.data, description="check the numbers", indent=False, tooltip="compute values, too"
-        )
+        self.fields.add_class("kb-fields")
+        self.inputs: dict[str, Input] = {}
+        self.message = widgets.HTML()
+        self.message.add_class("kb-wrong")
         self.log = widgets.Dropdown(
-            options=OPTIONS["log"], value=explorer.options.log, tooltip=_LOG, layout={"width": "110px"}
+            options={name: log for name, log in _LOG.items() if log in OPTIONS["log"]},
+            value=explorer.options.log,
+            tooltip="how much of the run is recorded",
         )
+        self.data = widgets.Checkbox(
+            explorer.options.data, description="Compute and check values", indent=False,
+            tooltip="values are computed and compared with a reference; times do not depend on them",
+        )  # fmt: skip
         self.workload.observe(lambda change: self._choose(change["new"]), "value")
         for name, control in (("data", self.data), ("log", self.log)):
             control.add_class(f"kb-{name}")
             control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
         self._show()
-        self.root = widgets.VBox(
-            [row("run", self.workload), self.title, self.fields, row("log", self.log, tip=_LOG), row("", self.data)]
-        )
+        self.root = column(
+            row("Run", self.workload, long=True), self.title, self.fields, self.message, name="kb-panel",
+            title="Workload",
+        )  # fmt: skip
+        self.options = column(row("Record", self.log, long=True), self.data, name="kb-panel", title="Options")
 
     def refresh(self) -> None:
         """Show the choices of the machine as it is now, and what is wrong on it."""
         for parameter in self._explorer.workload.parameters:
-            control = self.inputs[parameter.name]
             options = parameter.options(self._explorer.form.machine)
-            if options and list(control.options) != options:
+            if options and list(self.inputs[parameter.name].control.options) != options:
                 self._show()
                 return
         self._mark()
 
     def _mark(self) -> None:
         wrong = self._explorer.wrong
-        for name, message in self._messages.items():
-            message.value = message_html(wrong.get(name, ""), wrong=True)
+        for name, field in self.inputs.items():
+            field.refuse(wrong.get(name, ""))
+        self.message.value = message_html(wrong.get("", ""), wrong=True)
 
     def _choose(self, name: str) -> None:
         self._explorer.choose(name)
@@ -177,35 +186,28 @@ class WorkloadPanel:
 
     def _show(self) -> None:
         workload = self._explorer.workload
-        self.title.value = f'<div class="kb-title">{escape(workload.title)}</div>'
-        self.inputs, rows = {}, []
-        self._messages = {"": widgets.HTML()}
-        for parameter in workload.parameters:
-            control, message = self._control(parameter), widgets.HTML()
-            message.add_class("kb-wrong")
-            self.inputs[parameter.name], self._messages[parameter.name] = control, message
-            rows += [row(parameter.name, control, tip=parameter.description), message]
-        self.fields.children = [*rows, self._messages[""]]
+        self.title.value = escape(workload.title)
+        self.inputs = {parameter.name: self._input(parameter) for parameter in workload.parameters}
+        self.fields.children = [x.root for x in self.inputs.values()]
         self._mark()
 
-    def _control(self, parameter: Parameter) -> widgets.Widget:
-        value, options = self._explorer.values[parameter.name], parameter.options(self._explorer.form.machine)
-        control: Any
-        if parameter.kind is bool:
-            control = widgets.Checkbox(value, indent=False, layout={"width": "140px"})
-        elif options:
-            if str(value) not in options:
-                value = options[0]
-                self._explorer.set(parameter.name, value)
-            control = widgets.Dropdown(
-                options=options, value=str(value), layout={"width": "auto", "flex": "1 1 0", "min_width": "0"}
-            )
-        else:
-            control = widgets.Text(value=str(value), continuous_update=False, layout={"width": "140px"})
-        control.tooltip = parameter.description
-        control.add_class(f"kb-param-{parameter.name}")
-        control.observe(lambda change: self._set(parameter.name, change["new"]), "value")
-        return control
+    def _input(self, parameter: Parameter) -> Input:
+        name, options = parameter.name, parameter.options(self._explorer.form.machine)
+        value = self._explorer.values[name]
+        if options and str(value) not in options:
+            value = options[0]
+            self._explorer.set(name, value)
+        number = Field(name, "", "", "", low=1, whole=True)
+        made = Input(
+            parameter_label(name),
+            value if isinstance(value, bool) else str(value),
+            lambda given: self._set(name, given),
+            tip=f"{name}: {parameter.description}" if parameter.description else name,
+            choices=options,
+            stops=number.stops(parameter.default) if parameter.kind is int and not options else (),
+        )
+        made.control.add_class(f"kb-param-{name}")
+        return made
 
     def _set(self, name: str, given: object) -> None:
         self._explorer.set(name, given)
@@ -213,191 +215,62 @@ class WorkloadPanel:
         self._on_change()
 
 
-_LINKS = 4
-_STEPS = 1000
+class ResultTabs:
+    """Tabs: the runs side by side, then what there is about the last run that ended well."""
 
-
-class TimelineTab:
-    """Chooses a PE and a window."""
-
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
         self._explorer = explorer
-        self.pe = widgets.Dropdown(tooltip="whose engines are shown", layout={"width": "200px"})
-        self.pe.add_class("kb-pe")
-        self.window = widgets.IntRangeSlider(
-            value=(0, _STEPS),
-            max=_STEPS,
-            tooltip="part of the run that is shown",
-            readout=False,
-            continuous_update=False,
-            layout={"flex": "1 1 200px"},
-        )
-        self.window.add_class("kb-window")
-        zoom = button("Zoom in", "The middle half of the window", "search-plus", lambda: self._zoom(0.5))
-        out = button("Zoom out", "Twice the window", "search-minus", lambda: self._zoom(2.0))
-        self.picture = widgets.HTML(NOTHING)
-        self.picture.add_class("kb-timeline")
-        self.pe.observe(lambda _: self._draw(), "value")
-        self.window.observe(lambda _: self._draw(), "value")
-        self.root = widgets.VBox([row("PE", self.pe, zoom, out), row("window", self.window), self.picture])
-
-    def refresh(self) -> None:
-        """Show the last run."""
-        result = self._explorer.result
-        if result is None:
-            return
-        names = {"sip{}.cube{}.pe{}".format(*pe): pe for pe in result.records.pes()}
-        if tuple(names.items()) != tuple(self.pe.options):
-            self.pe.options = tuple(names.items())
-            self.pe.index = 0 if names else None
-        self.window.value = (0, _STEPS)
-        self._draw()
-
-    def _zoom(self, factor: float) -> None:
-        low, high = self.window.value
-        middle, half = (low + high) / 2, max(1.0, (high - low) * factor / 2)
-        self.window.value = (max(0, round(middle - half)), min(_STEPS, round(middle + half)))
-
-    def _draw(self) -> None:
-        result = self._explorer.result
-        if result is None or self.pe.value is None:
-            self.picture.value = NOTHING if result is None else "<p>No PE did any work that was logged.</p>"
-            return
-        low, high = (round(x * result.records.makespan_ps / _STEPS) for x in self.window.value)
-        links = tuple(link.name for link in result.busiest_links(_LINKS))
-        self.picture.value = gantt_svg(result.records, self.pe.value, (low, max(high, low + 1)), links)
-
-
-class HistoryTab:
-    """Pins a baseline, and compares."""
-
-    def __init__(self, explorer: Explorer) -> None:
-        self._explorer = explorer
-        wide = {"width": "auto", "flex": "1 1 300px", "min_width": "0"}
-        self.before = widgets.Dropdown(layout=wide, tooltip="the run to compare with")
-        self.after = widgets.Dropdown(layout=wide, tooltip="the run that is compared")
-        self.before.add_class("kb-before")
-        self.after.add_class("kb-after")
-        self.pin = button("Pin the last run", "Compare later runs with this one", "thumb-tack", self._pin)
-        self.pin.add_class("kb-pin")
-        self.comparison, self.table = widgets.HTML(), widgets.HTML(NOTHING)
-        self.comparison.add_class("kb-comparison")
-        self.table.add_class("kb-history")
-        self._runs: list[Entry] = []
-        self.before.observe(self._chosen, "value")
-        self.after.observe(lambda _: self._compare(), "value")
-        self.root = widgets.VBox(
-            [row("A, the baseline", self.before, self.pin), row("B", self.after), self.comparison, self.table]
-        )
-
-    def refresh(self) -> None:
-        """Show the history as it is; may be called from any thread."""
-        explorer = self._explorer
-        runs = explorer.with_results()
-        if runs == self._runs:
-            return
-        self._runs = runs
-        options = [(f"#{run.number}  {run.latency_ns:,.1f} ns  {run.title}", run) for run in reversed(runs)]
-        baseline = explorer.baseline
-        self.before.options = [("none", None), *options]  # which chooses the first of them
-        self.before.value = baseline
-        self.after.options = options
-        self.after.value = runs[-1]
-        self._tabulate()
-
-    def _pin(self) -> None:
-        self._explorer.pin()
-        self.before.value = self._explorer.baseline
-        self._tabulate()
-
-    def _chosen(self, change: dict[str, Entry | None]) -> None:
-        self._explorer.pin_as(change["new"])
-        self._compare()
-        self._tabulate()
-
-    def _compare(self) -> None:
-        before, after = self.before.value, self.after.value
-        if before is None or after is None:
-            self.comparison.value = "<p>Pin a run, change something, run again: the difference is shown here.</p>"
-            return
-        try:
-            self.comparison.value = self._explorer.compared(after, before)._repr_html_()
-        except KernbenchError as error:
-            self.comparison.value = message_html(str(error), wrong=True)
-
-    def _tabulate(self) -> None:
-        rows = "".join(
-            f"<tr><td>{x['run']}</td><td>{escape(x['workload'])}</td><td>{escape(x['machine'])}</td>"
-            f'<td style="text-align:right">{x["latency_ns"]:,.1f}</td>'
-            f'<td style="text-align:right">{_ratio(x["against_baseline"])}</td>'
-            f'<td style="text-align:right">{x["host_s"]:.2f}{" (cache)" * x["found"]}</td></tr>'
-            for x in self._explorer.table()
-        )
-        head = "".join(f"<th>{x}</th>" for x in ("run", "workload", "machine", "latency [ns]", "against A", "took [s]"))
-        self.table.value = f'<h4>History</h4><table class="kb-table"><tr>{head}</tr>{rows}</table>' if rows else ""
-
-
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio - 1:+.1%}"
-
-
-WHOLE = "the whole run"
-
-
-class ResultPanel:
-    """Tabs about the last run that ended well."""
-
-    def __init__(self, explorer: Explorer, machine: widgets.Widget) -> None:
-        self._explorer = explorer
+        self.runs = RunsTab(explorer, on_pair)
         self._drawn: dict[str, object] = {}
-        self._replay: Replay | None = None
-        self.timeline, self.history = TimelineTab(explorer), HistoryTab(explorer)
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
-        self.html = {name: widgets.HTML(NOTHING) for name in ("Why", "Stages", "Links", "Roofline")}
-        for name, html in self.html.items():
-            html.add_class(f"kb-{name.lower()}")
+        self._replay: Replay | None = None
         self.of = widgets.Dropdown(options=[WHOLE], tooltip="what took the time: all, or one launch or collective")
         self.of.add_class("kb-of")
         self.of.observe(lambda _: self._draw(), "value")
-        self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of", layout={"width": "220px"})
+        self._draw_by: dict[str, Callable[[Finished], str]] = {"Why": self._why, "Stages": _stages, "Output": _output}
+        self.html = {name: widgets.HTML(NOTHING) for name in self._draw_by}
+        for name, html in self.html.items():
+            html.add_class(f"kb-{name.lower()}")
+        self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of")
         self.what.add_class("kb-what")
+        self.what.observe(lambda _: self._forget(), "value")
         self.prepare = button("Prepare", "Make the file, to be downloaded", "download", self._export)
         self.prepare.add_class("kb-prepare")
         self.file = widgets.HTML()
         self.file.add_class("kb-file")
-        parts: dict[str, widgets.Widget] = {
-            "Machine": machine,
-            "Why": self._of_a_run(row("of", self.of), self.html["Why"]),
-            "Stages": self._of_a_run(self.html["Stages"]),
-            "Timeline": self._of_a_run(self.timeline.root),
-            "Links": self._of_a_run(self.html["Links"]),
-            "Roofline": self._of_a_run(self.html["Roofline"]),
-            "Compare": self.history.root,
-            "Export": self._of_a_run(row("file", self.what, self.prepare), self.file),
-        }
+        export_row = row("File", self.what, self.prepare, long=True)
+        self.roofline, self.roofline_note = widgets.Box(), widgets.HTML(NOTHING)
+        self.roofline_note.add_class("kb-roofline")
+        parts: dict[str, widgets.Widget] = {"Runs": self.runs.root}
+        parts |= {name: self._of_a_run(html) for name, html in self.html.items()}
+        parts["Why"] = self._of_a_run(row("Of", self.of, long=True), self.html["Why"])
+        parts["Roofline"] = self._of_a_run(self.roofline_note, self.roofline)
+        parts["Export"] = self._of_a_run(export_row, self.file)
         self._names = list(parts)
         self.root = widgets.Tab(list(parts.values()), titles=self._names, selected_index=0)
         self.root.add_class("kb-tabs")
         self.root.observe(lambda _: self._draw(), "selected_index")
-        self._draw()
 
     def _of_a_run(self, *parts: widgets.Widget) -> widgets.VBox:
         """Return a tab about one run, which it names."""
-        return widgets.VBox([self.subject, *parts])
+        return column(self.subject, *parts, name="kb-tab")
 
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
         finished = self._explorer.state.finished
-        self.subject.value = _subject(self._explorer)
-        if finished is not None and "Why" not in self._drawn:
-            self.root.selected_index = self._names.index("Why")
+        self.subject.value = subject_html(self._explorer)
         if finished is not None and finished.replay is not self._replay:
             self._replay = finished.replay
             self.of.options = (WHOLE, *calls(finished.replay.records.launches))
-            self.file.value = ""
-        self.history.refresh()
+            self._forget()
+        self.runs.refresh()
         self._draw()
+
+    @property
+    def shown(self) -> str:
+        """The name of the open tab."""
+        return self._names[self.root.selected_index or 0]
 
     def show(self, name: str) -> None:
         """Turn to a tab."""
@@ -405,64 +278,78 @@ class ResultPanel:
 
     def _draw(self) -> None:
         """Draw the tab that is looked at, unless it is drawn already."""
-        name = self._names[self.root.selected_index or 0]
-        finished = self._explorer.state.finished
+        name, finished = self.shown, self._explorer.state.finished
+        if name == "Runs":
+            self.runs.draw()
         if finished is None:
             return
         seen = (finished.replay, finished.why, self.of.value) if name == "Why" else finished.replay
-        draw: Callable[[Finished], str] | None = {
-            "Why": self._why, "Stages": self._stages, "Links": self._links, "Roofline": self._roofline
-        }.get(name)  # fmt: skip
         if self._drawn.get(name) == seen:
             return
         self._drawn[name] = seen
-        if name == "Timeline":
-            self.timeline.refresh()
-        elif draw is not None:
+        if name == "Roofline":
+            self._draw_roofline(finished)
+        elif name in self.html:
             self.html[name].value = "<p>drawing ...</p>"
             try:
-                self.html[name].value = draw(finished)
+                self.html[name].value = self._draw_by[name](finished)
             except (KernbenchError, ValueError) as error:
                 self.html[name].value = message_html(str(error), wrong=True)
 
     def _why(self, finished: Finished) -> str:
-        why, outcome = finished.why, finished.outcome
-        checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
+        why = finished.why
         if isinstance(why, Why) and self.of.value != WHOLE:
             why = finished.result.why(self.of.value)
         if why is None:
-            found = "<p>looking for the critical path ...</p>"
+            return "<p>looking for the critical path ...</p>"
+        return message_html(why, wrong=True) if isinstance(why, str) else why_html(why)
+
+    def _draw_roofline(self, finished: Finished) -> None:
+        entry, result = finished.entry, finished.result
+        at, pes = point(result.records, entry.workload.name, pe_window(result.records)), len(result.records.pes())
+        self.roofline_note.value = escape(utilization_line(entry, result))
+        if not (isfinite(at.intensity) and at.intensity and at.gflops):
+            self.roofline.children = []
+            return
+        drawn = roofline(f"run {entry.number}", at.intensity, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs")
+        if self.roofline.children:
+            self.roofline.children[0].chart = drawn
         else:
-            found = message_html(why, wrong=True) if isinstance(why, str) else why_html(why)
-        printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
-        return "".join([message_html(checked) if outcome.checks else "", found, _shown(outcome.shown), printed])
+            self.roofline.children = [chart(drawn)]
 
-    def _stages(self, finished: Finished) -> str:
-        return finished.result._repr_html_()
-
-    def _links(self, finished: Finished) -> str:
-        from kernbench.viz.heatmap import heat_svg  # matplotlib, which takes a while to import
-
-        return heat_svg(finished.result.records, finished.entry.machine)
-
-    def _roofline(self, finished: Finished) -> str:
-        result, entry = finished.result, finished.entry
-        png = b64encode(roofline_figure(entry, result).png()).decode()
-        line = utilization_line(entry, result)
-        return f'<p>{line}</p><img alt="roofline" style="max-width:100%" src="data:image/png;base64,{png}">'
+    def _forget(self) -> None:
+        """Offer no file any more: the run, or what is to be made of it, is another one."""
+        self.file.value = ""
 
     def _export(self) -> None:
         finished = self._explorer.state.finished
         if finished is None:
             self.file.value = message_html("nothing has run yet: press Run first", wrong=True)
             return
+        self.file.value = message_html("preparing ...")
+        self.prepare.disabled = True
         try:
             made = export(self.what.value, finished.entry, finished.result)
         except KernbenchError as error:
             self.file.value = message_html(str(error), wrong=True)
             return
+        finally:
+            self.prepare.disabled = False
         text = f"<pre>{escape(made.content.decode())}</pre>" if made.name.endswith((".py", ".yaml")) else ""
         self.file.value = f"{download(*made)} ({len(made.content):,} B){text}"
+
+
+def _stages(finished: Finished) -> str:
+    return finished.result._repr_html_()
+
+
+def _output(finished: Finished) -> str:
+    """Return what a run returned, checked and printed."""
+    outcome = finished.outcome
+    checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
+    printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
+    parts = [message_html(checked) if outcome.checks else "", _shown(outcome.shown), printed]
+    return "".join(parts) or "<p>The program returned and printed nothing.</p>"
 
 
 def utilization_line(entry: Entry, result: Result) -> str:
@@ -501,21 +388,26 @@ def why_html(why: Why) -> str:
     return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'
 
 
-def _subject(explorer: Explorer) -> str:
-    """Return which run a tab shows, and whether it is not the one that the form or the status is about."""
+def subject_html(explorer: Explorer, pair: tuple[Entry, Entry] | None = None) -> str:
+    """Return which run is shown, or which two; and whether it is not the one that the form or the status is about."""
     state = explorer.state
     if state.finished is None:
-        return ""
+        return "Nothing has run yet."
+    if pair is not None:
+        return f"{_named(pair[1])}<br>compared with {_named(pair[0])}"
     entry = state.finished.entry
-    machine = ", ".join([entry.source, *entry.overrides])
-    what = f"<b>Run {entry.number}</b>: {escape(entry.title)} on {escape(machine)}, {entry.latency_ns:,.1f} ns"
     if state.entry is not None and state.entry.number != entry.number:
         said = f"run {state.entry.number} is {state.status}: {state.entry.title}"
     elif explorer.changes:
-        said = f"outdated: {'; '.join(explorer.changes)}"
+        said = f"of the former settings: {in_words(explorer.changes)}"
     else:
-        return f"<div>{what}</div>"
-    return f'<div class="kb-outdated">{what}<br>{escape(said)}</div>'
+        return _named(entry)
+    return f'{_named(entry)} <span class="kb-former">{escape(said)}</span>'
+
+
+def _named(entry: Entry) -> str:
+    machine = ", ".join([entry.source, *entry.overrides])
+    return f"<b>Run {entry.number}</b> {escape(entry.title)} on {escape(machine)}: <b>{entry.latency_ns:,.1f} ns</b>"
 
 
 def _shown(value: Any) -> str:

@@ -13,12 +13,11 @@ from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
 from kernbench.notebook._machine import MachineForm, groups
 from kernbench.notebook._serve import is_page
-from kernbench.notebook._style import STYLE, button, download, message_html, mimebundle, row
+from kernbench.notebook._style import Input, button, column, download, message_html, mimebundle, page, row
 from kernbench.topology.builder import Machine
-from kernbench.viz._fields import Field
+from kernbench.viz._fields import Field, fields
 from kernbench.viz._machine import view_svg
 
-_FILL = {"width": "auto", "flex": "1 1 0", "min_width": "0"}
 _VIEWS = ("system", "sip", "cube", "pe")
 
 
@@ -44,29 +43,29 @@ class TopologyPicker:
     ) -> None:
         self.form = form or MachineForm(source, page=is_page())
         self._on_change = on_change
+        self._changed_last = ""
         sources = self.form.sources()
         given = self.form.file.source
         self.source = widgets.Dropdown(
             options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
             value=given,
             tooltip="the machine file to begin with",
-            layout=_FILL,
         )
         self.source.add_class("kb-source")
-        self.group = widgets.Dropdown(options=list(groups()), tooltip="which values are shown")
+        self.group = widgets.Dropdown(options=list(groups()), tooltip="which part of the machine is shown")
         self.group.add_class("kb-group")
+        self.inputs: dict[str, Input] = {}
         self.fields = widgets.VBox()
-        self.inputs: dict[str, widgets.Widget] = {}
-        self._messages: dict[str, widgets.HTML] = {}
+        self.fields.add_class("kb-fields")
         self.summary = widgets.HTML()
         self.summary.add_class("kb-machine")
         self.view = widgets.ToggleButtons(options=_VIEWS, tooltip="which part is drawn", style={"button_width": "76px"})
         self.view.add_class("kb-view")
         self.drawing = widgets.HTML()
         self.drawing.add_class("kb-drawing")
-        self.reset = button("Take back", "All values as in the file", "undo", self._reset)
+        self.reset = button("Reset", "All values as in the file", "undo", self._reset)
         self.path = widgets.Text(
-            value="topology.yaml", tooltip="name of the machine file to write", continuous_update=False, layout=_FILL
+            value="topology.yaml", tooltip="name of the machine file to write", continuous_update=False
         )
         self.save = button("Save", "Write the machine file", "save", self._save)
         self.saved = widgets.HTML()
@@ -75,22 +74,20 @@ class TopologyPicker:
         self.view.observe(lambda _: self._draw(), "value")
         self._show_group()
         own_file = [] if self.form.page else [self._own_file()]
-        self.controls = widgets.VBox(
-            [
-                row("machine", self.source),
-                *own_file,
-                row("values", self.group),
-                self.fields,
-                self.summary,
-                row("save as", self.path, self.save),
-                row("", self.reset),
-                self.saved,
-            ]
+        self.controls = column(
+            row("Preset", self.source, long=True),
+            *own_file,
+            row("Part", self.group, long=True),
+            self.fields,
+            widgets.HBox([self.summary, self.reset]).add_class("kb-changes"),
+            row("Save as", self.path, self.save, long=True),
+            self.saved,
+            name="kb-panel",
+            title="Machine",
         )
         self.picture = widgets.VBox([self.view, self.drawing])
-        self.root = widgets.HBox([STYLE(), self.controls, self.picture])
-        for part, name in ((self.root, "kb-explorer"), (self.controls, "kb-controls"), (self.picture, "kb-wide")):
-            part.add_class(name)
+        self.picture.add_class("kb-stage")
+        self.root = page(column(self.controls, name="kb-forms"), self.picture)
 
     @property
     def machine(self) -> Machine:
@@ -101,7 +98,7 @@ class TopologyPicker:
         """Change a value as a user does."""
         group = next(name for name, found in groups().items() if any(x.path == path for x in found))
         self.group.value = group
-        self.inputs[path].value = text
+        self.inputs[path].control.value = text
 
     def _own_file(self) -> widgets.Widget:
         """Return the field for the path of a file, which a page does not have: what is only hidden can be set."""
@@ -109,11 +106,10 @@ class TopologyPicker:
             placeholder="path of another YAML file",
             tooltip="path of another YAML file",
             continuous_update=False,
-            layout=_FILL,
         )
         other.add_class("kb-file-path")
         other.observe(lambda change: self._load(change["new"]), "value")
-        return row("or file", other)
+        return row("Or a file", other, long=True)
 
     def _load(self, source: str) -> None:
         if not source:
@@ -142,31 +138,27 @@ class TopologyPicker:
         self.saved.value = message_html(wrote) + download(name, text, "application/yaml")
 
     def _show_group(self) -> None:
-        self.inputs, self._messages, rows = {}, {}, []
-        for field in groups()[self.group.value]:
-            if field.path not in self.form.fields():
-                continue
-            control, message = self._control(field), widgets.HTML()
-            message.add_class("kb-wrong")
-            self.inputs[field.path], self._messages[field.path] = control, message
-            unit = widgets.HTML(f'<span class="kb-unit">{escape(f"{field.unit} {field.bounds}".strip())}</span>')
-            rows += [row(field.label, control, unit, tip=f"{field.path}: {field.description}"), message]
-        self.fields.children = rows
+        allowed = self.form.fields()
+        self.inputs = {x.path: self._input(x) for x in groups()[self.group.value] if x.path in allowed}
+        self.fields.children = [x.root for x in self.inputs.values()]
         self._refresh()
 
-    def _control(self, field: Field) -> widgets.Widget:
-        text = self.form.text(field.path)
-        control: Any = (
-            widgets.Dropdown(options=field.choices, value=text, layout={"width": "140px"})
-            if field.choices
-            else widgets.Text(value=text, continuous_update=False, layout={"width": "110px", "min_width": "0"})
+    def _input(self, field: Field) -> Input:
+        text, low = self.form.text(field.path), f" ({field.bounds})" if field.bounds else ""
+        made = Input(
+            field.label,
+            text,
+            lambda value: self._set(field.path, value),
+            tip=f"{field.path}: {field.description}{low}",
+            unit=field.unit,
+            choices=field.choices,
+            stops=field.stops(self.form.given(field.path)),
         )
-        control.tooltip = f"{field.path}: {field.description}"
-        control.add_class("kb-" + field.path.replace(".", "-"))
-        control.observe(lambda change: self._set(field.path, change["new"]), "value")
-        return control
+        made.control.add_class("kb-" + field.path.replace(".", "-"))
+        return made
 
     def _set(self, path: str, text: str) -> None:
+        self._changed_last = path
         self.form.set(path, text)
         self._changed()
 
@@ -178,21 +170,24 @@ class TopologyPicker:
         self._mark()
         form = self.form
         if form.wrong:
-            elsewhere = [text for path, text in form.wrong.items() if path not in self.inputs]
+            said = self._changed_last in self.inputs and self._changed_last not in form.wrong
+            elsewhere = [] if said else [text for path, text in form.wrong.items() if path not in self.inputs]
             self.summary.value = message_html("\n".join(elsewhere), wrong=True)
             return
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
         lines += [
-            f"<code>{escape(x.field)}</code> {escape(value_text(x.before))} &rarr; <b>{escape(value_text(x.after))}</b>"
+            f'<span title="{escape(x.field)}">{escape(_label(x.field))}</span> '
+            f"{escape(value_text(x.before))} &rarr; <b>{escape(value_text(x.after))}</b>"
             for x in form.changed()
         ]
         self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
         self._draw()
 
     def _mark(self) -> None:
-        for path, message in self._messages.items():
-            message.value = message_html(self.form.wrong[path], wrong=True) if path in self.form.wrong else ""
+        wrong = self.form.wrong
+        for path, field in self.inputs.items():
+            field.refuse(wrong.get(path) or ("\n".join(wrong.values()) if path == self._changed_last else ""))
 
     def _draw(self) -> None:
         if self.form.valid:
@@ -200,3 +195,8 @@ class TopologyPicker:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return mimebundle(self.root, f"TopologyPicker({self.machine!r})")
+
+
+def _label(path: str) -> str:
+    """Return the label of a field; the path of a value that is none, such as one item of a list."""
+    return fields()[path].label if path in fields() else path

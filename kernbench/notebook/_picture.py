@@ -17,8 +17,10 @@ from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import scene, scene_of
 from kernbench.viz._still import still_svg, title_of
+from kernbench.viz._timeline import packed_trace
 
 if TYPE_CHECKING:
+    from kernbench.analysis._records import Records
     from kernbench.viz._scene import Scene
 
 
@@ -41,6 +43,7 @@ class Picture(anywidget.AnyWidget):
     """
 
     note = ""
+    _records: Records | None = None
     _esm = module_js()
     _css = style_css()
     header = traitlets.Dict().tag(sync=True)
@@ -49,11 +52,20 @@ class Picture(anywidget.AnyWidget):
     live_index = traitlets.Dict().tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
 
-    def show(self, scene: Scene) -> None:
-        """Show a scene; what was live is over."""
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.on_msg(self._answer)
+
+    def show(self, scene: Scene, records: Records | None = None) -> None:
+        """Show a scene; what was live is over. The trace is made of `records`, when it is asked for."""
         header, buffers = scene
+        self._records = records
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
+
+    def _answer(self, _: Picture, message: dict[str, Any], _buffers: list[memoryview]) -> None:
+        if message.get("do") == "open_trace" and self._records is not None:
+            self.send({"do": "trace"}, [packed_trace(self._records)])
 
     def on_message(self, callback: Callable[[dict[str, Any]], None]) -> None:
         """Call `callback` with each message of the picture, such as `{"do": "run"}`.
@@ -100,10 +112,15 @@ class Picture(anywidget.AnyWidget):
         PosixPath('machine.html')
         """
         path = Path(path)
-        makers = {".html": lambda found: picture_html(found, self.note), ".svg": still_svg}
+        makers = {".html": self._page, ".svg": still_svg}
         if path.suffix not in makers:
             raise ArgumentError(f"{path}: the name must end in {' or '.join(makers)}")
         return write_text(path, makers[path.suffix]((self.header, self.buffers)))
+
+    def _page(self, scene: Scene) -> str:
+        header, buffers = scene
+        trace = {"trace": packed_trace(self._records)} if self._records is not None else {}
+        return picture_html((header, buffers | trace), self.note)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
@@ -151,5 +168,5 @@ def picture(of: Machine | Result) -> Picture:
     found = resolve_topology(result.records.spec)
     machine = Machine(found.config, f"machine {found.hash[:12]}")
     made.note = str(result.manifest) if isinstance(result, SavedResult) else ""
-    made.show(scene_of(machine, result))
+    made.show(scene_of(machine, result), result.records)
     return made

@@ -1,56 +1,166 @@
-"""What all panels share: the look, rows with labels, buttons, messages, links to download."""
+"""What all panels share: the style sheet, rows with labels, buttons, messages, links to download."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets as widgets
 
-from kernbench.viz import _palette as palette
+from kernbench.viz._picture import shared_js, style_css
+from kernbench.viz.charts import altair
 
 NOTHING = "<p>Nothing has run yet: press Run, and it is shown here.</p>"
-_CSS = f"""<style>
-.kb-explorer {{ flex-flow: row wrap; align-items: flex-start; max-width: 1240px; overflow: hidden }}
-.kb-explorer .kb-controls {{ flex: 0 1 330px; min-width: 280px; padding: 0 8px 0 0 }}
-.kb-explorer .kb-wide {{ flex: 1 1 420px; min-width: 300px; overflow-x: auto; overflow-y: hidden }}
-.kb-explorer .kb-row {{ align-items: center; overflow: hidden }}
-.kb-explorer .kb-label {{ flex: 0 0 128px; overflow: hidden; text-overflow: ellipsis }}
-.kb-explorer .widget-html-content, .kb-explorer .widget-html {{ line-height: 1.45; height: auto; white-space: normal }}
-.kb-explorer .kb-unit {{ opacity: .75; font-size: 85%; white-space: nowrap }}
-.kb-explorer .kb-message-box {{ border-left: 3px solid {palette.GREEN}; padding-left: 6px; margin: 2px 0 4px }}
-.kb-explorer .kb-message-box.kb-bad {{ border-color: {palette.VERMILION} }}
-.kb-explorer .kb-outdated {{ border-left: 3px solid {palette.ORANGE}; padding-left: 6px }}
-.kb-explorer table {{ border-collapse: collapse; margin: 6px 0; font-size: 90% }}
-.kb-explorer td, .kb-explorer th {{ padding: 1px 8px 1px 0; text-align: left }}
-.kb-explorer table.kb-table tr {{ border-bottom: 1px solid rgba(128,128,128,.25) }}
-.kb-explorer :focus-visible {{ outline: 2px solid {palette.BLUE}; outline-offset: 1px }}
-.kb-explorer code {{ font-size: 90%; background: none; color: inherit; overflow-wrap: anywhere }}
-.kb-explorer svg {{ max-width: 100%; display: block }}
-.kb-explorer .kb-tabs > .lm-TabBar > .lm-TabBar-content > .lm-TabBar-tab {{
-  flex: 0 1 auto; min-width: 0; padding: 0 8px }}
-.kb-explorer .kb-why td:first-child {{ min-width: 160px }}
-.kb-explorer .kb-note {{ align-self: center; opacity: .8; margin-left: 8px }}
-.kb-explorer h4 {{ margin: 8px 0 4px }}
-.kb-explorer a {{ color: inherit; text-decoration: underline }}
-</style>"""
+HERE = Path(__file__).parent
 
 
-def STYLE() -> widgets.HTML:
-    """Return the style sheet of the panels, as a widget."""
-    return widgets.HTML(_CSS, layout={"display": "flex", "height": "0", "margin": "0", "width": "0"})
+class Frame(anywidget.AnyWidget):
+    """The style sheet of a page of panels, its theme, and the names of its controls for screen readers."""
+
+    _esm = f"{shared_js()}\n{(HERE / 'frame.js').read_text('utf-8')}"
+    _css = f"{style_css()}\n{(HERE / 'frame.css').read_text('utf-8')}"
 
 
-def row(label: str, *parts: widgets.Widget, tip: str = "") -> widgets.HBox:
-    """Return widgets in a row, behind their label."""
+@cache
+def _chart_widget() -> Any:
+    """Return Altair's widget with all of its code, which asks no network; a user's own charts do not change."""
+
+    class Chart(altair().JupyterChart):  # type: ignore[misc]
+        pass
+
+    Chart.enable_offline()
+    return Chart
+
+
+def chart(drawn: Any) -> Any:
+    """Return an Altair chart as a widget."""
+    made = _chart_widget()(drawn, embed_options={"actions": False, "renderer": "svg"})
+    made.add_class("kb-chart")
+    return made
+
+
+def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
+    """Return the root of a page of panels."""
+    inner = widgets.Box(parts)
+    inner.add_class(name)
+    root = widgets.VBox([Frame(), inner])
+    root.add_class("kb-explorer")
+    return root
+
+
+def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
+    """Return widgets below each other, under a heading if there is one."""
+    head = [widgets.HTML(f"<h2>{escape(title)}</h2>")] if title else []
+    box = widgets.VBox([*head, *parts])
+    box.add_class(name)
+    return box
+
+
+def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -> widgets.HBox:
+    """Return widgets in a row, behind their label; `long` values take the most of it."""
     title = f' title="{escape(tip)}"' if tip else ""
-    head = widgets.HTML(f"<label{title}>{escape(label)}</label>")
+    head = widgets.HTML(f"<label data-kb{title}>{escape(label)}</label>")
     head.add_class("kb-label")
     box = widgets.HBox([head, *parts])
     box.add_class("kb-row")
+    if long:
+        box.add_class("kb-long")
     return box
+
+
+class Input:
+    """A labelled value: a text with a slider over `stops`, one of `choices`, or yes or no; refused with a message.
+
+    Parameters
+    ----------
+    label : str
+    value : str or bool
+    on_set : callable
+        Called with the new value whenever the user changed it.
+    tip, unit : str, optional
+    choices : sequence of str, optional
+    stops : sequence of float, optional
+    """
+
+    def __init__(
+        self,
+        label: str,
+        value: str | bool,
+        on_set: Callable[[Any], Any],
+        *,
+        tip: str = "",
+        unit: str = "",
+        choices: Sequence[str] = (),
+        stops: Sequence[float] = (),
+    ) -> None:
+        self._on_set = on_set
+        self.control: Any = (
+            widgets.Checkbox(value, indent=False, tooltip=tip)
+            if isinstance(value, bool)
+            else widgets.Dropdown(options=choices, value=value, tooltip=tip)
+            if choices
+            else widgets.Text(value=value, placeholder="not set", continuous_update=False, tooltip=tip)
+        )
+        self.message = widgets.HTML()
+        self.message.add_class("kb-wrong")
+        head = row(label, self.control, *([_unit(unit)] if unit else []), tip=tip)
+        parts = [head, self.message]
+        self.slider: Any = None
+        self._following = False
+        if stops:
+            number, self._stops = _number(value), tuple(stops)
+            shown = sorted({*stops, *([] if number is None else [number])})
+            self.slider = widgets.SelectionSlider(
+                options=_named(shown),
+                value=shown[0] if number is None else number,
+                continuous_update=False,
+                tooltip=f"{label}, as a slider",
+            )
+            self.slider.add_class("kb-slider")
+            self.slider.observe(lambda change: self._slid(change["new"]), "value")
+            parts.insert(1, self.slider)
+        self.control.observe(lambda change: self._changed(change["new"]), "value")
+        self.root = widgets.VBox(parts)
+        self.root.add_class("kb-field")
+
+    def refuse(self, text: str) -> None:
+        """Show why the value is refused; nothing if `text` is empty."""
+        self.message.value = message_html(text, wrong=True)
+
+    def _slid(self, value: float) -> None:
+        if not self._following and _number(self.control.value) != value:
+            self.control.value = str(int(value)) if value.is_integer() else str(value)
+
+    def _changed(self, value: Any) -> None:
+        number = _number(value)
+        if self.slider is not None and number is not None and number != self.slider.value:
+            self._following = True  # new options select the first of them, which is not the user's choice
+            self.slider.options = _named(sorted({*self._stops, number}))
+            self.slider.value = number
+            self._following = False
+        self._on_set(value)
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text).replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _named(stops: Sequence[float]) -> list[tuple[str, float]]:
+    return [(f"{stop:,g}", float(stop)) for stop in stops]
+
+
+def _unit(text: str) -> widgets.HTML:
+    unit = widgets.HTML(escape(text))
+    unit.add_class("kb-unit")
+    return unit
 
 
 def button(text: str, tip: str, icon: str, action: Callable[[], Any], kind: str = "") -> widgets.Button:

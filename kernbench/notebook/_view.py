@@ -10,17 +10,61 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from kernbench.notebook._model import Explorer
-from kernbench.notebook._panels import ResultPanel, RunPanel, WorkloadPanel
+from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
 from kernbench.notebook._picker import TopologyPicker
+from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
-from kernbench.notebook._style import STYLE, mimebundle
+from kernbench.notebook._style import column, mimebundle, page
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
-from kernbench.viz._scene import scene
+from kernbench.viz._scene import scene, scene_of
 from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.notebook._model import Entry
+
+
+class Stage:
+    """The picture of the machine, with the last run on it or two runs compared, below the name of what it shows.
+
+    Parameters
+    ----------
+    explorer : Explorer
+    heard : callable
+        Called with each message of the picture.
+    """
+
+    def __init__(self, explorer: Explorer, heard: Callable[[dict[str, Any]], None]) -> None:
+        self._explorer = explorer
+        self._shown: object = None
+        self.subject = widgets.HTML()
+        self.subject.add_class("kb-subject")
+        self.picture = Picture()
+        self.picture.add_class("kb-fades")
+        self.picture.on_message(heard)
+        self.root = column(self.subject, self.picture, name="kb-stage")
+        self.refresh()
+
+    def refresh(self, pair: tuple[Entry, Entry] | None = None) -> None:
+        """Show the machine of the form, the last run, or two runs; may be called from any thread."""
+        explorer, finished = self._explorer, self._explorer.state.finished
+        stale = finished is not None and bool(explorer.changes)
+        (self.root.add_class if stale else self.root.remove_class)("kb-stale")
+        self.subject.value = subject_html(explorer, pair)
+        if finished is not None and finished.why is None:
+            return  # its critical path, which the picture shows, comes in a moment
+        shown = pair or (finished.replay if finished is not None else explorer.form.machine.hash)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        if pair is not None:
+            before, after = (explorer.result_of(entry) for entry in pair)
+            self.picture.show(scene_of(pair[1].machine, after, before=before), after.records)
+        elif finished is not None:
+            self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
+        else:
+            self.picture.show(scene(explorer.form.machine))
 
 
 class ExplorerView:
@@ -38,20 +82,14 @@ class ExplorerView:
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
-        self._lock = threading.Lock()
-        self.machine_panel = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.workload_panel = WorkloadPanel(explorer, self._touched)
-        self.run_panel = RunPanel(explorer)
-        self.result_panel = ResultPanel(explorer, self.machine_panel.picture)
-        self.controls = widgets.Accordion(
-            [self.workload_panel.root, self.machine_panel.controls], titles=["Workload", "Machine"]
-        )
-        self.controls.selected_index = 0
-        self.controls.add_class("kb-controls")
-        self.shown = widgets.VBox([self.run_panel.root, self.result_panel.root])
-        self.shown.add_class("kb-wide")
-        self.root = widgets.HBox([STYLE(), self.controls, self.shown])
-        self.root.add_class("kb-explorer")
+        self._lock = threading.RLock()  # what is refreshed may choose a run, which refreshes
+        self.bar = RunBar(explorer)
+        self.workload = WorkloadPanel(explorer, self._touched)
+        self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
+        self.stage = Stage(explorer, self._heard)
+        self.tabs = ResultTabs(explorer, self.refresh)
+        forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
+        self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
         explorer.on_change.append(self.refresh)
 
     @property
@@ -67,11 +105,19 @@ class ExplorerView:
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
         with self._lock:
-            self.run_panel.refresh()
-            self.result_panel.refresh()
+            self.bar.refresh()
+            self.tabs.refresh()
+            self.stage.refresh(self.tabs.runs.pair)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        """Do what the user did in the picture."""
+        if message["do"] == "run":
+            self.explorer.run()
+        elif message["do"] == "set":
+            self.machine_form.set(message["field"], str(message["value"]))
 
     def _machine_changed(self) -> None:
-        self.workload_panel.refresh()
+        self.workload.refresh()
         self._touched()
 
     def _touched(self) -> None:
@@ -102,7 +148,7 @@ def explore(
 
 
 class LiveRun:
-    """One program, watched in a cell while it runs, and replayed when it was too short to watch.
+    """One program, watched in a cell while it runs.
 
     Parameters
     ----------
@@ -114,12 +160,14 @@ class LiveRun:
 
     def __init__(self, program: Callable[..., object], machine: str | Path | Machine | None = None) -> None:
         self.explorer = Explorer(machine, [program])
-        panel = RunPanel(self.explorer)
-        self.explorer.on_change.append(panel.refresh)
-        self.root = widgets.HBox([STYLE(), panel.root])
-        self.root.add_class("kb-explorer")
-        panel.root.add_class("kb-wide")
+        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, self._heard)
+        self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
+        self.root = page(self.bar.root, self.stage.root, name="kb-single")
         self.explorer.run(again=True)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if message["do"] == "run":
+            self.explorer.run(again=True)
 
     @property
     def result(self) -> Result | None:

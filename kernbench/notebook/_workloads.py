@@ -120,6 +120,15 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     return {workload.name: workload for workload in found}
 
 
+def not_here(name: str) -> Workload:
+    """Return a program of which there is only the name: that of a saved result."""
+
+    def program(_: RuntimeContext) -> None:
+        raise ConfigError(f"{name} is not among the workloads here")
+
+    return Workload(name, "", program, (), ("", ""))
+
+
 def _own(function: Callable[..., object]) -> Workload:
     name = getattr(function, "__name__", "program")
     home = getattr(function, "__module__", "__main__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -220,6 +221,34 @@ def fields() -> dict[str, Field]:
     """Return every value of a machine file, by path, in the order of the file."""
     schema = config.json_schema()["$defs"]
     return {field.path: field for field in _leaves(schema, schema["Machine"], "")}
+
+
+_SOURCES = {"ref": "reference design", "std": "standard", "chosen": "assumption"}
+_LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*\((ref|std|chosen)\b:?\s*([^)]*)\))?")
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return where the default value of each field is from, as the packaged machine file says.
+
+    >>> sources()["cube.pe.pe_gemm.tile.m"], sources()["system.sip_link.latency_ns"]
+    ('reference design', 'assumption: a short package-to-package serial link')
+    """
+    found: dict[str, str] = {}
+    keys: list[str] = []
+    for line in config.preset_path("default").read_text("utf-8").splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        indent, key, value, source, reason = match.groups()
+        keys[len(indent) // 2 :] = [key]
+        path = ".".join(keys)
+        if source:
+            text = f"{_SOURCES[source]}: {reason}" if reason else _SOURCES[source]
+            found |= {
+                leaf: text for leaf in fields() if leaf == path or (value.strip() and leaf.startswith(f"{path}."))
+            }
+    return found
 
 
 def parameter_label(name: str) -> str:

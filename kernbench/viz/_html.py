@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
 from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION, labels, on
@@ -29,8 +28,6 @@ _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
 _WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
-_GANTT, _GANTT_LABELS, _GANTT_LANE = 900, 190, 18  # [px]
-_MOST_BOXES = 400  # in a lane; beyond, neighbours flow together
 
 
 def compare_html(comparison: Comparison) -> str:
@@ -184,60 +181,6 @@ def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
     height = len(lanes) * _LANE
     view = f'viewBox="0 0 {_WIDTH} {height + 16}" width="100%" role="img" aria-label="timeline of one PE"'
     return f"<svg {view}>{''.join(lanes)}{_ends(_LABELS, _WIDTH, height + 12, start, end)}</svg>"
-
-
-def gantt_svg(records: Records, pe: tuple[int, int, int], window: tuple[int, int], links: tuple[str, ...] = ()) -> str:
-    """Return a lane for each engine of a PE, and one for each link, over a window; each piece of work has a tip."""
-    lanes = [
-        _Lane(LABELS[stage], palette.STAGES[stage], rows.start_ps, rows.end_ps, rows.command)
-        for stage, rows in _stages(records, pe)
-    ]
-    transfers, routes = records.dependencies.transfers, RouteBreakdown(records.dependencies, records.links)
-    for link in links:
-        crossing = [route for route in range(len(records.dependencies.routes)) if link in routes.links(route)]
-        chosen = np.isin(transfers["route"], crossing)
-        lanes.append(_Lane(link, palette.GREY, *(transfers[x][chosen] for x in ("start_ps", "end_ps", "command"))))
-    body = "".join(_gantt_lane(records, lane, i * _GANTT_LANE, *window) for i, lane in enumerate(lanes))
-    height = len(lanes) * _GANTT_LANE
-    where = "sip{}.cube{}.pe{}".format(*pe)
-    view = f'viewBox="0 0 {_GANTT} {height + 18}" width="100%" role="img" aria-label="timeline of {where} and of links"'
-    axis = _ends(_GANTT_LABELS, _GANTT, height + 13, *window)
-    return f'<svg class="kb-gantt" {view} fill="currentColor">{body}{axis}</svg>'
-
-
-class _Lane(NamedTuple):
-    label: str
-    colour: str
-    start_ps: np.ndarray
-    end_ps: np.ndarray
-    command: np.ndarray
-
-
-def _gantt_lane(records: Records, lane: _Lane, y: int, start: int, end: int) -> str:
-    order = np.argsort(lane.start_ps, kind="stable")
-    order = order[(lane.start_ps[order] < end) & (lane.end_ps[order] > start)]
-    scale = (_GANTT - _GANTT_LABELS) / max(1, end - start)
-    boxes: list[tuple[float, float, str]] = []
-    n = 1
-    for i in order.tolist():
-        low, high = int(lane.start_ps[i]), int(lane.end_ps[i])
-        a, b = (_GANTT_LABELS + (t - start) * scale for t in (max(start, low), min(end, high)))
-        if boxes and len(order) > _MOST_BOXES and a <= boxes[-1][1] + 1:
-            n += 1
-            tip = f"{n} pieces of work, zoom in to tell them apart"
-            boxes[-1] = boxes[-1][0], max(boxes[-1][1], b), tip
-        else:
-            n = 1
-            name = records.commands[lane.command[i]].name if lane.command[i] >= 0 else ""
-            boxes.append((a, b, f"{name}: {low / 1000:,.2f} to {high / 1000:,.2f} ns"))
-    label = escape(lane.label)
-    short = label if len(lane.label) <= 28 else f"...{escape(lane.label[-26:])}"
-    rects = "".join(
-        f'<rect x="{a:.1f}" y="{y + 2}" width="{max(0.4, b - a):.1f}" height="{_GANTT_LANE - 4}" fill="{lane.colour}" '
-        f'fill-opacity=".8"><title>{label}: {escape(tip)}</title></rect>'
-        for a, b, tip in boxes
-    )
-    return f'<text x="0" y="{y + 13}" font-size="11">{short}<title>{label}</title></text>{rects}'
 
 
 def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, Records]]:

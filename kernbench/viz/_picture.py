@@ -15,7 +15,7 @@ from kernbench.viz._still import still_svg, title_of
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
-_FILES = ("shared.js", "machine.js", "timeline.js", "page.js", "picture.js")
+_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "timeline.js", "page.js", "picture.js")
 
 
 @cache
@@ -28,6 +28,11 @@ def module_js() -> str:
 def style_css() -> str:
     """Return the style sheet."""
     return _read("tokens.css")
+
+
+def shared_js() -> str:
+    """Return what the views of the picture share, for other widgets on the page."""
+    return _read("shared.js")
 
 
 # The page may run its own script and style, and load nothing.

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import dist
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis._records import FETCH, READ, WRITE, Records
 from kernbench.errors import KernbenchError
 from kernbench.topology import _naming as naming
-from kernbench.viz._timeline import timeline_sections
+from kernbench.topology.builder import PRESET, resolve_topology
+from kernbench.viz._fields import fields, sources
+from kernbench.viz._loads import link_loads, node_loads, used_links, used_nodes
+from kernbench.viz._timeline import packed_trace, timeline_sections
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis._records import Records
     from kernbench.analysis.result import Result
     from kernbench.topology._mesh import At
     from kernbench.topology._views import Box
@@ -29,7 +33,7 @@ Scene = tuple[dict[str, Any], dict[str, bytes]]
 Point = tuple[float, float]
 
 BINS = 512
-_LARGEST = 8_000_000  # bytes of loads
+_LARGEST = 8_000_000  # bytes of loads and queues
 
 
 def scene(
@@ -58,184 +62,122 @@ def scene(
     return header, buffers
 
 
-def scene_of(machine: Machine, result: Result) -> Scene:
-    """Return the scene of a machine and a result, with the critical path where the log tells it."""
+def scene_of(machine: Machine, result: Result, *, before: Result | None = None, trace: bool = False) -> Scene:
+    """Return the scene of a machine and a result, with the critical path where the log tells it.
+
+    Parameters
+    ----------
+    machine : Machine
+    result : Result
+    before : Result, optional
+        A result that the timeline compares it with.
+    trace : bool
+        Whether the scene contains the trace for Perfetto: where no kernel can be asked for it.
+    """
     try:
         path = result.why().path
     except KernbenchError:
         path = None
-    return scene(machine, result.records, result.name, path=path)
+    other = (before.name, before.records) if before is not None else None
+    header, buffers = scene(machine, result.records, result.name, path=path, before=other)
+    if trace:
+        buffers["trace"] = packed_trace(result.records)
+    return header, buffers
 
 
 def run_section(records: Records, name: str = "") -> Scene:
-    """Return the loads of a run: one byte for each link or component and bin, 255 where it was always busy."""
+    """Return the loads of a run: a byte for each link or component and bin.
+
+    The loads are 255 where it was busy for the whole bin, the queues (work that waits or is served) at its `peak`.
+    """
     links, nodes = used_links(records), list(used_nodes(records))
-    bins = max(1, min(BINS, _LARGEST // max(1, len(links) + len(nodes)), records.makespan_ps))
-    header = {
+    bins = max(1, min(BINS, _LARGEST // max(1, 2 * (len(links) + len(nodes))), records.makespan_ps))
+    header: dict[str, Any] = {
         "name": name, "complete": records.complete, "end_ns": records.makespan_ps / 1000, "bins": bins,
         "links": links, "nodes": nodes,
     }  # fmt: skip
-    loads = {"link_load": link_loads(records, bins), "node_load": node_loads(records, bins)}
-    return header, {key: np.rint(255 * load).astype(np.uint8).tobytes() for key, load in loads.items()}
+    buffers = {}
+    for what, found in (("link", link_loads(records, bins)), ("node", node_loads(records, bins))):
+        buffers[f"{what}_load"] = _bytes(found.busy)
+        peak = found.under_way.max(axis=1, initial=0)
+        header[f"{what}_peak"] = peak.round(3).tolist()
+        buffers[f"{what}_queue"] = _bytes(found.under_way / np.maximum(peak, 1e-9)[:, None])
+    return header, buffers
 
 
-def used_links(records: Records) -> list[str]:
-    """Return the links that were busy."""
-    return [records.links.names[i] for i in np.flatnonzero(records.links.busy_ps)]
+def _bytes(shares: np.ndarray) -> bytes:
+    rounded: np.ndarray = np.rint(255 * shares)
+    return rounded.astype(np.uint8).tobytes()
 
 
-def used_nodes(records: Records) -> dict[str, int]:
-    """Return the time that each component was busy [ps], of those that were."""
-    return {name: ps for name, ps in records.busy_by_component().items() if ps and name != naming.HOST}
+# ---------------------------------------------------------------- fields
+
+# What a user calls each kind of component and link, and the groups of the machine file that describe it.
+_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "host": ("Host", ("system.host_link",)),
+    "switch": ("PCIe switch", ("system.switch", "system.pcie", "system.host_link")),
+    "sip": ("SIP", ("system.sips", "system.sip_link", "sip.cube_mesh")),
+    "io": ("IO chiplet", ("sip.io", "system.sip_link")),
+    "pcie_ep": ("PCIe endpoint", ("sip.io.pcie_ep", "system.pcie")),
+    "io_noc": ("IO network", ("sip.io.noc",)),
+    "io_cpu": ("IO CPU", ("sip.io.io_cpu",)),
+    "cube": ("Cube", ("cube.noc", "cube.hbm", "cube.ucie")),
+    "router": ("Router", ("cube.noc.router", "cube.noc.link_bw_gbs")),
+    "ucie": ("UCIe port", ("cube.ucie",)),
+    "m_cpu": ("Cube CPU", ("cube.m_cpu",)),
+    "sram": ("SRAM", ("cube.sram",)),
+    "hbm": ("HBM stack", ("cube.hbm",)),
+    "hbm_ctrl": ("HBM slice", ("cube.hbm",)),
+    "pe": ("PE", ("cube.pe.pe_gemm", "cube.pe.pe_math", "cube.pe.pe_dma")),
+    "pe_cpu": ("PE CPU", ("cube.pe.pe_cpu",)),
+    "pe_scheduler": ("Scheduler", ("cube.pe.pe_scheduler",)),
+    "pe_dma": ("DMA", ("cube.pe.pe_dma",)),
+    "pe_mmu": ("MMU", ("cube.pe.pe_mmu",)),
+    "pe_tcm": ("TCM", ("cube.pe.pe_tcm",)),
+    "pe_ipcq": ("Message queues", ("cube.pe.pe_ipcq",)),
+    "pe_fetch_store": ("Fetch and store", ("cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs")),
+    "pe_gemm": ("Matrix engine", ("cube.pe.pe_gemm",)),
+    "pe_math": ("Vector engine", ("cube.pe.pe_math",)),
+    "host_link": ("Host link", ("system.host_link",)),
+    "pcie_link": ("PCIe link", ("system.pcie",)),
+    "sip_link": ("SIP link", ("system.sip_link",)),
+    "io_link": ("IO chiplet link", ("sip.io.noc",)),
+    "ucie_link": ("UCIe link", ("cube.ucie.bw_gbs", "cube.ucie.port_ns")),
+    "noc_link": ("NoC link", ("cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns", "cube.propagation_ns_per_mm")),
+    "port_link": ("Link of a UCIe port", ("cube.ucie.router_bw_gbs",)),
+    "hbm_link": ("Link of an HBM slice", ("cube.hbm.bw_gbs",)),
+    "dma_link": ("Link of a DMA", ("cube.pe.pe_dma.bw_gbs",)),
+    "cpu_link": ("Link of a PE CPU", ("cube.pe.pe_cpu.bw_gbs",)),
+    "m_cpu_link": ("Link of the cube CPU", ("cube.m_cpu.bw_gbs",)),
+    "sram_link": ("Link of the SRAM", ("cube.sram.bw_gbs",)),
+}
 
 
-def link_loads(records: Records, bins: int) -> np.ndarray:
-    """Return the busy share of each used link in each bin, float64 of shape (links, bins).
-
-    The log has the time that each link was busy and the begin and end of each transfer, not of each flit: a transfer
-    occupies a link evenly from the earliest arrival of its first flit to the latest departure of its last.
-    """
-    busy_ps = records.links.busy_ps
-    used = np.flatnonzero(busy_ps)
-    loads = _Loads(len(used), records.makespan_ps, bins)
-    moves, hops = records.dependencies.transfers, _Hops(records, used)
-    start, end, nbytes = moves["start_ps"], moves["end_ps"], moves["nbytes"]
-    arrived = np.where(moves["arrived_ps"] < 0, start, moves["arrived_ps"])
-    write, read = moves["kind"] == WRITE, np.isin(moves["kind"], (READ, FETCH))
-    # A route leads from the memory: a write goes against it.
-    hops.add(loads, ~write, moves["route"], np.where(read, arrived, start), end, nbytes, reverse=False)
-    hops.add(loads, write, moves["route"], start, np.where(moves["arrived_ps"] < 0, end, arrived), nbytes, reverse=True)
-    return loads.shares(busy_ps[used], _weights(records, bins))
+def _kind(label: str, groups: tuple[str, ...], controls: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a kind's label, and the paths of the fields that have a control."""
+    paths = [path for path in controls if any(f"{path}.".startswith(f"{group}.") for group in groups)]
+    return {"label": label, "fields": paths}
 
 
-def node_loads(records: Records, bins: int) -> np.ndarray:
-    """Return the busy share of each used component in each bin, float64 of shape (components, bins)."""
-    busy = used_nodes(records)
-    row_of = {name: i for i, name in enumerate(busy)}
-    loads = _Loads(len(busy), records.makespan_ps, bins)
-    rows = np.array([row_of.get(name, -1) for name in records.components] or [-1])[records.component]
-    loads.add(rows, *_disjoint(rows, records.start_ps, records.end_ps))
-    moves, nodes = records.dependencies.transfers, records.dependencies.nodes
-    memory = np.array([row_of.get(nodes[route[0]], -1) for route in records.dependencies.routes] or [-1])
-    rows = np.where(moves["served_ps"] >= 0, memory[moves["route"]], -1)
-    loads.add(rows, *_disjoint(rows, moves["since_ps"], moves["served_ps"]))
-    return loads.shares(np.array(list(busy.values()), np.int64), _weights(records, bins))
+def _controls(machine: Machine) -> dict[str, dict[str, Any]]:
+    """Return the fields that a slider or a menu can set, by path."""
+    standard, found = resolve_topology(f"{PRESET}default").spec, {}
+    for path, field in fields().items():
+        value = _value(machine.spec, path)
+        stops, choices = list(field.stops(value)), list(field.choices)
+        if stops or choices:
+            found[path] = {
+                "label": field.label, "unit": field.unit, "description": field.description, "value": value,
+                "default": _value(standard, path), "source": sources().get(path, ""), "stops": stops,
+                "choices": choices,
+            }  # fmt: skip
+    return found
 
 
-def _weights(records: Records, bins: int) -> np.ndarray:
-    """Return the share of each bin in the time of all commands, for work that has no row at this log level."""
-    spans, rows = _Loads(1, records.makespan_ps, bins), records.is_kind("composite", "load", "store", "send", "recv")
-    start, end = records.start_ps[rows], records.end_ps[rows]
-    spans.add(np.zeros(len(start), np.int64), start, end, end - start)
-    return spans.weights()
-
-
-def _disjoint(rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return starts, ends and lengths of intervals, less what earlier ones of the same row cover."""
-    shift = rows.astype(np.int64) * (int(end.max(initial=0)) + 1)
-    order = np.lexsort((start, rows))
-    low, high = (start + shift)[order], np.maximum.accumulate((end + shift)[order])
-    low = np.minimum(np.maximum(low, np.concatenate([low[:1], high[:-1]])), high)
-    begin, stop = np.empty_like(low), np.empty_like(high)
-    begin[order], stop[order] = low, high
-    return begin - shift, stop - shift, stop - begin
-
-
-class _Loads:
-    """Work of servers over time, in bins."""
-
-    def __init__(self, n: int, span_ps: int, bins: int) -> None:
-        self._n, self._bins = n, bins
-        self._width = span_ps / bins
-        # The slope of each server's work, and slope x time, where they change.
-        self._slope, self._offset = np.zeros((2, n, bins + 1))
-
-    def add(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, work: np.ndarray) -> None:
-        """Add work that is done evenly from `start` to `end`, of the servers `rows` (-1: of none)."""
-        used = (rows >= 0) & (work > 0)
-        rows, start, end, work = rows[used], start[used], np.maximum(end[used], start[used] + 1), work[used]
-        slope = work / (end - start)
-        for at, change in ((start, slope), (end, -slope)):
-            bin_ = np.clip(np.ceil(at / self._width), 0, self._bins).astype(np.int64)
-            index, size = rows * (self._bins + 1) + bin_, self._slope.size
-            self._slope += np.bincount(index, change, size).reshape(self._slope.shape)
-            self._offset += np.bincount(index, change * at, size).reshape(self._offset.shape)
-
-    def shares(self, busy_ps: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        """Return the busy share of each bin; the times of a server sum to its `busy_ps`.
-
-        Time that no work explains is spent as `otherwise` says, the weight of each bin. What a bin has no room for is
-        done in later ones.
-        """
-        work = self._work()
-        total = work.sum(1)
-        work *= np.minimum(1, busy_ps / np.maximum(1, total))[:, None]
-        work += np.maximum(0, busy_ps - total)[:, None] * otherwise
-        for order in (range(self._bins), range(self._bins - 1, -1, -1)):
-            left = np.zeros(self._n)
-            for i in order:
-                left += work[:, i]
-                work[:, i] = np.minimum(left, self._width)
-                left -= work[:, i]
-        return work / self._width
-
-    def _work(self) -> np.ndarray:
-        edges = np.arange(self._bins + 1) * self._width
-        done = np.cumsum(self._slope, 1) * edges - np.cumsum(self._offset, 1)
-        return np.maximum(0, np.diff(done, axis=1))
-
-    def weights(self) -> np.ndarray:
-        """Return the share of the whole work of all servers in each bin; equal ones if there is none."""
-        work = self._work().sum(0)
-        return work / work.sum() if work.any() else np.full(self._bins, 1 / self._bins)
-
-
-class _Hops:
-    """The used links of each route, in both directions, with the latency in front of and behind each."""
-
-    def __init__(self, records: Records, used: np.ndarray) -> None:
-        dependencies = records.dependencies
-        nodes, row_of = dependencies.nodes, {records.links.names[i]: n for n, i in enumerate(used)}
-        routes = dependencies.routes
-        flat = np.fromiter((node for route in routes for node in route), np.int64)
-        lengths = np.fromiter(map(len, routes), np.int64, len(routes))
-        route = np.repeat(np.arange(len(routes)), lengths)
-        inside = route[1:] == route[:-1] if len(flat) else np.zeros(0, bool)
-        a, b, self._route = flat[:-1][inside], flat[1:][inside], route[1:][inside]
-        self._first = np.searchsorted(self._route, np.arange(len(routes) + 1))
-        # Of each link on each route, against its direction, too (True).
-        self._link: dict[bool, np.ndarray] = {}
-        self._ps_per_byte: dict[bool, np.ndarray] = {}
-        self._before: dict[bool, np.ndarray] = {}
-        self._behind: dict[bool, np.ndarray] = {}
-        for reverse in (False, True):
-            keys, index = np.unique((b * len(nodes) + a) if reverse else (a * len(nodes) + b), return_inverse=True)
-            ends = [divmod(key, len(nodes)) for key in keys.tolist()]
-            row = np.array([row_of.get(f"{nodes[src]}->{nodes[dst]}", -1) for src, dst in ends], np.int64)
-            known = [dependencies.links.get(pair, (0, 0, 0.0)) for pair in ends]
-            latency = np.array([wire + node for wire, node, _ in known], np.int64)[index]
-            until = np.cumsum(latency)
-            whole = until - np.concatenate([[0], until])[self._first[self._route]]
-            rest = np.bincount(self._route, latency, len(routes)).astype(np.int64)[self._route] - whole
-            self._link[reverse] = row[index]
-            self._ps_per_byte[reverse] = (1000 / records.links.bw_gbs[used])[row[index]] if len(used) else row[index]
-            # A link's own latency comes after its service. Against the route, its last link is the first.
-            self._before[reverse] = rest if reverse else whole - latency
-            self._behind[reverse] = whole if reverse else rest + latency
-
-    def add(
-        self, loads: _Loads, which: np.ndarray, route: np.ndarray, start: np.ndarray, end: np.ndarray,
-        nbytes: np.ndarray, *, reverse: bool,
-    ) -> None:  # fmt: skip
-        """Add transfers to the loads of the links that they cross."""
-        rows = np.flatnonzero(which)
-        count = self._first[route[rows] + 1] - self._first[route[rows]]
-        move = np.repeat(rows, count)
-        within = np.arange(len(move)) - np.repeat(np.cumsum(count) - count, count)
-        hop = self._first[route[move]] + within
-        low, high = start[move] + self._before[reverse][hop], end[move] - self._behind[reverse][hop]
-        work = nbytes[move] * self._ps_per_byte[reverse][hop]
-        loads.add(self._link[reverse][hop], np.minimum(low, high - 1), high, work)
+def _value(spec: Any, path: str) -> Any:
+    for key in path.split("."):
+        spec = spec.get(key) if isinstance(spec, Mapping) else None
+    return spec
 
 
 # ---------------------------------------------------------------- geometry
@@ -243,13 +185,15 @@ class _Hops:
 
 def machine_section(machine: Machine) -> dict[str, Any]:
     """Return the templates of a machine; lengths are mm, and a PE's inside has its own unit."""
-    config = machine.config
+    config, controls = machine.config, _controls(machine)
     cube = _Cube(machine)
     sip = _sip(machine, cube)
     return {
         "name": Path(machine.source).name,
         "hash": machine.hash,
         "counts": {"sips": config.n_sips, "cubes": config.cubes_per_sip, "pes": len(cube.tiles)},
+        "kinds": {kind: _kind(label, groups, controls) for kind, (label, groups) in _KINDS.items()},
+        "fields": controls,
         "templates": {"system": _system(machine, sip), "sip": sip, "cube": cube.template(), "pe": _pe(machine)},
     }
 
@@ -322,7 +266,7 @@ class _Cube:
                     end = self.router(other)
                     dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
                     points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
-                    lines.append(_line("noc", points, name, _local(naming.router(0, 0, *other))))
+                    lines.append(_line("noc_link", points, name, _local(naming.router(0, 0, *other))))
         details = {box.kind: box.detail for box in self.machine.views["pe"].boxes}
         taken = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(layout.pes, self.tiles, strict=True)}
         for pe, (at, (dx, dy)) in enumerate(zip(layout.pes, self.tiles, strict=True)):
@@ -344,11 +288,12 @@ class _Cube:
             rows = {part: top + pe_h * (row + 0.5) / 3 for part, row in (("pe_cpu", 0), ("pe_dma", 1))}
             if dy < 0:
                 rows = {part: 2 * top + pe_h - y_ for part, y_ in rows.items()}
+            kinds = {hbm: "hbm_link", f"{name}.pe_dma": "dma_link", f"{name}.pe_cpu": "cpu_link"}
             ends = {hbm: hbm_y + slice_h / 2, **{f"{name}.{part}": y_ for part, y_ in rows.items()}}
             for lane, (part, end_y) in enumerate(sorted(ends.items(), key=lambda item: dy * item[1])):
                 lane_x = x + dx * u * (0.085 - 0.025 * lane)
                 points = ((edge, end_y), (lane_x, end_y), (lane_x, y + dy * 0.1 * u))
-                lines.append(_line("attach", points, part, router))
+                lines.append(_line(kinds[part], points, part, router))
         for (side, conn), at in layout.ports.items():
             x, y = self.port(side, conn)
             name, (rx, ry) = _local(naming.ucie(0, 0, side, conn)), self.router(at)
@@ -356,9 +301,9 @@ class _Cube:
             boxes.append(_box(name, "ucie", f"UCIe {side.upper()}{conn}", (x - r, y - r, 2 * r, 2 * r)))
             dx, dy = {"n": (0, -1), "s": (0, 1), "w": (-1, 0), "e": (1, 0)}[side]
             points = ((rx + dx * 0.1 * u, ry + dy * 0.1 * u), (x - dx * r, y - dy * r))
-            lines.append(_line("attach", points, name, _local(naming.router(0, 0, *at))))
+            lines.append(_line("port_link", points, name, _local(naming.router(0, 0, *at))))
         for node, at, kind, label, detail in (
-            (naming.m_cpu(0, 0), layout.m_cpu, "m_cpu", "M_CPU", f"{config.m_cpu.service_ns:g} ns a message"),
+            (naming.m_cpu(0, 0), layout.m_cpu, "m_cpu", "Cube CPU", f"{config.m_cpu.service_ns:g} ns a message"),
             (naming.sram(0, 0), layout.sram, "sram", "SRAM", f"{config.sram.size_mib:g} MiB"),
         ):
             dx, dy = self._free(at, taken)
@@ -368,7 +313,7 @@ class _Cube:
             boxes.append(_box(_local(node), kind, label, (left, top, w, h), (detail,)))
             points = ((x + dx * u / 2 - dx * w / 2, y + dy * u / 2), (x + dx * 0.06 * u, y + dy * u / 2),
                       (x + dx * 0.06 * u, y + dy * 0.1 * u))  # fmt: skip
-            lines.append(_line("attach", points, _local(node), _local(naming.router(0, 0, *at))))
+            lines.append(_line(f"{kind}_link", points, _local(node), _local(naming.router(0, 0, *at))))
         return {"w": self.w, "h": self.h, "boxes": boxes, "lines": lines}
 
 
@@ -413,7 +358,7 @@ def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
     for node, y in ((naming.pcie_ep(0), top + part_h), (naming.io_cpu(0), down - 2 * part_h)):
         boxes.append(_part(views[node], (margin + 0.3 * u, y, part_w, part_h)))
         points = ((margin + 0.3 * u + part_w, y + part_h / 2), (noc_x, y + part_h / 2))
-        lines.append(_line("io", points, _in_sip(node), "io.noc"))
+        lines.append(_line("io_link", points, _in_sip(node), "io.noc"))
     for number in range(w * h):
         x, y = corner(number)
         name = _in_sip(naming.cube(0, number))
@@ -427,9 +372,9 @@ def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
             end_x, end_y = cube.port("w", conn)
             ours, theirs = _in_sip(naming.io_ucie(0, row, conn)), _in_sip(naming.ucie(0, first, "w", conn))
             boxes.append(_box(ours, "ucie", f"UCIe {conn}", (port_x - port / 2, y + end_y - port / 2, port, port)))
-            lines.append(_line("io", ((noc_x + noc_w, y + end_y), (port_x - port / 2, y + end_y)), "io.noc", ours))
+            lines.append(_line("io_link", ((noc_x + noc_w, y + end_y), (port_x - port / 2, y + end_y)), "io.noc", ours))
             points = ((port_x + port / 2, y + end_y), (west + end_x - port / 2, y + end_y))
-            lines.append(_line("ucie", points, ours, theirs))
+            lines.append(_line("ucie_link", points, ours, theirs))
     for number in range(w * h):
         x, y = corner(number)
         row, col = divmod(number, w)
@@ -442,12 +387,12 @@ def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
                 dx, dy = (port / 2, 0.0) if side == "e" else (0.0, port / 2)
                 points = ((x + ax + dx, y + ay + dy), (ox + bx - dx, oy + by - dy))
                 ends = _in_sip(naming.ucie(0, number, side, conn)), _in_sip(naming.ucie(0, other, back, conn))
-                lines.append(_line("ucie", points, *ends))
+                lines.append(_line("ucie_link", points, *ends))
     return {"w": west + w * (cube.w + gap) - gap + margin, "h": height, "boxes": boxes, "lines": lines}
 
 
 def _part(box: Box, rect: tuple[float, float, float, float]) -> dict[str, Any]:
-    return _box(_in_sip(box.id), box.kind, box.label, rect, box.detail)
+    return _box(_in_sip(box.id), box.kind, _KINDS[box.kind][0], rect, box.detail)
 
 
 def _in_sip(node_id: str) -> str:
@@ -456,44 +401,50 @@ def _in_sip(node_id: str) -> str:
 
 
 def _system(machine: Machine, sip: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the system: SIPs on the grid of their network, host and switch above."""
+    """Return the system: SIPs on the grid of their network, host and switch in the west, where the IO chiplets are."""
     graph, view = machine.graph, machine.views["system"]
     w, h = sip["w"], sip["h"]
-    places = [(box.x, box.y) for box in view.boxes if box.kind == "sip"]
-    # The view's grid, in the pitch of these packages.
-    left, top = min(x for x, _ in places), min(y for _, y in places)
-    steps = [sorted({round(p[axis], 6) for p in places}) for axis in (0, 1)]
-    pitch = [min((b - a for a, b in pairwise(s) if b - a > 0.5), default=1.0) for s in steps]
-    if graph.sips.topology == "fully_connected":
-        pitch = [4.8, 3.4]
-    gap = 0.16 * min(w, h)
-    above = 5.2 * gap if graph.sips.count else 0.0
-    corners = [(gap + (x - left) / pitch[0] * (w + gap), above + (y - top) / pitch[1] * (h + gap)) for x, y in places]
+    gap = 0.18 * min(w, h)
+    at = [(box.x, box.y) for box in view.boxes if box.kind == "sip"]
+    left, top = (min(place[axis] for place in at) for axis in (0, 1))
+    pitch = [
+        1.0 if len(values) < 2 else min(b - a for a, b in pairwise(values))
+        for values in (sorted({round(place[axis], 6) for place in at}) for axis in (0, 1))
+    ]
+    if graph.sips.topology == "fully_connected" and len(at) > 2:  # on a circle: neighbours keep their distance
+        pitch = [min(dist(a, b) for a, b in pairwise(at))] * 2
+    rows = (max(y for _, y in at) - top) / pitch[1] + 1
+    height = gap + rows * (h + gap)
+    unit = max(0.75 * gap, height / 18)  # of host and switch: readable next to many packages
+    host_w, host_h = 4.5 * unit, 1.8 * unit
+    west = gap + host_w + 2.4 * gap
+    corners = [(west + (x - left) / pitch[0] * (w + gap), gap + (y - top) / pitch[1] * (h + gap)) for x, y in at]
     width = max(x for x, _ in corners) + w + gap
-    height = max(y for _, y in corners) + h + gap
-    middle = width / 2
-    host_w, host_h = 4.0 * gap, 1.1 * gap
-    host_x = middle - host_w / 2
+    middle = height / 2
     details = {box.id: box.detail for box in view.boxes}
+    switch_y, host_y = middle + 0.5 * unit, middle - 0.5 * unit - host_h
     boxes = [
-        _box(naming.HOST, "host", "Host", (host_x, 0.4 * gap, host_w, host_h)),
-        _box(naming.SWITCH, "switch", "PCIe switch", (host_x, 2.3 * gap, host_w, host_h), details["switch"]),
+        _box(naming.HOST, "host", "Host", (gap, host_y, host_w, host_h)),
+        _box(naming.SWITCH, "switch", "PCIe switch", (gap, switch_y, host_w, host_h), details[naming.SWITCH]),
     ]
     boxes += [
         _box(naming.sip(s), "sip", f"SIP {s}", (x, y, w, h), details[naming.sip(s)], template="sip")
         for s, (x, y) in enumerate(corners)
     ]
-    lines = [_line("host", ((middle, 1.5 * gap), (middle, 2.3 * gap)), naming.HOST, naming.SWITCH)]
+    x = gap + host_w / 2
+    lines = [_line("host_link", ((x, host_y + host_h), (x, switch_y)), naming.HOST, naming.SWITCH)]
     end = next(box["at"] for box in sip["boxes"] if box["id"] == "io.pcie_ep")
+    bus = west - 1.2 * gap
     for s, (x, y) in enumerate(corners):
-        entry, lane = y + end[1] + end[3] / 2, x - gap / 2
-        points = ((middle, 3.4 * gap), (middle, 4.2 * gap), (lane, 4.2 * gap), (lane, entry), (x + end[0], entry))
-        lines.append(_line("pcie", points, naming.SWITCH, naming.pcie_ep(s)))
-    for s, (x, y) in enumerate(corners):
+        # Along the bus, then above the row of the package, down into its IO chiplet.
+        lane, entry, port = y - 0.3 * gap, x + end[0] + end[2] / 2, switch_y + host_h / 2
+        points = ((gap + host_w, port), (bus, port), (bus, lane), (entry, lane), (entry, y + end[1]))
+        lines.append(_line("pcie_link", points, naming.SWITCH, naming.pcie_ep(s)))
+    for s, place in enumerate(corners):
         for other, side in graph.sips.neighbours[s].items():
             if other > s:
                 ends = naming.io_noc(s), naming.io_noc(other)
-                lines.append(_line("sip", _sip_route((x, y), corners[other], (w, h), gap, bool(side)), *ends))
+                lines.append(_line("sip_link", _sip_route(place, corners[other], (w, h), gap, bool(side)), *ends))
     return {"w": width, "h": height, "boxes": boxes, "lines": lines}
 
 
@@ -547,7 +498,7 @@ def _pe(machine: Machine) -> dict[str, Any]:
         part: (0.5 * (pitch_x - w) + col * pitch_x, 0.5 * (pitch_y - h) + row * pitch_y, w, h)
         for part, (col, row) in _PE_GRID.items()
     }
-    boxes = [_box(part, part, views[part].label, rect, views[part].detail) for part, rect in rects.items()]
+    boxes = [_box(part, part, _KINDS[part][0], rect, views[part].detail) for part, rect in rects.items()]
     lines = []
     for a, b in _PE_LINES:
         ends = [(x + w / 2, y + h / 2) for x, y, *_ in (rects[a], rects[b])]

@@ -6,6 +6,8 @@ sorted by row and start. What grows with the log is a buffer; `types` has the nu
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ import numpy as np
 from kernbench.analysis._records import FETCH, MESSAGE, PART, READ, WRITE, Records
 from kernbench.analysis.breakdown import LAUNCH, STAGES
 from kernbench.analysis.result import LABELS, calls, span
+from kernbench.analysis.trace import trace_events
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath, Step
@@ -66,6 +69,11 @@ def timeline_sections(runs: Sequence[tuple[str, Records]], path: CriticalPath | 
     if path is not None:
         header["path"] = timeline.path(path)
     return header, buffers
+
+
+def packed_trace(records: Records) -> bytes:
+    """Return the trace of a run for Perfetto, by gzip: the buffer `trace` of a scene, or an answer to `open_trace`."""
+    return gzip.compress(json.dumps(trace_events(records), separators=(",", ":")).encode(), mtime=0)
 
 
 class Timeline:

@@ -10,6 +10,7 @@ import pytest
 import kernbench as kb
 from kernbench.ccl import from_msccl
 from kernbench.ccl.install import load_ccl_config
+from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.config import default_ccl_path
 from kernbench.config._files import load_yaml
 from kernbench.config._msccl import read_program
@@ -178,3 +179,11 @@ def test_a_deadlock_names_thread_block_and_step(tmp_path):
         assert where in text
         assert f"recv of 192 B from gpu{1 - g}.tb0.chan0 (sip{1 - g}.cube0.pe0) since" in text
     assert f"{file}:{stuck.splitlines().index(step(0, 'r')) + 1}, waits for 'recv' since" in text
+
+
+@pytest.mark.parametrize("text", [exchange(), by_scratch()], ids=["exchange", "by_scratch"])
+def test_the_mock_runs_programs(tmp_path, text):
+    given = [np.arange(6, dtype=np.float32) * (rank + 1) for rank in range(2)]
+    tensors = [values.copy() for values in given]
+    run_kernel_in_mock(from_msccl(written(tmp_path, text)), tensors)
+    assert all(np.array_equal(tensor, sum(given)) for tensor in tensors)

@@ -34,7 +34,7 @@ def test_the_picture_of_a_run_is_written(tmp_path, capsys):
 
 def test_json_holds_the_reasons_when_asked(capsys):
     assert main([*BENCH, "--why", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["why"]["reasons"][0]["fields"] == ["system.pcie.latency_ns"]
+    assert json.loads(capsys.readouterr().out)["why"]["reasons"][0]["fields"] == ["cube.hbm.channel_bw_gbs"]
 
 
 def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path, capsys):

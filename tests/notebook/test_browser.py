@@ -61,39 +61,36 @@ def now(page) -> str:
 
 
 def status(page) -> str:
-    return page.text(".kb-status b")
+    return page.text(".kb-pill b")
 
 
 def test_first_run_shows_its_time_and_why(page):
-    page.heading(".kb-tabs .lm-TabBar-tab", "Machine")
     page.shot("1-opened")
     page.click("button.kb-run")
+    page.until(lambda: re.search(r"Run 1 .* [\d,.]+ ns", page.text(".kb-stage .kb-subject")), "the run, named")
+    page.heading(".kb-tabs .lm-TabBar-tab", "Why")
     page.until(lambda: "of the time" in page.text(".kb-why"), "reasons")
-    page.until(lambda: re.search(r"([\d,.]+) ns\s+of \1 ns", page.text(".kb-live")), "the last frame of the replay")
     page.shot("2-run")
     assert page.wide() <= 0
 
 
 def test_machine_is_changed_broken_and_mended(page):
     page.click(".kb-auto input")  # else a changed machine may run by itself, or not: how fast is this computer?
-    page.heading(".kb-controls .jupyter-widget-Collapse-header", "Machine")
-    page.heading(".kb-tabs .lm-TabBar-tab", "Machine")
     page.type(".kb-system-sips-count", "6")
-    page.until(lambda: "6 SIPs" in page.text(".kb-machine") and "6 SIPs" in page.text(".kb-drawing"), "a new drawing")
+    page.until(lambda: "6 SIPs" in page.text(".kb-machine"), "another machine")
     page.choose(".kb-system-sips-topology", "torus_2d")
     page.until(lambda: "system.sips" in page.text(".kb-wrong"), "a message: 6 is not a square number")
     page.shot("3-broken")
     assert not page.one("button.kb-run").is_enabled()
     page.type(".kb-system-sips-w", "3")
     page.type(".kb-system-sips-h", "2")
-    page.until(lambda: "torus_2d" in page.text(".kb-drawing"), "the torus")
+    page.until(lambda: "torus_2d" in page.text(".kb-machine"), "the torus")
     page.shot("4-mended")
     page.until(lambda: page.one("button.kb-run").is_enabled(), "a machine that is right")
 
 
 def test_two_runs_are_compared(page):
-    page.heading(".kb-tabs .lm-TabBar-tab", "Compare")
-    page.click("button.kb-pin")
+    page.heading(".kb-tabs .lm-TabBar-tab", "Runs")
     page.choose(".kb-group", "HBM")
     page.type(".kb-cube-hbm-channel_bw_gbs", "16")
     page.until(lambda: "16.0" in page.text(".kb-machine"), "the change")
@@ -105,7 +102,6 @@ def test_two_runs_are_compared(page):
 
 
 def test_a_long_run_is_seen_growing_and_ends_when_told(page):
-    page.heading(".kb-controls .jupyter-widget-Collapse-header", "Workload")
     page.choose(".kb-work", "study gemm")
     page.click(".kb-data input")
     for name in "mkn":
@@ -137,13 +133,9 @@ def test_another_work_is_chosen_with_the_keyboard_alone(page):
     page.until(lambda: page.all(".kb-param-case select"), "its parameters")
     page.until(lambda: page.one("button.kb-run").is_enabled(), "Run")
     page.one("button.kb-run").send_keys(Keys.ENTER)
-    page.until(lambda: "transfers of" in page.text(".kb-why") or _turn(page), "what the probe says")
+    page.heading(".kb-tabs .lm-TabBar-tab", "Output")
+    page.until(lambda: "transfers of" in page.text(".kb-output"), "what the probe says")
     page.shot("8-probe")
-
-
-def _turn(page) -> bool:
-    page.heading(".kb-tabs .lm-TabBar-tab", "Why")
-    return False
 
 
 def test_a_visitor_without_the_token_sees_nothing(places):
@@ -177,7 +169,7 @@ def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     page.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
     page.click("button.kb-run")
-    page.until(lambda: "of the time" in page.text(".kb-why"), "reasons")
+    page.until(lambda: re.search(r"Run 1 .* [\d,.]+ ns", page.text(".kb-stage .kb-subject")), "the run, named")
     page.shot("1-run")
     assert page.wide() <= 0
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")

@@ -149,7 +149,7 @@ async def press_run(socket):
 
 async def runs(socket):
     """Return how many runs the page's history has."""
-    return (await socket.states())[socket.named("kb-history")]["value"].count("<tr><td>")
+    return len((await socket.states())[socket.named("kb-history")]["rows"])
 
 
 async def refused(socket):

@@ -10,10 +10,9 @@ import pytest
 
 import kernbench as kb
 from kernbench.notebook import LiveRun, TopologyPicker, explore
-from kernbench.notebook import _model as model
 from kernbench.notebook import _panels as panels
 from kernbench.notebook._export import EXPORTS
-from kernbench.notebook._panels import STEPS, WHOLE, why_html
+from kernbench.notebook._panels import WHOLE, why_html
 from kernbench.notebook._serve import PAGE
 from tests.notebook import programs
 
@@ -23,7 +22,7 @@ LONG_S = 60
 @pytest.fixture
 def view():
     view = explore("preset:small", programs.copies, programs.endless)
-    view.run_panel.auto.value = False
+    view.bar.auto.value = False
     yield view
     view.explorer.cancel()
     assert view.explorer.wait(LONG_S)
@@ -31,10 +30,10 @@ def view():
 
 @pytest.fixture
 def ran(view):
-    view.workload_panel.workload.value = "study gemm"
+    view.workload.workload.value = "study gemm"
     for name in "mkn":
-        view.workload_panel.inputs[name].value = "64"
-    view.run_panel.run.click()
+        view.workload.inputs[name].control.value = "64"
+    view.bar.run.click()
     assert view.explorer.wait(LONG_S)
     return view
 
@@ -44,161 +43,141 @@ def text(html):
 
 
 def latency(view):
-    return float(re.search(r'kb-now">([\d,.]+) ns', view.run_panel.snapshot.value)[1].replace(",", ""))
+    return float(re.search(r'kb-now">([\d,.]+) ns', view.bar.state.value)[1].replace(",", ""))
 
 
 def test_run_button_runs_and_the_panel_shows_it(ran):
-    assert "done" in text(ran.run_panel.snapshot)
-    assert ran.result_panel.root.titles[ran.result_panel.root.selected_index] == "Why"
-    assert "of the time" in text(ran.result_panel.html["Why"])
-    assert "1 result compared with a reference: right" in text(ran.result_panel.html["Why"])
-    assert not ran.run_panel.run.disabled
-    assert ran.run_panel.cancel.disabled
+    assert "done" in text(ran.bar.state)
+    header = ran.stage.picture.header
+    assert header["run"]["end_ns"] == pytest.approx(ran.result.latency_ns)
+    assert "Run 1" in text(ran.stage.subject)
+    ran.tabs.show("Why")
+    assert "of the time" in text(ran.tabs.html["Why"])
+    ran.tabs.show("Output")
+    assert "1 result compared with a reference: right" in text(ran.tabs.html["Output"])
+    assert not ran.bar.run.disabled
+    assert ran.bar.cancel.disabled
 
 
 def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
-    panel, result = ran.result_panel, ran.explorer.result
+    panel, result = ran.tabs, ran.explorer.result
+    panel.show("Why")
     whole = text(panel.html["Why"])
     (launch,) = result.launches
     assert panel.of.options == (WHOLE, launch.name)
     panel.of.value = launch.name
     assert why_html(result.why(launch.name)) in panel.html["Why"].value
     assert text(panel.html["Why"]) != whole
-    ran.workload_panel.inputs["k"].value = "128"
-    ran.run_panel.run.click()
+    ran.workload.inputs["k"].control.value = "128"
+    ran.bar.run.click()
     assert ran.explorer.wait(LONG_S)
     assert panel.of.value == WHOLE
     assert text(panel.html["Why"]) != whole
     panel.of.value = "gemm 64x128x64 ref_ref"
-    ran.run_panel.run.click()
+    ran.bar.run.click()
     assert ran.explorer.wait(LONG_S)
     assert panel.of.value == "gemm 64x128x64 ref_ref"
     assert why_html(ran.explorer.result.why(panel.of.value)) in panel.html["Why"].value
 
 
-def test_a_short_run_is_replayed_and_can_be_scrubbed(ran):
-    panel, replay = ran.run_panel, ran.explorer.state.finished.replay
-    assert panel.play.playing
-    assert panel.at.value == 0
-    panel.at.value = STEPS // 2
-    assert latency(ran) == pytest.approx(replay.end_ps / 2000, abs=0.1)
-    panel.at.value = STEPS
-    assert latency(ran) == pytest.approx(ran.result.latency_ns, abs=0.1)
-    panel.speed.value = 4.0
-    assert panel.play.interval < 20
-
-
 def test_a_change_is_simulated_by_itself(ran):
-    ran.run_panel.auto.value = True
-    ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
+    ran.bar.auto.value = True
+    ran.machine_form.set("cube.hbm.channel_bw_gbs", "16")
     assert ran.explorer.wait(LONG_S)
     assert [entry.overrides for entry in ran.explorer.history] == [(), ("cube.hbm.channel_bw_gbs=16",)]
-    assert "done" in text(ran.run_panel.snapshot)
-    assert latency(ran) == 0, "the replay begins again"
-
-
-def test_a_long_run_is_not_replayed(view, monkeypatch):
-    monkeypatch.setattr(model, "REPLAY_S", 0)
-    view.run_panel.run.click()
-    assert view.explorer.wait(LONG_S)
-    assert not view.run_panel.play.playing
-    assert view.run_panel.at.value == STEPS
+    assert "done" in text(ran.bar.state)
+    assert latency(ran) == pytest.approx(ran.result.latency_ns, abs=0.1)
 
 
 def test_buttons_say_what_can_be_done_during_a_run(view):
     programs.started.clear()
-    view.workload_panel.workload.value = "endless"
-    view.run_panel.run.click()
+    view.workload.workload.value = "endless"
+    view.bar.run.click()
     assert programs.started.wait(LONG_S)
-    assert view.run_panel.run.disabled
-    assert not view.run_panel.cancel.disabled
-    view.run_panel.cancel.click()
+    assert view.bar.run.disabled
+    assert not view.bar.cancel.disabled
+    view.bar.cancel.click()
     assert view.explorer.wait(LONG_S)
-    assert "cancelled" in text(view.run_panel.snapshot)
-    assert not view.run_panel.run.disabled
+    assert "cancelled" in text(view.bar.state)
+    assert not view.bar.run.disabled
 
 
 def test_an_error_is_shown_and_the_panel_stays_usable(view):
-    view.workload_panel.inputs["fail"].value = True
-    view.run_panel.run.click()
+    view.workload.inputs["fail"].control.value = True
+    view.bar.run.click()
     assert view.explorer.wait(LONG_S)
-    assert "ZeroDivisionError: as asked for" in text(view.run_panel.snapshot)
-    view.workload_panel.inputs["fail"].value = False
-    view.run_panel.run.click()
+    assert "ZeroDivisionError: as asked for" in text(view.bar.state)
+    view.workload.inputs["fail"].control.value = False
+    view.bar.run.click()
     assert view.explorer.wait(LONG_S)
-    assert "done" in text(view.run_panel.snapshot)
+    assert "done" in text(view.bar.state)
 
 
 def test_a_cancelled_run_says_so_once(view):
     programs.started.clear()
-    view.workload_panel.workload.value = "endless"
-    view.run_panel.run.click()
+    view.workload.workload.value = "endless"
+    view.bar.run.click()
     assert programs.started.wait(LONG_S)
-    view.run_panel.cancel.click()
-    assert text(view.run_panel.snapshot).split().count("cancelled") == 1
+    view.bar.cancel.click()
+    assert text(view.bar.state).split().count("cancelled") == 1
 
 
 def test_a_wrong_value_has_its_message_beside_it(view):
-    view.machine_panel.set("cube.hbm.channels", "6")
-    rows = view.machine_panel.fields.children
-    at = next(
-        i for i, x in enumerate(rows) if view.machine_panel.inputs["cube.hbm.channels"] in getattr(x, "children", ())
-    )
-    assert "cube.hbm.channels = 6 must be a power of two" in text(rows[at + 1])
-    assert view.run_panel.run.disabled
-    assert "wrong values" in view.run_panel.note.value
-    view.machine_panel.group.value = "Network on chip"
-    assert "must be a power of two" in text(view.machine_panel.summary), "out of sight, but not forgotten"
-    view.machine_panel.reset.click()
-    assert not view.run_panel.run.disabled
+    view.machine_form.set("cube.hbm.channels", "6")
+    field = view.machine_form.inputs["cube.hbm.channels"]
+    assert field.root in view.machine_form.fields.children
+    assert "cube.hbm.channels = 6 must be a power of two" in text(field.message)
+    assert view.bar.run.disabled
+    assert "wrong values" in view.bar.note.value
+    view.machine_form.group.value = "Network on chip"
+    assert "must be a power of two" in text(view.machine_form.summary), "out of sight, but not forgotten"
+    view.machine_form.reset.click()
+    assert not view.bar.run.disabled
 
 
 def test_a_wrong_parameter_has_its_message_beside_it(view):
-    view.workload_panel.inputs["count"].value = "x"
-    assert "must be a whole number" in text(view.workload_panel._messages["count"])
-    view.workload_panel.inputs["count"].value = "3"
-    assert text(view.workload_panel._messages["count"]) == ""
+    view.workload.inputs["count"].control.value = "x"
+    assert "must be a whole number" in text(view.workload.inputs["count"].message)
+    view.workload.inputs["count"].control.value = "3"
+    assert text(view.workload.inputs["count"].message) == ""
     assert view.explorer.values["count"] == 3
 
 
-def test_the_drawing_follows_the_machine(view):
-    before = view.machine_panel.drawing.value
-    view.machine_panel.set("system.sips.count", "4")
-    after = view.machine_panel.drawing.value
-    assert "System: 4 SIPs" in after
-    assert after != before
-    view.machine_panel.view.value = "cube"
-    assert "System" not in view.machine_panel.drawing.value
-    assert "system.sips.count" in text(view.machine_panel.summary)
+def test_the_picture_follows_the_machine_until_there_is_a_run(view):
+    before = view.stage.picture.header["machine"]
+    view.machine_form.set("system.sips.count", "4")
+    after = view.stage.picture.header["machine"]
+    assert (before["hash"], after["hash"]) == (kb.load("preset:small").hash, view.machine.hash)
+    assert "SIPs  1 &rarr;  4" in text(view.machine_form.summary)
 
 
 def test_another_preset_takes_the_place_of_all_changes(view):
-    view.machine_panel.set("system.sips.count", "4")
-    view.machine_panel.source.value = "preset:six_sip_torus"
+    view.machine_form.set("system.sips.count", "4")
+    view.machine_form.source.value = "preset:six_sip_torus"
     assert view.machine.config.n_sips == 6
-    assert view.machine_panel.inputs["system.sips.count"].value == "6"
+    assert view.machine_form.inputs["system.sips.count"].control.value == "6"
 
 
 def test_a_file_of_the_users_own_is_loaded_or_refused(view, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("base: small\ncube:\n  ucie: {port_ns: 4}\n")
-    [other] = [x for x in controls(view.machine_panel.controls) if "kb-file-path" in x._dom_classes]
+    [other] = [x for x in controls(view.machine_form.controls) if "kb-file-path" in x._dom_classes]
     other.value = str(path)
     assert view.machine.config.cube.ucie.port_ns == 4
     path.write_text("base: small\ncube:\n  ucie: {ports_ns: 4}\n")
     other.value = ""
     other.value = str(path)
-    assert "did you mean port_ns" in text(view.machine_panel.saved)
+    assert "did you mean port_ns" in text(view.machine_form.saved)
     assert view.machine.config.cube.ucie.port_ns == 4
 
 
 def test_the_machine_is_saved_and_offered_as_a_file(view, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    view.machine_panel.save.click()
+    view.machine_form.save.click()
     assert (tmp_path / "topology.yaml").is_file()
-    assert 'download="topology.yaml"' in view.machine_panel.saved.value
-    view.machine_panel.save.click()
-    assert "is there already" in text(view.machine_panel.saved)
+    assert 'download="topology.yaml"' in view.machine_form.saved.value
+    view.machine_form.save.click()
+    assert "is there already" in text(view.machine_form.saved)
 
 
 def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
@@ -215,19 +194,23 @@ def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
 
 
 def test_choices_of_a_parameter_follow_the_machine(view):
-    view.workload_panel.workload.value = "study probe"
-    few = view.workload_panel.inputs["case"].options
-    view.machine_panel.source.value = "preset:default"
-    assert set(few) < set(view.workload_panel.inputs["case"].options)
+    view.workload.workload.value = "study probe"
+    few = view.workload.inputs["case"].control.options
+    view.machine_form.source.value = "preset:default"
+    assert set(few) < set(view.workload.inputs["case"].control.options)
 
 
 def test_every_tab_shows_the_run(ran):
-    panel = ran.result_panel
-    for name, says in (("Stages", "exclusive"), ("Links", "hottest"), ("Roofline", "useful work")):
+    panel = ran.tabs
+    for name, says in (("Why", "critical path"), ("Stages", "exclusive")):
         panel.show(name)
         assert says in text(panel.html[name])
-    panel.show("Timeline")
-    assert "matrix" in text(panel.timeline.picture)
+    panel.show("Roofline")
+    assert "useful work" in text(panel.roofline_note)
+    (chart,) = panel.roofline.children
+    said = [layer["data"]["values"][0].get("text") for layer in chart.spec["layer"]]
+    assert any(x and x.startswith("run 1: ") for x in said), "the point itself says what it is; there is no legend"
+    assert "legend" not in str(chart.spec["layer"])
 
 
 def subject(panel):
@@ -236,38 +219,41 @@ def subject(panel):
     return text(next(x for x in tab.children if x is panel.subject))
 
 
-TABS_OF_A_RUN = ("Why", "Stages", "Timeline", "Links", "Roofline", "Export")
+TABS_OF_A_RUN = ("Why", "Stages", "Output", "Roofline", "Export")
 
 
 @pytest.mark.parametrize("name", TABS_OF_A_RUN)
 def test_every_tab_names_the_run_it_shows_and_says_when_it_is_another(ran, name):
-    panel = ran.result_panel
+    panel = ran.tabs
     panel.show(name)
     assert "Run 1" in subject(panel)
     assert "m=64 k=64 n=64" in subject(panel)
-    assert "outdated" not in subject(panel)
-    ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
-    assert "outdated: cube.hbm.channel_bw_gbs was 32.0, is 16.0" in subject(panel)
-    assert "outdated" in text(ran.run_panel.snapshot)
-    ran.workload_panel.workload.value = "copies"
-    ran.workload_panel.inputs["fail"].value = True
-    ran.run_panel.run.click()
+    assert "former" not in subject(panel)
+    ran.machine_form.set("cube.hbm.channel_bw_gbs", "16")
+    said = "of the former settings: HBM bandwidth per channel was 32.0, is 16.0"
+    assert said in subject(panel)
+    assert said in text(ran.stage.subject)
+    assert "kb-stale" in ran.stage.root._dom_classes
+    assert "outdated" in text(ran.bar.state)
+    ran.workload.workload.value = "copies"
+    ran.workload.inputs["fail"].control.value = True
+    ran.bar.run.click()
     assert ran.explorer.wait(LONG_S)
     assert "Run 1" in subject(panel)
     assert "run 2 is failed: copies" in subject(panel)
 
 
 def test_a_parameter_that_this_machine_cannot_run_has_its_message_beside_it(view):
-    view.machine_panel.source.value = "preset:default"
-    view.workload_panel.workload.value = "study ccl"
-    view.workload_panel.inputs["cubes"].value = "99"
-    assert "cubes = 99 must be at most 16" in text(view.workload_panel._messages["cubes"])
-    assert view.run_panel.run.disabled
-    view.workload_panel.inputs["cubes"].value = "16"
-    assert text(view.workload_panel._messages["cubes"]) == ""
-    assert not view.run_panel.run.disabled
-    view.machine_panel.set("sip.cube_mesh.w", "2")
-    assert "must be at most 8" in text(view.workload_panel._messages["cubes"])
+    view.machine_form.source.value = "preset:default"
+    view.workload.workload.value = "study ccl"
+    view.workload.inputs["cubes"].control.value = "99"
+    assert "cubes = 99 must be at most 16" in text(view.workload.inputs["cubes"].message)
+    assert view.bar.run.disabled
+    view.workload.inputs["cubes"].control.value = "16"
+    assert text(view.workload.inputs["cubes"].message) == ""
+    assert not view.bar.run.disabled
+    view.machine_form.set("sip.cube_mesh.w", "2")
+    assert "must be at most 8" in text(view.workload.inputs["cubes"].message)
 
 
 @pytest.mark.parametrize(
@@ -277,27 +263,113 @@ def test_an_estimate_is_told_as_well_as_it_is_known(seconds, said):
     assert panels._rounded(seconds) == said
 
 
-def test_the_timeline_zooms(ran):
-    ran.result_panel.show("Timeline")
-    tab = ran.result_panel.timeline
-    whole = tab.picture.value
-    tab.window.value = (400, 600)
-    assert tab.picture.value != whole
-    assert f"{0.4 * ran.result.latency_ns:,.2f} ns" in text(tab.picture)
-    assert "sip0.cube0" in text(tab.picture)
+def run_again(view, path, value):
+    view.machine_form.set(path, value)
+    view.bar.run.click()
+    assert view.explorer.wait(LONG_S)
 
 
-def test_runs_are_pinned_and_compared(ran):
-    history = ran.result_panel.history
-    history.pin.click()
-    ran.machine_panel.set("cube.hbm.channel_bw_gbs", "16")
-    ran.run_panel.run.click()
-    assert ran.explorer.wait(LONG_S)
-    assert "cube.hbm.channel_bw_gbs" in text(history.comparison)
-    assert re.search(r"#1 .* #2 ", text(history.comparison))
-    assert text(history.table).count("study gemm m=64") == 2
-    history.before.value = None
-    assert "Pin a run" in text(history.comparison)
+def test_runs_are_side_by_side_and_two_are_compared(ran):
+    runs = ran.tabs.runs
+    assert "runs are compared here" in text(runs.hint)
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    run_again(ran, "cube.hbm.channel_bw_gbs", "24")
+    assert [row["run"] for row in runs.table.rows] == [1, 2, 3]
+    columns = {column["key"]: column for column in runs.table.columns}
+    assert columns["cube.hbm.channel_bw_gbs"]["title"] == "HBM bandwidth per channel [GB/s]"
+    assert columns["latency_ns"]["number"]
+    assert "m" not in columns, "what all runs have in common has no column"
+    assert [row["text"]["cube.hbm.channel_bw_gbs"] for row in runs.table.rows] == ["32", "16", "24"]
+    slow, fast = (ran.explorer.history[i].latency_ns for i in (1, 2))
+    assert [row["sort"]["latency_ns"] for row in runs.table.rows][1:] == [slow, fast]
+    assert (runs.table.a, runs.table.b) == (2, 3)
+    runs.table.a = 1
+    assert re.search(r"#1 .* #3 ", text(runs.comparison))
+    assert ran.explorer.baseline.number == 1
+    run_again(ran, "cube.hbm.channel_bw_gbs", "8")
+    assert (runs.table.a, runs.table.b) == (1, 4), "A stays, B is the last run"
+    runs.table.b = 1
+    assert text(runs.comparison) == "", "a run is not compared with itself"
+
+
+def test_two_runs_are_shown_in_one_timeline(ran):
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    runs, picture = ran.tabs.runs, ran.stage.picture
+    alone = picture.header["timeline"]
+    runs.both.value = True
+    assert picture.header["timeline"] != alone
+    assert re.search(r"Run 2 .* compared with  Run 1 ", text(ran.stage.subject))
+    assert picture.header["run"]["end_ns"] == pytest.approx(ran.explorer.history[1].latency_ns)
+    runs.table.b, runs.table.a = 1, 2
+    assert re.search(r"Run 1 .* compared with  Run 2 ", text(ran.stage.subject))
+    assert picture.header["run"]["end_ns"] == pytest.approx(ran.explorer.history[0].latency_ns)
+    runs.both.value = False
+    assert "compared" not in text(ran.stage.subject)
+    assert picture.header["timeline"] == alone
+
+
+def test_the_picture_shows_the_critical_path(ran):
+    assert ran.stage.picture.header["path"]
+
+
+def test_parallel_coordinates_have_a_line_for_each_run_and_an_axis_for_each_difference(ran):
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    (chart,) = ran.tabs.runs.coordinates.children
+    points = [layer["data"]["values"] for layer in chart.spec["layer"]][1]
+    axes = list(dict.fromkeys(point["axis"] for point in points))
+    assert axes[:2] == ["HBM bandwidth per channel [GB/s]", "Time [ns]"]
+    assert len(points) == 2 * len(axes)
+    ends = {(point["run"], point["axis"]): point["at"] for point in points}
+    assert (ends[1, axes[0]], ends[2, axes[0]]) == (1, 0)
+    assert (ends[1, axes[1]], ends[2, axes[1]]) == (0, 1), "half the bandwidth takes longer"
+    assert {point["run"]: point["which"] for point in points} == {1: "A", 2: "B"}
+
+
+def test_a_chart_asks_no_network(ran):
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    (chart,) = ran.tabs.runs.coordinates.children
+    assert "import " not in chart._esm[:2000]
+    assert "esm.sh" not in chart._esm
+
+
+def test_a_slider_and_its_text_say_the_same(view):
+    view.workload.workload.value = "study gemm"
+    field = view.workload.inputs["k"]
+    assert field.slider.value == 512
+    field.slider.value = 1024.0
+    assert field.control.value == "1024"
+    assert view.explorer.values["k"] == 1024
+    field.control.value = "96"
+    assert field.slider.value == 96
+    assert view.explorer.values["k"] == 96
+    assert 512.0 in [value for _, value in field.slider.options]
+    field.control.value = "many"
+    assert "must be a whole number" in text(field.message)
+    assert field.slider.value == 96
+    view.machine_form.group.value = "HBM"
+    view.machine_form.inputs["cube.hbm.channel_bw_gbs"].slider.value = 28.0
+    assert view.machine.config.cube.hbm.channel_bw_gbs == 28
+
+
+def test_a_value_that_does_not_fit_others_is_refused_beside_the_field_that_was_changed(view):
+    view.machine_form.set("cube.hbm.channel_bw_gbs", "64")
+    inputs = view.machine_form.inputs
+    said = text(inputs["cube.hbm.channel_bw_gbs"].message)
+    assert "cube.pe.pe_dma.bw_gbs = 256 must be &gt;= 512" in said
+    assert "cube.hbm.bw_gbs = 256 must be &gt;= 512" in text(inputs["cube.hbm.bw_gbs"].message)
+    assert view.bar.run.disabled
+    inputs["cube.hbm.channel_bw_gbs"].control.value = "32"
+    assert not [x for x in inputs.values() if text(x.message).strip()]
+
+
+def test_the_picture_runs_and_sets_fields(view):
+    view.stage.picture._handle_custom_msg({"do": "run"}, [])
+    assert view.explorer.wait(LONG_S)
+    assert view.result is not None
+    view.stage.picture._handle_custom_msg({"do": "set", "field": "cube.hbm.channel_bw_gbs", "value": 16}, [])
+    assert view.machine.config.cube.hbm.channel_bw_gbs == 16
+    assert view.machine_form.inputs["cube.hbm.channel_bw_gbs"].control.value == "16"
+    assert "kb-stale" in view.stage.root._dom_classes
 
 
 def test_a_limit_that_steps_waited_for_is_told_once():
@@ -310,16 +382,15 @@ def test_a_limit_that_steps_waited_for_is_told_once():
 
 @pytest.mark.parametrize("what", list(EXPORTS))
 def test_everything_can_be_exported(ran, what):
-    ran.result_panel.what.value = what
-    ran.result_panel.prepare.click()
-    assert 'download="run1' in ran.result_panel.file.value
+    ran.tabs.what.value = what
+    ran.tabs.prepare.click()
+    assert 'download="run1' in ran.tabs.file.value
 
 
 def test_before_a_run_every_tab_asks_for_one(view):
-    panel = view.result_panel
+    panel = view.tabs
     panel.prepare.click()
-    panel.timeline.window.value = (10, 500)
-    shown = [*panel.html.values(), panel.timeline.picture, panel.history.table, panel.file]
+    shown = [*panel.html.values(), panel.roofline_note, panel.runs.hint, panel.file]
     assert all("othing has run yet: press Run" in text(html) for html in shown)
 
 
@@ -334,16 +405,17 @@ def test_every_control_says_what_it_is_to_whoever_does_not_see_it(ran):
     found = list(controls(ran.root))
     assert len(found) > 30
     assert not [x for x in found if not (x.tooltip or getattr(x, "tooltips", ()) or x.description)]
-    for panel in (ran.machine_panel, ran.workload_panel):
-        for row in [row for row in panel.fields.children if hasattr(row, "children")]:
-            assert "<label" in row.children[0].value
+    for panel in (ran.machine_form, ran.workload):
+        for field in panel.fields.children:
+            assert "<label" in field.children[0].children[0].value
 
 
 def test_one_program_is_watched_in_a_cell():
     live = LiveRun(programs.copies, "preset:small")
     assert live.explorer.wait(LONG_S)
     assert live.result is not None
-    assert "done" in text(live.root.children[1].children[1])
+    assert "done" in text(live.bar.state)
+    assert live.stage.picture.header["run"]["end_ns"] == pytest.approx(live.result.latency_ns)
     assert "copies" in live._repr_mimebundle_()["text/plain"]
 
 

@@ -4,12 +4,16 @@ class Picture {
   constructor(el, send) {
     this.shared = new Shared();
     this.send = send;
-    this.root = node("div.kbp-picture", {});
+    this.stage = node("div.kbp-stage");
+    this.root = node("div.kbp-picture", {}, this.stage);
     el.append(this.root);
+    this.machine = new MachineView(this.stage, this.shared, send);
+    this.details = new DetailsView(this.stage, this.shared, send, this.machine);
     this.clock = new Clock(this.root, this.shared);
-    this.machine = new MachineView(this.root, this.shared, send);
     this.timeline = new TimelineView(this.root, this.shared, send);
-    this.views = [this.machine, this.timeline];
+    this.views = [this.machine, this.details, this.timeline];
+    this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
+    this.resized.observe(this.root);
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
@@ -20,33 +24,37 @@ class Picture {
   setScene(header, buffers) {
     const end = header.run?.end_ns ?? 0;
     const { shared } = this;
-    if (end !== shared.end || !header.run) {
+    const run = `${header.run?.name} ${end}`;
+    const other = run !== this.run;
+    this.run = run;
+    if (other) {
       shared.playing = false;
       shared.end = end;
       shared.window = [0, end];
     }
     for (const view of this.views) view.setScene(header, buffers);
-    if (header.run && header.run !== this.run) shared.t = this.machine.loads.hottest();
-    this.run = header.run;
-    this.clock.setLoads(header.run ? this.machine.loads : null);
+    if (other) shared.t = this.machine.loads?.hottest() ?? 0;
+    this.clock.setScene(this.machine.loads);
     this.invite.hidden = Boolean(header.run) || !this.send;
   }
 
   setLive(index, frame) {
     this.invite.hidden = true;
     this.machine.setLive(index, frame);
+    this.details.setLive();
     this.clock.setLive(frame.now_ns);
   }
 
   destroy() {
     for (const view of this.views) view.destroy();
     this.clock.destroy();
+    this.resized.disconnect();
     this.shared.destroy();
     this.root.remove();
   }
 }
 
-/** Play, scrub, speed and the hottest moment. */
+/** Play, scrub, speed, and the hottest moment. */
 class Clock {
   constructor(root, shared) {
     this.shared = shared;
@@ -59,31 +67,33 @@ class Clock {
       shared.t = (Number(this.scrub.value) / 1000) * shared.end;
     });
     this.now = node("output.kbp-now");
-    this.speed = node("select.kbp-button.kbp-speed", { "aria-label": "Speed" });
+    this.speed = node("select.kbp-button.kbp-speed", { "aria-label": "Speed", title: "Speed: at 1× a run plays in 8 seconds" });
     for (const speed of [0.1, 0.25, 0.5, 1, 2, 4]) this.speed.append(node("option", { value: String(speed), selected: speed === 1 }, `${speed}×`));
     this.speed.addEventListener("change", () => (shared.speed = Number(this.speed.value)));
-    this.hottest = press("Hottest moment", "Jump to the moment at which links and engines are busiest", () => {
+    this.hottest = press("Hottest moment", "Go to the moment at which links and components together are busiest", () => {
       shared.playing = false;
       shared.t = this.loads.hottest();
     });
-    this.root = node("div.kbp-clock", { role: "group", "aria-label": "Clock" }, this.toggle, this.scrub, this.now, this.speed, this.hottest);
+    this.controls = [this.toggle, this.scrub, this.speed, this.hottest];
+    this.root = node("div.kbp-clock", { role: "group", "aria-label": "Clock", hidden: true }, this.toggle, this.scrub, this.now, this.speed, this.hottest);
     root.append(this.root);
     this.onChange = () => this.#show();
     shared.addEventListener("change", this.onChange);
-    this.setLoads(null);
   }
 
-  setLoads(loads) {
+  setScene(loads) {
     this.loads = loads;
     this.root.hidden = !loads;
-    for (const control of [this.toggle, this.scrub, this.speed, this.hottest]) control.hidden = false;
+    for (const control of this.controls) control.hidden = false;
     this.#show();
   }
 
+  /** Shows the time of a run under way, which cannot be moved. */
   setLive(now) {
+    this.loads = null;
     this.root.hidden = false;
-    for (const control of [this.toggle, this.scrub, this.speed, this.hottest]) control.hidden = true;
-    this.now.textContent = `running: ${nsText(now)}`;
+    for (const control of this.controls) control.hidden = true;
+    this.now.textContent = `Running: ${nsText(now)}`;
   }
 
   destroy() {
@@ -94,8 +104,11 @@ class Clock {
   #show() {
     const { shared } = this;
     if (!this.loads) return;
-    this.toggle.textContent = shared.playing ? "❚❚" : "▶";
-    this.toggle.setAttribute("aria-label", shared.playing ? "Pause" : "Play");
+    const text = shared.playing ? "❚❚" : "▶";
+    if (this.toggle.textContent !== text) {
+      this.toggle.textContent = text;
+      this.toggle.setAttribute("aria-label", shared.playing ? "Pause" : "Play");
+    }
     this.scrub.value = String((1000 * shared.t) / (shared.end || 1));
     this.scrub.setAttribute("aria-valuetext", nsText(shared.t));
     this.now.textContent = `${nsText(shared.t)} of ${nsText(shared.end)}`;

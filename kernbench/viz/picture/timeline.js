@@ -1,13 +1,14 @@
 // The timeline: what every engine, CPU and memory did when. Times are in ps here, in ns in `shared`.
 
 const PERFETTO = "https://ui.perfetto.dev";
-const GUTTER = 216, AXIS = 26, OVERVIEW = 36, STEP = 22; // [px]: labels, axis, whole run, critical path
+const GUTTER = 216, AXIS = 26, OVERVIEW = 36, STEP = 22, BAR = 12; // [px]: labels, axis, whole run, critical path, scroll bar
 const LANE = 18, GROUP = 24, TALLEST = 90;
 const ALPHAS = 32; // shades of a stage, by the share of a column that it is busy
 const CLOSEST = 50; // [ps] least width of the window
-const MOST_ARROWS = 300; // drawn at once
+const MOST_ARROWS = 150; // drawn at once
 const TYPED = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
 const ENGINES = ["composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send"];
+const HINT = "Wheel or W and S zoom, drag or A and D move, 0 shows all. A click selects; arrow keys walk; / searches; F zooms to the selection.";
 const GROUPINGS = {
   SIP: ["sip", "cube", "pe"], cube: ["cubeOf", "pe"], PE: ["peOf"], engine: ["stage", "sip"], rank: ["rank", "pe"],
 };
@@ -28,10 +29,10 @@ function above(sorted, value, low = 0, high = sorted.length) {
   return low;
 }
 
-/** Returns a time in the unit that suits it: ps are exact. */
+/** Returns a time, in ns to the ps unless it is long. */
 function timeText(ps) {
   const size = Math.abs(ps);
-  const [unit, by] = size >= 1e9 ? ["ms", 1e9] : size >= 1e6 ? ["us", 1e6] : ["ns", 1e3];
+  const [unit, by] = size >= 1e10 ? ["ms", 1e9] : size >= 1e8 ? ["us", 1e6] : ["ns", 1e3];
   return `${(ps / by).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
 }
 
@@ -184,6 +185,11 @@ class Track {
     Object.assign(this, { component, stage, sip, cube, pe, rows });
   }
 
+  /** Returns the id of its component in the machine: fetch and store are ports of one. */
+  get id() {
+    return this.component.replace(/\.(fetch|store)$/, "");
+  }
+
   /** Returns the key of the group that it belongs to, and its name; null if it belongs to none of this level. */
   group(level) {
     const { sip, cube, pe } = this;
@@ -331,10 +337,12 @@ class TimelineView {
     this.search = node("input.kbp-search", { type: "search", placeholder: "Search kernel, command, PE", "aria-label": "Search kernel, command or PE" });
     this.search.addEventListener("input", () => this.#find());
     this.search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.marks.focus();
       if (event.key !== "Enter") return;
       this.#walkFound(event.shiftKey ? -1 : 1);
       event.preventDefault();
     });
+    this.key = node("span.kbp-key", { hidden: true }, node("span.kbp-more"), "B is busier", node("span.kbp-less"), "A is busier");
     this.matches = node("output.kbp-matches", { "aria-live": "polite" });
     this.pathButton = press("Critical path", "Show the critical path, here and in the machine", () => (this.shared.path = !this.shared.path), ".kbp-thread");
     this.perfettoButton = press("Open in Perfetto", "Open the trace of this run at ui.perfetto.dev", () => this.#openTrace(), ".kbp-perfetto");
@@ -342,7 +350,7 @@ class TimelineView {
     this.tools = node(
       "div.kbp-tools", { role: "toolbar", "aria-label": "Timeline" }, this.grouping,
       press("⊞", "Open all groups", () => this.#openAll(true)), press("⊟", "Close all groups", () => this.#openAll(false)), this.align,
-      this.search, press("‹", "Previous match", () => this.#walkFound(-1)), press("›", "Next match", () => this.#walkFound(1)), this.matches,
+      this.key, this.search, press("‹", "Previous match", () => this.#walkFound(-1)), press("›", "Next match", () => this.#walkFound(1)), this.matches,
       node("span.kbp-space"),
       press("−", "Zoom out (−)", () => this.#zoom(1.6)), press("+", "Zoom in (+)", () => this.#zoom(1 / 1.6)), press("Fit", "Show the whole run (0)", () => this.#setWindow([0, this.#end])),
       this.pathButton, this.perfettoButton, this.download,
@@ -375,7 +383,7 @@ class TimelineView {
       const [x] = at(event);
       if (x < GUTTER || event.altKey) this.#scrollTo(this.#scroll + event.deltaY);
       else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.#pan((event.deltaX || event.deltaY) * this.#perPx);
-      else this.#zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.004), this.#timeAt(x));
+      else this.#zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * (event.ctrlKey ? 0.012 : 0.004)), this.#timeAt(x)); // a pinch has ctrlKey
     }, { passive: false });
     marks.addEventListener("pointerdown", (event) => {
       if (event.button) return;
@@ -395,6 +403,7 @@ class TimelineView {
       drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > 3;
       if (drag.what === "clock") this.#clockAt(x);
       else if (drag.what === "overview") this.#centre(x);
+      else if (drag.what === "bar") this.#scrollTo(drag.scroll + (y - drag.y) * (this.#bar()?.by ?? 0));
       else if (drag.moved) {
         this.#setWindow(drag.window.map((t) => t - (x - drag.x) * this.#perPx));
         this.#scrollTo(drag.scroll - (y - drag.y));
@@ -456,16 +465,23 @@ class TimelineView {
   // Runs, rows and groups.
 
   /** Shifts the first of two runs so that both start the same launch at the same time. */
-  #align(label = null) {
-    const [before] = this.#runs;
-    const after = this.#last;
-    const labels = before === after ? [] : before.launches.filter(([name]) => after.launches.some(([other]) => other === name)).map(([name]) => name);
-    this.align.hidden = before === after;
-    this.align.replaceChildren(...labels.map((name) => node("option", { value: name }, `Align at ${name}`)), node("option", { value: "" }, "Align at the start"));
-    const chosen = label ?? labels[0] ?? "";
-    this.align.value = chosen;
-    const startOf = (run) => run.launches.find(([name]) => name === chosen)?.[1] ?? 0;
-    before.shift = before === after ? 0 : startOf(after) - startOf(before);
+  #align(at = "0") {
+    const [before] = this.#runs, single = this.#runs.length < 2;
+    this.pairs = single ? [] : this.#pairs();
+    this.align.hidden = this.key.hidden = single;
+    this.align.replaceChildren(...this.pairs.map(({ name }, i) => node("option", { value: String(i) }, `Align at ${name}`)), node("option", { value: "" }, "Align at the start"));
+    this.align.value = this.pairs[at] ? at : "";
+    const pair = this.pairs[this.align.value];
+    before.shift = pair ? pair.b[1] - pair.a[1] : 0;
+  }
+
+  /** Returns the launches of both runs that belong together: of one name, or in one place if the names differ. */
+  #pairs() {
+    const [before, after] = this.#runs;
+    return before.launches.flatMap((a, i) => {
+      const b = after.launches.find(([name]) => name === a[0]) ?? after.launches[i];
+      return b && (b[0] === a[0] || !before.launches.some(([name]) => name === b[0])) ? [{ name: a[0] === b[0] ? a[0] : `${a[0]} → ${b[0]}`, a, b }] : [];
+    });
   }
 
   #gather(run, buffers) {
@@ -550,7 +566,7 @@ class TimelineView {
     const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : (this.stages[track.stage] ?? track.component);
     const where = track.component.replace(/\.pe_\w+(\.\w+)?$/, "");
     const label = track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
-    return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.component, label, depth, track };
+    return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.id, label, depth, track };
   }
 
   #memoryName(component) {
@@ -562,10 +578,10 @@ class TimelineView {
     let level = this.tree;
     let shown = level.length;
     while (level.length) {
-      const open = level.filter((each) => each.children && each.works);
+      const open = level.filter((each) => each.children && each.works && (each.id !== "host" || each.children.length < 5));
       const more = open.flatMap((each) => each.children);
       shown += more.length;
-      if (!open.length || (shown > 40 && level !== this.tree)) break;
+      if (!open.length || (shown > 60 && level !== this.tree)) break;
       for (const each of open) each.open = true;
       level = more;
     }
@@ -678,6 +694,7 @@ class TimelineView {
   /** Returns what a drag from here moves. */
   #grip(x, y) {
     if (x < GUTTER) return "rows";
+    if (y >= this.#top && x > this.width - BAR && this.#bar()) return "bar";
     if (y < OVERVIEW) return "overview";
     const line = this.#xOf(this.shared.t * 1000);
     return y < OVERVIEW + AXIS || Math.abs(x - line) < 4 ? "clock" : "rows";
@@ -719,8 +736,8 @@ class TimelineView {
     const inside = x >= 0;
     const each = inside ? this.#nodeAt(y) : null;
     this.#pointer = inside ? { x, y, node: each, hit: this.#intervalAt(each, x, y) } : null;
-    this.marks.style.cursor = inside && x >= GUTTER ? { clock: "ew-resize", overview: "pointer", rows: "" }[this.#grip(x, y)] : each?.children ? "pointer" : "";
-    this.shared.hovered = each?.track?.component ?? null;
+    this.marks.style.cursor = inside && x >= GUTTER ? { clock: "ew-resize", overview: "pointer", bar: "default", rows: "" }[this.#grip(x, y)] : each?.children ? "pointer" : "";
+    this.shared.hovered = each?.id ?? null;
     this.#showTip();
     this.#redraw("marks");
   }
@@ -771,9 +788,7 @@ class TimelineView {
   /** Returns the times of the interval at the same place of its row in the other run. */
   #counterpart(run, row, interval) {
     if (this.#runs.length < 2) return null;
-    const [component, stage, sip] = this.#runs[run].rows[row];
-    const track = this.#tracks.find((x) => x.component === component && x.stage === stage && (x.component !== "host" || x.sip === sip));
-    const other = this.#runs[1 - run], there = track?.rows[1 - run] ?? -1;
+    const other = this.#runs[1 - run], there = this.#trackOf({ run, row }).rows[1 - run];
     if (there < 0) return null;
     const [first, last] = other.range(there);
     const at = first + interval - this.#runs[run].range(row)[0];
@@ -801,7 +816,7 @@ class TimelineView {
         if (share > 0) lines.push([`${this.stages[stage]}${this.#runs.length > 1 ? ` (${"AB"[number]})` : ""}: ${percentText(Math.min(1, share))}${load.rows > 1 ? ` of ${countText(load.rows)}` : ""}`]);
       }
     });
-    return [[each.label, "strong"], [`${timeText(this.#perPx)} at ${timeText(from)}`, "muted"], ...lines];
+    return [[each.label, "strong"], [`${timeText(this.#perPx)} at ${timeText(from)}`, "muted"], ...(lines.length ? lines : [["idle"]])];
   }
 
   #pathLines(t) {
@@ -832,6 +847,10 @@ class TimelineView {
     return load[row.get(id) * bins + Math.max(0, Math.min(bins - 1, Math.floor((t / end) * bins)))] / 255;
   }
 
+  #trackOf({ run, row }) {
+    return this.#tracks.find((track) => track.rows[run] === row);
+  }
+
   #click(x, y) {
     const each = this.#nodeAt(y);
     if (!each) return;
@@ -842,7 +861,7 @@ class TimelineView {
     }
     const hit = this.#intervalAt(each, x, y);
     this.#pick(hit);
-    this.shared.selected = each.track.component;
+    this.shared.selected = each.id;
   }
 
   #toggle(each) {
@@ -854,15 +873,14 @@ class TimelineView {
   #pick(hit) {
     this.#picked = hit;
     if (hit) {
-      const of = this.#runs[hit.run];
-      this.shared.selected = of.rows[hit.row][0];
+      this.shared.selected = this.#trackOf(hit).id;
       this.#say(this.#lines(hit).map(([text]) => text).join("; "));
     } else this.#say("");
     this.#redraw("marks");
   }
 
   #say(text) {
-    this.said.textContent = text;
+    this.said.textContent = text || HINT;
   }
 
   /** Scrolls to the rows of a component, opened if need be; a link gets a row. */
@@ -881,7 +899,7 @@ class TimelineView {
     if (this.#nodes.some((each) => each.id === id && this.#visible(each))) return;
     const chain = this.#chain(this.tree, (each) => each.id === id);
     if (!chain) return;
-    if (this.#picked || chain.length > 1) for (const each of chain.slice(0, -1)) each.open = true;
+    for (const each of chain.slice(0, -1)) each.open = true;
     this.#measure();
     this.#show(chain.at(-1));
   }
@@ -914,8 +932,8 @@ class TimelineView {
 
   /** Makes an interval visible, whatever is closed or beside the window. */
   #goTo(hit) {
-    const of = this.#runs[hit.run], [component, stage, sip] = of.rows[hit.row];
-    const chain = this.#chain(this.tree, (each) => each.track?.rows[hit.run] === hit.row && each.track.component === component && each.track.stage === stage && (component !== "host" || each.track.sip === sip));
+    const of = this.#runs[hit.run];
+    const chain = this.#chain(this.tree, (each) => each.track?.rows[hit.run] === hit.row);
     if (chain) {
       for (const each of chain.slice(0, -1)) each.open = true;
       this.#focused = chain.at(-1).key;
@@ -961,7 +979,7 @@ class TimelineView {
     this.#show(next);
     const state = next.children ? `, group of ${countText(next.tracks.length)} rows, ${next.open ? "open" : "closed"}` : `, ${next.track.component}`;
     this.#say(`${next.label}${state}`);
-    this.shared.selected = next.track?.component ?? this.shared.selected;
+    this.shared.selected = next.id;
     this.#redraw("marks");
   }
 
@@ -1278,7 +1296,7 @@ class TimelineView {
     const digits = Math.max(0, -Math.floor(Math.log10(step / by) + 1e-9));
     const ticks = [];
     for (let n = Math.ceil(from / step); n * step <= to; n++) {
-      const text = ((n * step) / by).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      const text = ((n * step || 0) / by).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
       ticks.push({ x: this.#xOf(n * step), text: `${text} ${unit}` });
     }
     return ticks;
@@ -1294,16 +1312,17 @@ class TimelineView {
     pen.textAlign = "left";
     for (const [run, interval, stage, x0, x1, y] of this.texts) {
       pen.fillStyle = this.#colours.stages[stage].text;
-      const text = this.#fit(pen, this.#short(run, interval), x1 - x0 - 8);
+      const text = this.#fit(pen, this.#short(run, interval, x1 - x0), x1 - x0 - 8);
       if (text) pen.fillText(text, GUTTER + x0 + 5, this.#top + y + 0.5);
     }
     pen.restore();
   }
 
-  #short(run, interval) {
+  #short(run, interval, width) {
     const tile = run.columns.tile[interval], count = run.columns.count?.[interval];
-    if (count > 1) return `${countText(count)} intervals`;
-    return tile >= 0 && !/^(send|recv)/.test(run.labels[run.columns.label[interval]][0]) ? `${tile}` : this.#titleOf(run, interval);
+    if (count > 1) return width < 70 ? `× ${countText(count)}` : `${countText(count)} intervals`;
+    const title = this.#titleOf(run, interval);
+    return tile >= 0 && width < 7 * title.length ? title.split(", ").at(-1).replace(width < 60 ? /^\D+/ : "", "") : title;
   }
 
   /** Returns the text, cut to a width; empty if nothing readable is left. */
@@ -1318,9 +1337,7 @@ class TimelineView {
   #drawDifferences(pen) {
     if (this.#runs.length < 2) return;
     const [before, after] = this.#runs, colours = this.#colours;
-    for (const [name, start, end] of before.launches) {
-      const other = after.launches.find(([label]) => label === name);
-      if (!other) continue;
+    for (const { name, a: [, start, end], b: other } of this.pairs) {
       const a = this.#xOf(end + before.shift), b = this.#xOf(other[2] + after.shift);
       const x0 = Math.max(GUTTER, Math.min(a, b)), x1 = Math.min(this.width, Math.max(a, b));
       if (x1 <= x0) continue;
@@ -1516,6 +1533,23 @@ class TimelineView {
     if (this.#picked) this.#outline(pen, this.#picked, colours.accent, 2.5);
     pen.restore();
     this.#drawClock(pen);
+    const bar = this.#bar();
+    if (!bar) return;
+    pen.globalAlpha = this.drag?.what === "bar" ? 0.8 : 0.45;
+    pen.fillStyle = colours.text;
+    pen.beginPath();
+    pen.roundRect(width - BAR + 2, bar.y, BAR - 4, bar.height, 3);
+    pen.fill();
+    pen.globalAlpha = 1;
+  }
+
+  /** Returns place and length of the scroll bar, and how far a pixel of it scrolls; null if all rows are visible. */
+  #bar() {
+    const room = this.shown - this.#top, all = this.height + 8;
+    if (!(all > room)) return null;
+    const height = Math.max(24, (room * room) / all);
+    const by = (all - room) / (room - height);
+    return { y: this.#top + this.#scroll / by, height, by };
   }
 
   #drawClock(pen) {
@@ -1600,7 +1634,7 @@ class TimelineView {
       }
       const box = this.#box({ run, row, interval });
       if (!box) continue;
-      points.push([x0, x1, box.y + box.height / 2, before !== null]);
+      points.push([x0, x1, box.y + Math.max(box.height / 2, box.height - 3), before !== null]); // below the text
       before = row;
     }
     const trace = () => {
@@ -1648,7 +1682,7 @@ class TimelineView {
   #arrow(pen, number, i, strong) {
     const run = this.#runs[number], { arrow_from: from, arrow_to: to, arrow_ps: sent, start } = run.columns;
     const a = this.#box({ run: number, row: run.rowOf(from[i]), interval: from[i] }), b = this.#box({ run: number, row: run.rowOf(to[i]), interval: to[i] });
-    if (!a || !b || (a.closed && b.closed && a.y === b.y)) return;
+    if (!a || !b || (!strong && (a.closed || b.closed)) || (a.closed && b.closed && a.y === b.y)) return;
     const x0 = this.#xOf(sent[i] + run.shift), x1 = this.#xOf(start[to[i]] + run.shift);
     const y0 = a.y + a.height / 2, y1 = b.y + b.height / 2;
     if (Math.max(y0, y1) < this.#top || Math.min(y0, y1) > this.shown) return;
@@ -1659,7 +1693,7 @@ class TimelineView {
       pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 1, y1);
       pen.stroke();
     };
-    pen.globalAlpha = strong ? 1 : 0.75;
+    pen.globalAlpha = strong ? 1 : 0.6;
     pen.strokeStyle = this.#colours.bg;
     pen.lineWidth = strong ? 4.5 : 3;
     line();

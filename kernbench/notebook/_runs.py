@@ -1,0 +1,190 @@
+"""Runs side by side: a table, parallel coordinates, and the comparison of two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import ipywidgets as widgets
+import traitlets
+
+from kernbench.analysis.compare import machine_changes
+from kernbench.errors import KernbenchError
+from kernbench.notebook._style import HERE, NOTHING, chart, column, message_html
+from kernbench.sweeps._measure import energy_columns, machine_columns, row_of
+from kernbench.viz._fields import fields, parameter_label
+from kernbench.viz._page_charts import Axis, parallel_coordinates, value_text
+
+if TYPE_CHECKING:
+    from kernbench.notebook._model import Entry, Explorer
+
+_METRICS = {
+    "latency_ns": "Time [ns]", "energy_uj": "Energy [µJ]", "hbm_bytes": "HBM traffic [B]", "area_mm2": "Area [mm²]",
+}  # fmt: skip
+
+
+class RunsTable(anywidget.AnyWidget):
+    """A table of runs whose columns sort it, and in which two runs are chosen."""
+
+    _esm = HERE / "runs.js"
+    columns: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    a = traitlets.Int(0).tag(sync=True)
+    b = traitlets.Int(0).tag(sync=True)
+
+
+class RunsTab:
+    """All runs; two of them are compared."""
+
+    def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
+        self._explorer, self._on_pair = explorer, on_pair
+        self._metrics: dict[int, dict[str, Any]] = {}
+        self._shown: list[Entry] = []
+        self._charted: object = None
+        self._refreshing = False
+        self.table = RunsTable()
+        self.table.add_class("kb-history")
+        self.hint = widgets.HTML(NOTHING)
+        self.comparison = widgets.HTML()
+        self.comparison.add_class("kb-comparison")
+        self.coordinates = widgets.Box()
+        self.coordinates.add_class("kb-parallel")
+        self.both = widgets.Checkbox(
+            description="Show A and B in the timeline", indent=False, tooltip="B, with A to compare it with"
+        )
+        self.both.add_class("kb-both")
+        self.table.observe(lambda _: self._chosen(), ["a", "b"])
+        self.both.observe(lambda _: self._on_pair(), "value")
+        self.root = column(self.hint, self.table, self.both, self.coordinates, self.comparison, name="kb-tab")
+
+    @property
+    def pair(self) -> tuple[Entry, Entry] | None:
+        """A and B, if they are to be shown together."""
+        a, b = self._compared()
+        return (a, b) if self.both.value and a is not None and b is not None else None
+
+    def refresh(self) -> None:
+        """Show the history as it is; may be called from any thread."""
+        runs = list(self._explorer.history)
+        kept = {entry.number for entry in self._explorer.with_results()}
+        if runs == self._shown:
+            return
+        self._shown = runs
+        for entry in runs:
+            if entry.number not in self._metrics:
+                self._metrics[entry.number] = self._measured(entry)
+        self._refreshing = True
+        axes, rows = self._axes(runs), [self._row(entry) for entry in runs]
+        with self.table.hold_sync():
+            self.table.columns = [
+                {"key": axis.key, "title": axis.title, "number": _is_number(rows, axis.key)} for axis in axes
+            ]
+            self.table.rows = [
+                {
+                    "run": row["run"],
+                    "kept": row["run"] in kept,
+                    "sort": {axis.key: row.get(axis.key) for axis in axes},
+                    "text": {axis.key: value_text(row.get(axis.key)) for axis in axes},
+                }
+                for row in rows
+            ]
+            last, baseline = runs[-1].number, self._explorer.baseline
+            earlier = [number for number in sorted(kept) if number != last]
+            self.table.b = last
+            self.table.a = baseline.number if baseline else (earlier or [0])[-1]
+        self._refreshing = False
+        self._compare()
+        self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"
+
+    def draw(self) -> None:
+        """Draw the parallel coordinates, if there are runs to compare and they are not drawn already."""
+        seen = (len(self._shown), self.table.a, self.table.b)
+        if len(self._shown) < 2 or self._charted == seen:
+            return
+        self._charted = seen
+        axes = [axis for axis in self._axes(self._shown) if axis.key not in ("run", "took_s")]
+        rows = [dict.fromkeys(axis.key for axis in axes) | self._row(entry) for entry in self._shown]
+        drawn = parallel_coordinates(rows, axes, self.table.a, self.table.b)
+        if self.coordinates.children:
+            self.coordinates.children[0].chart = drawn
+            return
+        self.coordinates.children = [chart(drawn)]
+
+    def _axes(self, runs: list[Entry]) -> list[Axis]:
+        """Return the columns: what differs between the runs, then metrics."""
+        found = [Axis("run", "Run")]
+        if len({entry.workload.name for entry in runs}) > 1:
+            found.append(Axis("workload", "Workload"))
+        names = dict.fromkeys(name for entry in runs for name in entry.values)
+        found += [
+            Axis(name, parameter_label(name)) for name in names if len({str(x.values.get(name)) for x in runs}) > 1
+        ]
+        paths = dict.fromkeys(
+            change.field for entry in runs[1:] for change in machine_changes(runs[0].machine.spec, entry.machine.spec)
+        )
+        found += [Axis(path, _titled(path)) for path in paths]
+        found += [
+            Axis(key, title) for key, title in _METRICS.items()
+            if key == "latency_ns" or len({self._metrics[x.number].get(key) for x in runs}) > 1
+        ]  # fmt: skip
+        return [*found, Axis("took_s", "Simulated in [s]")]
+
+    def _row(self, entry: Entry) -> dict[str, Any]:
+        row: dict[str, Any] = {"run": entry.number, "title": entry.title, "workload": entry.workload.name}
+        row |= entry.values
+        for path in fields():
+            value: Any = entry.machine.spec
+            for part in path.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            row[path] = value if value is None or isinstance(value, int | float | str) else str(value)
+        return row | self._metrics[entry.number] | {"latency_ns": entry.latency_ns, "took_s": round(entry.seconds, 2)}
+
+    def _measured(self, entry: Entry) -> dict[str, Any]:
+        """Return what a run took besides time; nothing of a run whose log is not kept."""
+        try:
+            row = row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
+        except (KernbenchError, ValueError):
+            return {}
+        row = {**row, **machine_columns(entry.machine.config)}
+        row |= energy_columns(entry.machine.config, row)
+        return {key: row[key] for key in _METRICS if key in row}
+
+    def _chosen(self) -> None:
+        if self._refreshing:
+            return
+        found = [x for x in self._shown if x.number == self.table.a]
+        self._explorer.pin_as(found[0] if found else None)
+        self._compare()
+        if self._charted is not None:
+            self.draw()
+        if self.both.value:
+            self._on_pair()
+
+    def _compared(self) -> tuple[Entry | None, Entry | None]:
+        """Return A and B; None where one is not kept, or both are the same."""
+        by_number = {entry.number: entry for entry in self._explorer.with_results()}
+        a, b = by_number.get(self.table.a), by_number.get(self.table.b)
+        return (None, None) if a is b else (a, b)
+
+    def _compare(self) -> None:
+        a, b = self._compared()
+        self.both.layout.display = "none" if a is None or b is None else ""
+        if a is None or b is None:
+            self.comparison.value = ""
+            return
+        try:
+            self.comparison.value = self._explorer.compared(b, a)._repr_html_()
+        except KernbenchError as error:
+            self.comparison.value = message_html(str(error), wrong=True)
+
+
+def _is_number(rows: list[dict[str, Any]], key: str) -> bool:
+    return all(row.get(key) is None or isinstance(row[key], int | float) for row in rows)
+
+
+def _titled(path: str) -> str:
+    field = fields().get(path)
+    if field is None:
+        return path
+    return f"{field.label} [{field.unit}]" if field.unit else field.label

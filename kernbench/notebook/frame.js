@@ -1,0 +1,39 @@
+// What ipywidgets leaves out for readers who use the keyboard or a screen reader: labels that belong to their controls.
+let count = 0;
+
+function name(root) {
+  for (const row of root.querySelectorAll(".kb-field, .kb-row")) {
+    const label = row.querySelector("label[data-kb]");
+    if (!label) continue;
+    const unit = row.querySelector(".kb-unit")?.textContent ?? "";
+    const control = row.querySelector("input:not([type=hidden]), select");
+    if (control && !label.htmlFor) {
+      control.id ||= `kb-control-${++count}`;
+      label.htmlFor = control.id;
+      if (unit) control.setAttribute("aria-description", unit);
+    }
+    for (const handle of row.querySelectorAll("[role=slider]:not([aria-label])"))
+      handle.setAttribute("aria-label", `${label.textContent} ${unit}`.trim());
+  }
+}
+
+export default {
+  render({ el }) {
+    el.classList.add("kb-frame-widget");
+    let root, watch, endTheme;
+    const begin = () => {
+      root = el.closest(".kb-explorer");
+      if (!root) return void requestAnimationFrame(begin);
+      watch = new MutationObserver(() => name(root));
+      watch.observe(root, { childList: true, subtree: true });
+      name(root);
+      root.classList.add("kbp-tokens");
+      endTheme = followTheme(root, () => {});
+    };
+    begin();
+    return () => {
+      watch?.disconnect();
+      endTheme?.();
+    };
+  },
+};

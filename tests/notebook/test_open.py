@@ -1,0 +1,111 @@
+"""A saved result is opened as a run, and the form shows what it ran where that is available."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import kernbench as kb
+from kernbench.errors import ArgumentError, ConfigError, StateError
+from kernbench.notebook._export import export
+from kernbench.notebook._model import Explorer
+from kernbench.sweeps._saved import Manifest, save
+from tests.notebook import programs
+
+LONG_S = 60
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A run of an explorer: its entry, its result, and the file that Export makes."""
+    explorer = Explorer("preset:small")
+    explorer.choose("study gemm")
+    for name in "mkn":
+        explorer.set(name, 32)
+    explorer.form.set("cube.ucie.port_ns", "4")
+    explorer.set_option("log", "operation")
+    assert explorer.run()
+    assert explorer.wait(LONG_S)
+    entry, result = explorer.history[-1], explorer.result
+    return entry, result, export("result (one file)", entry, result).content
+
+
+def test_what_it_ran_is_chosen_and_its_result_is_current(made):
+    entry, result, content = made
+    explorer, seen = Explorer("preset:default"), []
+    explorer.on_change.append(lambda: seen.append(explorer.state.finished.why is not None))
+    explorer.open("run1.npz", content)
+    assert explorer.status == "done"
+    assert explorer.current
+    assert explorer.result.records.digest() == result.records.digest()
+    assert explorer.history[-1].title == entry.title
+    assert explorer.history[-1].name == f"#1 {entry.title}"
+    assert (explorer.form.machine.hash, explorer.form.overrides()) == (entry.machine.hash, ["cube.ucie.port_ns=4"])
+    assert (explorer.values["m"], explorer.options) == (32, entry.options)
+    assert explorer.state.message.startswith("from run1.npz: study gemm")
+    assert seen == [False, True]
+    assert explorer.run()
+    assert explorer.wait(LONG_S)
+    assert explorer.compared(before=explorer.history[0]).latency.ratio == 1
+
+
+def test_a_result_of_a_session_is_shown_without_changing_the_form(tmp_path):
+    with kb.session("preset:small") as torch:
+        torch.zeros(64, device="ahbm").numpy()
+    explorer = Explorer("preset:default")
+    before = explorer.workload, dict(explorer.values), explorer.form.machine.hash
+    explorer.open("mine.npz", torch.result.save(tmp_path / "x").read_bytes())
+    assert (explorer.workload, explorer.values, explorer.form.machine.hash) == before
+    assert explorer.status == "outdated"
+    assert explorer.history[-1].title == "mine"
+    assert explorer.history[-1].machine.hash == torch.result.records.machine
+    with pytest.raises(ArgumentError, match="code cell: mine is not among the workloads here"):
+        export("code cell", explorer.history[-1], explorer.result)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"machine": "/etc/hostname"}, {"overrides": ("cube.pe.pe_gemm.impl=os:system",)}, {"program": "nothing"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_page_chooses_nothing_else_that_a_file_names(made, tmp_path, change):
+    said = {"program": "study gemm", "machine": "preset:small", "overrides": ("cube.ucie.port_ns=4",)}
+    explorer = Explorer("preset:default", page=True)
+    explorer.open("x.npz", save(made[1], tmp_path / "x", Manifest(**{**said, **change})).read_bytes())
+    assert explorer.form.file.source == "preset:default"
+    assert explorer.result.records.digest() == made[1].records.digest()
+
+
+def test_options_that_do_not_exist_are_not_taken(made, tmp_path):
+    manifest = Manifest(
+        "study gemm", {"m": 32}, {"log": "everything", "data": False}, "preset:small", made[0].overrides
+    )
+    explorer = Explorer("preset:default")
+    explorer.open("x.npz", save(made[1], tmp_path / "x", manifest).read_bytes())
+    assert (explorer.options.log, explorer.options.data) == ("tile", False)
+
+
+def test_what_is_no_result_is_refused_and_changes_nothing(made):
+    explorer = Explorer("preset:small")
+    before = explorer.state
+    with pytest.raises(ConfigError, match=r"^topology\.yaml: is damaged, or no result of kernbench"):
+        explorer.open("topology.yaml", b"base: small\n")
+    assert explorer.state is before
+    assert not explorer.history
+
+
+def test_nothing_is_opened_during_a_run(made):
+    go = threading.Event()
+
+    def waits(torch):
+        go.wait(LONG_S)
+        programs.copies(torch)
+
+    explorer = Explorer("preset:small", [waits])
+    assert explorer.run()
+    with pytest.raises(StateError, match=r"a run is under way; open run1\.npz when it has ended"):
+        explorer.open("run1.npz", made[2])
+    go.set()
+    assert explorer.wait(LONG_S)
+    assert len(explorer.history) == 1

@@ -1,0 +1,248 @@
+"""The timeline of a picture in a real browser: a page from a server, without a kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import kernbench as kb
+from kernbench.analysis.trace import trace_events
+from kernbench.runtime_api.bench_runner import run_program
+from kernbench.studies import CclStudy
+from kernbench.viz import _palette as palette
+from kernbench.viz._picture import picture_html
+from kernbench.viz._scene import scene_of
+
+REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
+MISSING = [] if importlib.util.find_spec("selenium") else ["selenium"]
+MISSING += [x for x in ("chromium", "chromedriver") if shutil.which(x) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}"),
+]
+
+# What ui.perfetto.dev does with messages, as its documentation on deep links says.
+PERFETTO = """<!doctype html><title>stand-in</title><script>
+addEventListener("message", (event) => {
+  if (event.data === "PING") event.source.postMessage("PONG", "*");
+  if (event.data.perfetto) window.got = { title: event.data.perfetto.title, text: new TextDecoder().decode(event.data.perfetto.buffer) };
+});
+</script>"""  # fmt: skip  # noqa: E501
+VIEW = "const view = __kb_picture.timeline, shared = __kb_picture.shared;"
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """An all-reduce over two SIPs, with a fast and with a slow link between them."""
+    program = partial(CclStudy().program, elements=4096, algorithm="ring_allreduce_tcm")
+    machines = [kb.load("preset:small", ["system.sips.count=2", f"system.sip_link.bw_gbs={bw}"]) for bw in (128, 32)]
+    return [(machine, run_program(machine, program, log="tile")) for machine in machines]
+
+
+@pytest.fixture(scope="module")
+def address(runs):
+    (machine, result), (slow, slower) = runs
+    pages = {
+        "/": picture_html(scene_of(machine, result, trace=True)),
+        "/two": picture_html(scene_of(slow, slower, before=result)),
+        "/perfetto": PERFETTO,
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in pages else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(pages.get(self.path, "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def driver():
+    from tests.notebook.browser import chromium
+
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture
+def page(driver, address, request):
+    from tests.notebook.browser import Page
+
+    page = Page(driver, "timeline")
+    page.open(address + getattr(request, "param", "/"))
+    page.until(lambda: page.driver.execute_script("return window.__kb_redraws?.timeline"), "the timeline")
+    return page
+
+
+def does(page, script):
+    """Run a script with `view` and `shared`; return its value once the frame after it is drawn."""
+    code = f"{VIEW} const done = arguments[0]; const found = (() => {{ {script} }})();"
+    return page.driver.execute_async_script(
+        f"{code} requestAnimationFrame(() => requestAnimationFrame(() => done(found)))"
+    )
+
+
+def press(page, *keys):
+    from selenium.webdriver.common.by import By
+
+    marks = page.driver.find_element(By.CSS_SELECTOR, ".kbp-marks")
+    for key in keys:
+        marks.send_keys(key)
+    return page.text(".kbp-said")
+
+
+def ns(ps):
+    """A time below 1 us as the page says it."""
+    return f"{ps / 1000:.3f}".rstrip("0").rstrip(".") + " ns"
+
+
+def window(page):
+    return does(page, "return shared.window")
+
+
+def search(page, text):
+    from selenium.webdriver.common.by import By
+
+    field = page.driver.find_element(By.CSS_SELECTOR, ".kbp-search")
+    field.clear()
+    field.send_keys(text + "\n")
+
+
+def test_search_finds_each_receive_and_says_what_the_log_says(page, runs):
+    records = runs[0][1].records
+    receives = sorted(records.of_kind("recv"), key=lambda op: op.start_ps)
+    search(page, "recv")
+    assert page.text(".kbp-matches") == f"1 of {len(receives)}"
+    said, op = page.text(".kbp-said"), receives[0]
+    assert op.component in said
+    assert f"from {ns(op.start_ps)}" in said
+    assert f"{op.nbytes:,} B, {op.nbytes * 1000 / (op.end_ps - op.start_ps):,.0f} GB/s" in said
+    assert does(page, "return shared.selected") == op.component
+    press(page, "f")  # the interval is now in the middle of the window: it has the colour of its stage
+    column = """
+      const { rowsCanvas } = view, x = 216 + (rowsCanvas.clientWidth - 216) / 2, ratio = devicePixelRatio;
+      const { data } = rowsCanvas.getContext("2d").getImageData(Math.round(x * ratio), 0, 1, rowsCanvas.height);
+      return Array.from({ length: rowsCanvas.height }, (_, y) => [...data.subarray(4 * y, 4 * y + 3)].map((v) => v.toString(16).padStart(2, "0")).join(""));
+    """  # noqa: E501
+    assert does(page, column).count(palette.STAGES["recv"][1:].lower()) >= 10
+    search(page, "no such thing")
+    assert page.text(".kbp-matches") == "no match"
+
+
+def test_keys_walk_intervals_in_their_row_and_rows(page, runs):
+    records = runs[0][1].records
+    search(page, "recv")
+    component = does(page, "return shared.selected")
+    mine = sorted(op.start_ps for op in records.of_kind("recv") if op.component == component)
+    walked = [press(page, key) for key in ("\ue012", "\ue014")]  # left: it is the first; right
+    assert all(f"from {ns(ps)}" in said for ps, said in zip(mine, walked, strict=False))
+    assert press(page, "\ue015") != walked[1]  # down
+    assert does(page, "return shared.selected") != "" != component
+
+
+def test_the_wheel_zooms_at_the_cursor_and_keys_zoom_and_pan(page, runs):
+    end = runs[0][1].latency_ns
+    before = window(page)
+    assert before == pytest.approx([0, end])
+    wheel = """
+      const box = view.marks.getBoundingClientRect(), x = 216 + 0.25 * (box.width - 216);
+      view.marks.dispatchEvent(new WheelEvent("wheel", { deltaY: -60, clientX: box.left + x, clientY: box.top + 200, cancelable: true }));
+    """  # noqa: E501
+    does(page, wheel)
+    low, high = window(page)
+    assert high - low < 0.9 * end
+    assert low + 0.25 * (high - low) == pytest.approx(0.25 * end, rel=1e-3)
+    press(page, "d")
+    assert window(page)[0] == pytest.approx(low + (high - low) / 8)
+    press(page, "a", "w", "w", "s", "+", "-")
+    width = window(page)[1] - window(page)[0]
+    assert width == pytest.approx((high - low) / 1.4)
+    press(page, "0")
+    assert window(page) == pytest.approx([0, end])
+
+
+def test_the_clock_is_dragged_on_the_axis(page, runs):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    marks = page.driver.find_element(By.CSS_SELECTOR, ".kbp-marks")
+    page.driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", marks)
+    width, height = marks.size["width"], marks.size["height"]
+
+    def at(share):
+        return round(216 + share * (width - 216) - width / 2), round(48 - height / 2)
+
+    drag = ActionChains(page.driver).move_to_element_with_offset(marks, *at(0.2)).click_and_hold()
+    drag.move_to_element_with_offset(marks, *at(0.6)).release().perform()
+    assert does(page, "return shared.t") == pytest.approx(0.6 * runs[0][1].latency_ns, rel=0.01)
+
+
+def test_a_group_is_closed_and_opened(page):
+    page.click('[aria-label="Close all groups"]')
+    rows = press(page, "\ue015")  # down, to the first row
+    assert rows.endswith("closed")
+    assert press(page, "\n").endswith("opened")
+
+
+def test_many_changes_of_a_frame_are_one_redraw(page):
+    before = does(page, "return window.__kb_redraws.timeline")
+    does(page, "for (let i = 0; i < 500; i++) { shared.t = i; shared.hovered = String(i); }")
+    assert does(page, "return window.__kb_redraws.timeline") - before <= 2
+
+
+def test_the_trace_opens_in_perfetto(page, address, runs):
+    here = page.driver.current_window_handle
+    stand_in = address.replace("127.0.0.1", "localhost") + "/perfetto"
+    does(page, f"view.perfetto = {json.dumps(stand_in)}")
+    page.click(".kbp-perfetto")
+    page.until(lambda: len(page.driver.window_handles) == 2, "another window")
+    page.driver.switch_to.window(next(x for x in page.driver.window_handles if x != here))
+    got = page.until(lambda: page.driver.execute_script("return window.got"), "the trace")
+    page.driver.close()
+    page.driver.switch_to.window(here)
+    assert json.loads(got["text"]) == json.loads(json.dumps(trace_events(runs[0][1].records)))
+    assert got["title"] == runs[0][1].name
+    page.until(lambda: "open in Perfetto" in page.text(".kbp-said"), "the message")
+
+
+def test_without_a_trace_in_the_scene_the_kernel_is_asked(page):
+    asked = """
+      const packed = view.trace;
+      view.trace = null;
+      view.send = (message) => { window.asked = message; view.receive({ do: "trace" }, [new DataView(packed.buffer, packed.byteOffset, packed.byteLength)]); };
+    """  # noqa: E501
+    does(page, asked)
+    page.click(".kbp-trace")
+    assert re.search(
+        r"trace\.json, [\d,]+ B", page.until(lambda: page.text(".kbp-said").strip(), "the name of the file")
+    )
+    assert page.driver.execute_script("return window.asked") == {"do": "open_trace"}
+
+
+@pytest.mark.parametrize("page", ["/two"], indirect=True)
+def test_two_runs_are_aligned_at_their_launch(page, runs):
+    (_, fast), (_, slow) = runs
+    shift = slow.launches[0].start_ps - fast.launches[0].start_ps
+    assert does(page, "return view.align.value") == "0"
+    window_end = max(slow.records.makespan_ps, fast.records.makespan_ps + shift) / 1000
+    assert window(page)[1] == pytest.approx(window_end)
+    search(page, "launch")
+    took = [x.launches[0].end_ps - x.launches[0].start_ps for x in (fast, slow)]
+    assert took[1] > took[0]
+    assert f"B \u2212 A: +{ns(took[1] - took[0])}" in page.text(".kbp-said")
