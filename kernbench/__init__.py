@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
 
 if TYPE_CHECKING:
-    from kernbench import ccl
+    from kernbench import ccl, triton
     from kernbench.analysis.compare import compare
     from kernbench.benches.registry import run
     from kernbench.notebook._picture import picture
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
-__all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "picture", "read", "run", "session", "sweep"]
+__all__ = [
+    "DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "picture", "read", "run", "session", "sweep", "triton",
+]  # fmt: skip
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
@@ -52,6 +54,7 @@ _WHERE = {
     "run": "kernbench.benches.registry:run",
     "session": "kernbench.runtime_api.context:session",
     "sweep": "kernbench.sweeps._sweep:sweep",
+    "triton": "kernbench.triton",
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +42,7 @@ class HostMemory:
         """Return the bytes, shared with the tensor."""
         if not self.nbytes:
             return np.zeros(0, np.uint8)
-        return np.frombuffer((ctypes.c_ubyte * self.nbytes).from_address(self.address), np.uint8)
+        return np.ctypeslib.as_array((ctypes.c_ubyte * self.nbytes).from_address(self.address))
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,17 @@ def host_memory(x: Any, where: str) -> HostMemory:
         raise TypeError(f"{where} is a tensor on {x.device}; expected one on the CPU, or on a simulated device")
     storage = x.untyped_storage()
     return HostMemory(storage.data_ptr(), storage.nbytes(), x.storage_offset() * x.element_size(), kind.native)
+
+
+def torch_tensor_at(address: int) -> Any:
+    """Return a torch tensor of the CPU that an address is in, or None: as C would find it, through memory."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", ())
+    for x in gc.get_objects() if kind else ():
+        if isinstance(x, kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
+            storage = x.untyped_storage()
+            if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
+                return x
+    return None
 
 
 def _root(x: np.ndarray) -> np.ndarray:
@@ -139,8 +152,10 @@ def inside(x: Any, known: bool, lang: Language, binder: Binder) -> Any:
         offsets = [0] * len(x.shape)
         return tensor_descriptor(lang, base, x.shape, x.strides, offsets, x.block_shape, x.padding)
     if isinstance(x, (tuple, list)):
-        return type(x)(*map(_each(known, lang, binder), x)) if hasattr(x, "_fields") else tuple(
-            inside(item, known, lang, binder) for item in x
+        return (
+            type(x)(*map(_each(known, lang, binder), x))
+            if hasattr(x, "_fields")
+            else tuple(inside(item, known, lang, binder) for item in x)
         )
     if known:
         found = maybe_dtype(x) if not isinstance(x, str) else None

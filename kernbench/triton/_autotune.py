@@ -11,7 +11,6 @@ from typing import Any
 from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
-from kernbench.triton import _arguments as arguments
 from kernbench.triton._bind import is_jit, raw
 from kernbench.triton._session import On
 
@@ -175,8 +174,10 @@ def chosen(on: On, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any], grid
     known = on.tuned.setdefault(id(tuner), {})
     key = _key(on, tuner, args, kwargs)
     if key not in known:
-        known[key] = tuner.configs[0] if len(tuner.configs) == 1 else (
-            _tune(on, tuner, tuner.fn, tuner.configs, args, kwargs, grid).best.config
+        known[key] = (
+            tuner.configs[0]
+            if len(tuner.configs) == 1
+            else (_tune(on, tuner, tuner.fn, tuner.configs, args, kwargs, grid).best.config)
         )
     _prepare(known[key], tuner, args, kwargs)
     return dict(known[key].all_kwargs())
@@ -194,8 +195,8 @@ def autotune(
 ) -> Tuning:
     """Return how long each configuration of a kernel takes on the machine of a session, the fastest first.
 
-    Each runs on a fresh machine of the same kind, without values unless the kernel's control flow or addresses depend on
-    them. The session's own clock does not move, and arguments keep their values.
+    Each runs on a fresh machine of the same kind, without values unless control flow or addresses of the kernel depend
+    on them. The session's own clock does not move, and arguments keep their values.
 
     Parameters
     ----------
@@ -241,7 +242,9 @@ def autotune(
     else:
         wanted = configs or ()
     if not wanted:
-        raise ValueError(f"autotune of {raw(kernel).__name__}: no configurations; give configs=, or use @triton.autotune")
+        raise ValueError(
+            f"autotune of {raw(kernel).__name__}: no configurations; give configs=, or use @triton.autotune"
+        )
     on = On(current_session() if torch is None else torch, placement, dp)
     return _tune(on, tuner, fn, [_config(c) for c in wanted], args, kwargs, grid)
 
@@ -252,4 +255,3 @@ def _config(config: Any) -> Any:
     from kernbench.triton._module import Config
 
     return Config(config)
-

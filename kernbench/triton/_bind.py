@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from kernbench.errors import KernelError
 from kernbench.triton._language import Language, Namespace
 from kernbench.triton._tensor import tensor
 from kernbench.triton._types import maybe_dtype
+from kernbench.triton_emu.tl_context import TLContext
 
 
 def raw(fn: Any) -> FunctionType:
@@ -84,7 +85,7 @@ class Binder:
         if (isinstance(value, FunctionType) or is_jit(value)) and _is_language(module_of(value)):
             return getattr(self.lang, name_of(value))
         if is_jit(value) or isinstance(value, FunctionType):
-            plain = kind.__name__ in ("ConstexprFunction",)
+            plain = kind.__name__ == "ConstexprFunction"
             return raw(value) if plain else self.function(raw(value))
         if _is_language(kind.__module__) or _is_language(module):
             if kind.__name__ == "constexpr":
@@ -180,7 +181,7 @@ def check(fn: Any, grid: tuple[int, ...] = (1,)) -> None:
     function = raw(fn)
     if function.__code__ in _checked:
         return
-    binder = Binder(Language(None, grid))  # type: ignore[arg-type] : nothing runs
+    binder = Binder(Language(cast(TLContext, None), grid))  # nothing runs
     found: list[FunctionType] = []
     todo = [function]
     while todo:
@@ -220,5 +221,3 @@ def _follow(binder: Binder, function: FunctionType, line: int, value: Any, chain
     except AttributeError as error:
         raise KernelError(f"{place}: {error}") from None
     return []
-
-

@@ -77,7 +77,7 @@ REFUSED = {
 class constexpr:
     """A value known at compile time: here, the value itself. Also an annotation."""
 
-    def __new__(cls, value: Any) -> Any:  # noqa: D102
+    def __new__(cls, value: Any) -> Any:
         return getattr(value, "value", value)
 
 
@@ -109,9 +109,7 @@ def _unary_function(name: str) -> Callable[..., Any]:
 
 
 def _atomic_function(name: str) -> Callable[..., Any]:
-    def function(
-        self: Language, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-    ) -> Any:
+    def function(self: Language, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
         return self._atomic(name, pointer, (val,), mask, sem, scope)
 
     function.__name__ = name
@@ -243,7 +241,7 @@ class Language:
     def _unary(self, name: str, x: Any) -> Any:
         return self._wrap(self._tl._unary(name, self._native(x)))
 
-    def _negative(self, x: tensor) -> Any:
+    def _negative(self, x: Any) -> Any:
         if type(x.handle) is int and x.dtype.is_int_signed() and _fits(-x.handle, x.dtype):
             return tensor(self, -x.handle, x.dtype)
         return self._unary("neg", x)
@@ -264,11 +262,11 @@ class Language:
 
     # --- the program
 
-    def program_id(self, axis: int) -> tensor:
+    def program_id(self, axis: int) -> Any:
         """Return which program of the grid this is."""
         return tensor(self, self.grid_place[self._axis_of_grid(axis)], _INT32)
 
-    def num_programs(self, axis: int) -> tensor:
+    def num_programs(self, axis: int) -> Any:
         """Return how many programs the grid has along an axis."""
         return tensor(self, self.grid_size[self._axis_of_grid(axis)], _INT32)
 
@@ -278,7 +276,7 @@ class Language:
             raise KernelError(f"a grid has the axes 0, 1 and 2, not {axis!r}")
         return axis
 
-    def range(self, *bounds: Any, **_hints: Any) -> Iterator[tensor]:
+    def range(self, *bounds: Any, **_hints: Any) -> Iterator[Any]:
         """Return the integers of a loop; what Triton's hints ask for happens anyway."""
         start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
         kinds = [x.dtype for x in (start, stop, step) if isinstance(x, tensor)]
@@ -325,7 +323,7 @@ class Language:
 
     # --- making tensors
 
-    def arange(self, start: Any, end: Any) -> tensor:
+    def arange(self, start: Any, end: Any) -> Any:
         """Return start, start + 1, ... end - 1."""
         return self._wrap(self._tl.arange(int(start), int(end)))
 
@@ -363,7 +361,8 @@ class Language:
         source = tile.dtype.numpy
 
         def bits(a: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(a.astype(source)).view(target.native.numpy).reshape(a.shape)
+            found: np.ndarray = np.ascontiguousarray(a.astype(source)).view(target.native.numpy)
+            return found.reshape(a.shape)
 
         return self._wrap(self._tl._vector("bitcast", (), bits, (tile,), tile.shape, target.native, None))
 
@@ -381,15 +380,15 @@ class Language:
 
     def make_tensor_descriptor(
         self, base: Any, shape: Any, strides: Any, block_shape: Any, padding_option: str = "zero", **_: Any
-    ) -> tensor_descriptor:
+    ) -> Any:
         """Return a descriptor of a matrix in memory."""
         return tensor_descriptor(self, base, shape, strides, [0] * len(shape), block_shape, padding_option)
 
-    def load_tensor_descriptor(self, desc: tensor_descriptor, offsets: Any) -> tensor:
+    def load_tensor_descriptor(self, desc: Any, offsets: Any) -> Any:
         """Return the block of a descriptor at `offsets`."""
         return desc.load(offsets)
 
-    def store_tensor_descriptor(self, desc: tensor_descriptor, offsets: Any, value: Any) -> None:
+    def store_tensor_descriptor(self, desc: Any, offsets: Any, value: Any) -> None:
         """Store a block of a descriptor at `offsets`."""
         desc.store(offsets, value)
 
@@ -439,9 +438,9 @@ class Language:
         handle = self._pointer(name, pointer)
         operands = [self._native(value) for value in values]
         if name == "atomic_cas":
-            return self._wrap(self._tl.atomic_cas(handle, *operands, sem=sem, scope=scope))
-        function: Callable[..., Tile] = _ATOMICS[name].__get__(self._tl)
-        return self._wrap(function(handle, *operands, self._native(mask), sem, scope))
+            expected, new = operands
+            return self._wrap(self._tl.atomic_cas(handle, expected, new, sem, scope))
+        return self._wrap(_ATOMICS[name](self._tl, handle, *operands, self._native(mask), sem, scope))
 
     atomic_add, atomic_max, atomic_min = map(_atomic_function, ("atomic_add", "atomic_max", "atomic_min"))
     atomic_and, atomic_or, atomic_xor = map(_atomic_function, ("atomic_and", "atomic_or", "atomic_xor"))
@@ -496,9 +495,7 @@ class Language:
     # --- element by element
 
     exp, exp2, log, log2, sqrt, rsqrt = map(_unary_function, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt"))
-    sin, cos, tanh, erf, floor, ceil, abs = map(
-        _unary_function, ("sin", "cos", "tanh", "erf", "floor", "ceil", "abs")
-    )
+    sin, cos, tanh, erf, floor, ceil, abs = map(_unary_function, ("sin", "cos", "tanh", "erf", "floor", "ceil", "abs"))
     sigmoid = _unary_function("sigmoid")
     sqrt_rn = sqrt
 
@@ -563,7 +560,8 @@ class Language:
         unsigned = np.dtype(f"u{common.itemsize}")
 
         def upper(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return np.asarray(whole(a.astype(unsigned), b.astype(unsigned)), dtype=object).astype(unsigned)
+            found: np.ndarray = np.asarray(whole(a.astype(unsigned), b.astype(unsigned)), dtype=object)
+            return found.astype(unsigned)
 
         out = broadcast_shapes("umulhi", *shape)
         return self._wrap(self._tl._vector("umulhi", _SIMPLE, upper, tiles, out, common, common))
@@ -574,7 +572,8 @@ class Language:
         unsigned = np.dtype(f"u{tile.dtype.itemsize}")
 
         def count(a: np.ndarray) -> np.ndarray:
-            return np.bitwise_count(a.astype(unsigned))
+            bits: np.ndarray = np.bitwise_count(a.astype(unsigned))
+            return bits
 
         return self._wrap(self._tl._vector("popc", _SIMPLE, count, (tile,), tile.shape, dtypes.int32, None))
 
@@ -861,9 +860,7 @@ class Language:
 
         work = ("simple",) * (10 * n_rounds)
         operands = (self._tile(seed), *tiles)
-        return self._wrap(
-            tile_ops._outputs(self._tl, "philox", work, words, operands, shape, (kind,) * 4, fold=False)
-        )
+        return self._wrap(tile_ops._outputs(self._tl, "philox", work, words, operands, shape, (kind,) * 4, fold=False))
 
 
 def _fits(value: int, kind: Any) -> bool:
@@ -876,5 +873,45 @@ def _any_tensor(*values: Any) -> bool:
     return any(isinstance(value, tensor) for value in values)
 
 
-_ATOMICS = {name: getattr(TLContext, name) for name in dir(TLContext) if name.startswith("atomic_")}
-_tensor._FUNCTIONS.update({name: member for name, member in vars(Language).items() if callable(member)})
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the language as a method of a tensor."""
+
+    def method(self: tensor, *args: Any, **options: Any) -> Any:
+        return function(self._lang, self, *args, **options)
+
+    return method
+
+
+def _of_descriptor(function: Callable[..., Any]) -> Callable[..., None]:
+    """Return an atomic operation as a method of a tensor descriptor."""
+
+    def method(self: tensor_descriptor, offsets: Sequence[Any], value: Any) -> None:
+        pointers, mask = self.at(offsets).pointers(builtins.range(len(self.block_shape)))
+        function(self.lang, pointers, value, mask)
+
+    return method
+
+
+_ATOMICS = {
+    "atomic_add": TLContext.atomic_add, "atomic_max": TLContext.atomic_max, "atomic_min": TLContext.atomic_min,
+    "atomic_and": TLContext.atomic_and, "atomic_or": TLContext.atomic_or, "atomic_xor": TLContext.atomic_xor,
+    "atomic_xchg": TLContext.atomic_xchg,
+}  # fmt: skip
+_ON_BLOCKS = (
+    Language.atomic_add, Language.atomic_max, Language.atomic_min, Language.atomic_and, Language.atomic_or,
+    Language.atomic_xor,
+)  # fmt: skip
+for _function in _ON_BLOCKS:
+    setattr(tensor_descriptor, _function.__name__, _of_descriptor(_function))
+for _function in (
+    *_ON_BLOCKS, Language.atomic_xchg, Language.atomic_cas, Language.abs, Language.argmax, Language.argmin,
+    Language.associative_scan, Language.broadcast_to, Language.cast, Language.cdiv, Language.ceil, Language.cos,
+    Language.cumprod, Language.cumsum, Language.erf, Language.exp, Language.exp2, Language.expand_dims, Language.flip,
+    Language.floor, Language.gather, Language.histogram, Language.item, Language.log, Language.log2, Language.max,
+    Language.min, Language.permute, Language.ravel, Language.reduce, Language.reduce_or, Language.reshape,
+    Language.rsqrt, Language.sigmoid, Language.sin, Language.softmax, Language.split, Language.sqrt, Language.squeeze,
+    Language.store, Language.sum, Language.trans, Language.unsqueeze, Language.xor_sum,
+):  # fmt: skip
+    setattr(tensor, _function.__name__, _method(_function))
+tensor.view = _method(Language.reshape)  # type: ignore[attr-defined]
+tensor.sqrt_rn = _method(Language.sqrt)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.errors import KernelError
-from kernbench.triton._language import ALIASES, MATH, REFUSED, Language, _BITS, _PREDICATES
+from kernbench.triton._language import _BITS, _PREDICATES, ALIASES, MATH, REFUSED, Language
 from kernbench.triton._session import current
 from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
 
@@ -150,9 +151,11 @@ class TensorDescriptor:
     @classmethod
     def from_tensor(cls, tensor: Any, block_shape: Sequence[int], padding: str = "zero") -> TensorDescriptor:
         """Return the descriptor of a whole tensor."""
-        strides = tensor.stride() if callable(getattr(tensor, "stride", None)) else [
-            n // tensor.itemsize for n in tensor.strides
-        ]
+        strides = (
+            tensor.stride()
+            if callable(getattr(tensor, "stride", None))
+            else [n // tensor.itemsize for n in tensor.strides]
+        )
         return cls(tensor, tensor.shape, strides, block_shape, padding)
 
 
@@ -186,9 +189,7 @@ class _Driver:
 
     def get_active_torch_device(self) -> Any:
         """Return torch's CPU, whose tensors kernels take."""
-        import torch  # it was asked for by name
-
-        return torch.device("cpu")
+        return import_module("torch").device("cpu")
 
     def get_current_device(self) -> int:
         """Return 0."""
@@ -271,14 +272,19 @@ def _testing() -> dict[str, Any]:
         torch.ahbm.synchronize()
         return float((torch.engine.now_ns - start) / 1e6)
 
-    return {"Benchmark": Benchmark, "perf_report": lambda _: _Mark, "do_bench": do_bench, "do_bench_cudagraph": do_bench}
+    return {
+        "Benchmark": Benchmark,
+        "perf_report": lambda _: _Mark,
+        "do_bench": do_bench,
+        "do_bench_cudagraph": do_bench,
+    }
 
 
 def load(path: str | Path) -> ModuleType:
     """Run a file of Triton kernels without Triton, and return it as a module.
 
-    `import triton` and `import triton.language as tl` give the file what kernels need; other modules do not see it, and an
-    installed Triton is not used.
+    `import triton` and `import triton.language as tl` give the file what kernels need. Other modules do not see it, and
+    an installed Triton is not used.
 
     Parameters
     ----------

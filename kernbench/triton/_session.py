@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from kernbench._dtypes import as_dtype
+from kernbench._dtypes import as_dtype, int64, uint64
 from kernbench._registry import hint
 from kernbench.components._command import Command, Store
 from kernbench.errors import KernelError
@@ -19,7 +19,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.triton import _arguments as arguments
-from kernbench.triton._bind import Binder, check, is_jit, raw
+from kernbench.triton._bind import Binder, check, is_jit, names_of, raw
 from kernbench.triton._language import Language
 from kernbench.triton_emu.testing import MockBackend
 from kernbench.triton_emu.tl_context import TLContext
@@ -44,11 +44,13 @@ _open = _Open()
 def current(kernel: str) -> On:
     """Return the block that a launch is in."""
     if not _open.blocks:
-        raise KernelError(f"launch of {kernel!r}: use it inside of `with kb.triton.on(torch):`, which says where it runs")
+        raise KernelError(
+            f"launch of {kernel!r}: use it inside of `with kb.triton.on(torch):`, which says where it runs"
+        )
     return _open.blocks[-1]
 
 
-class _FirstStore(Exception):
+class _FirstStore(Exception):  # noqa: N818 : it is none
     """Raised when a program stores for the first time, with the address."""
 
 
@@ -73,7 +75,8 @@ class _Buffers:
     def __init__(self, torch: RuntimeContext, dp: DPPolicy) -> None:
         self.torch, self.dp = torch, dp
         self._free: dict[tuple[int, str], list[DeviceTensor]] = {}
-        self._taken: dict[int, tuple[arguments.HostMemory, DeviceTensor]] = {}
+        # By address: the memory, its copy on the device, and whether what is there afterwards belongs to the host.
+        self._taken: dict[int, tuple[arguments.HostMemory, DeviceTensor, bool]] = {}
 
     def pes(self) -> list[Target]:
         """Return the PEs that tensors are spread over."""
@@ -81,15 +84,31 @@ class _Buffers:
         assert isinstance(whole, DeviceTensor)
         return whole.pes
 
-    def place(self, x: Any, where: str) -> arguments.Place:
-        """Return where a tensor of the host is on the device; memory that several share is placed once."""
+    def place(self, x: Any, where: str, holds_addresses: bool) -> arguments.Place:
+        """Return where a tensor of the host is on the device; memory that several share is placed once.
+
+        If it `holds_addresses`, those of torch's tensors become those of their places on the device.
+        """
         memory = arguments.host_memory(x, where)
         known = self._taken.get(memory.address)
         if known is None or known[0].nbytes != memory.nbytes:
-            known = self._taken[memory.address] = memory, self._buffer(memory)
+            values, changed = memory.bytes(), False
+            if holds_addresses and memory.dtype in (int64, uint64):
+                values, changed = self._on_the_device(values.view(np.int64))
+            known = self._taken[memory.address] = memory, self._buffer(memory, values), not changed
         return arguments.Place(known[1].data_ptr() + memory.offset, memory.dtype)
 
-    def _buffer(self, memory: arguments.HostMemory) -> DeviceTensor:
+    def _on_the_device(self, addresses: np.ndarray) -> tuple[np.ndarray, bool]:
+        found = addresses.copy()
+        for i, address in enumerate(addresses.tolist()):
+            owner = arguments.torch_tensor_at(address)
+            if owner is not None:
+                start = arguments.host_memory(owner, "a tensor whose address is in memory")
+                va = self.place(owner, "a tensor whose address is in memory", False).va - start.offset
+                found[i] = va + address - start.address
+        return found.view(np.uint8), bool((found != addresses).any())
+
+    def _buffer(self, memory: arguments.HostMemory, found: np.ndarray) -> DeviceTensor:
         kind = as_dtype(f"u{8 * memory.dtype.itemsize}")
         count = max(1, -(-memory.nbytes // kind.itemsize))
         free = self._free.get((count, kind.name))
@@ -97,19 +116,19 @@ class _Buffers:
         assert isinstance(buffer, DeviceTensor)
         if self.torch.engine.data:
             values = np.zeros(count * kind.itemsize, np.uint8)
-            values[: memory.nbytes] = memory.bytes()
+            values[: memory.nbytes] = found
             buffer._poke(values.view(kind.numpy))
         return buffer
 
     @property
     def tensors(self) -> list[DeviceTensor]:
         """The memory of the launch at hand."""
-        return [buffer for _, buffer in self._taken.values()]
+        return [buffer for _, buffer, _ in self._taken.values()]
 
     def read_back(self) -> None:
         """Bring the values of the launch at hand to the host, and free its memory."""
-        for memory, buffer in self._taken.values():
-            if self.torch.engine.data and memory.nbytes:
+        for memory, buffer, is_returned in self._taken.values():
+            if self.torch.engine.data and memory.nbytes and is_returned:
                 layout = buffer.layout
                 values = layout.gather(self.torch.engine.memory.peek(layout.read_pieces)).view(np.uint8)
                 memory.bytes()[:] = values.reshape(-1)[: memory.nbytes]
@@ -117,7 +136,7 @@ class _Buffers:
 
     def release(self) -> None:
         """Keep the memory of the launch at hand for other tensors."""
-        for _, buffer in self._taken.values():
+        for _, buffer, _ in self._taken.values():
             self._free.setdefault((buffer.numel(), buffer.dtype.name), []).append(buffer)
         self._taken.clear()
 
@@ -133,7 +152,7 @@ class On:
         self._replaced: list[tuple[type, Any]] = []
         self.tuned: dict[int, dict[tuple[Any, ...], Any]] = {}
 
-    def __enter__(self) -> On:
+    def __enter__(self) -> Self:
         _open.blocks.append(self)
         if len(_open.blocks) == 1:
             self._replaced = list(_replace_run())
@@ -172,7 +191,10 @@ class On:
             return
         tensors: list[DeviceTensor] = []
         try:
-            placed = {k: self._place(v, f"launch of {name!r}: argument {k!r}", tensors) for k, v in values.items()}
+            casts = "pointer_type" in names_of(function.__code__)
+            placed = {
+                k: self._place(v, f"launch of {name!r}: argument {k!r}", tensors, casts) for k, v in values.items()
+            }
             buffers = self._buffers.tensors
             targets = sorted({pe for x in tensors for pe in x.pes} | set(self._buffers.pes() if buffers else ()))
             if not targets:
@@ -188,7 +210,7 @@ class On:
         finally:
             self._buffers.release()
 
-    def _place(self, x: Any, where: str, tensors: list[DeviceTensor]) -> Any:
+    def _place(self, x: Any, where: str, tensors: list[DeviceTensor], casts: bool) -> Any:
         if isinstance(x, DeviceTensor):
             current = self.torch._host.current
             if x.device.index != current:
@@ -196,15 +218,15 @@ class On:
             tensors.append(x)
             return arguments.Place(x.data_ptr(), x.dtype)
         if arguments.is_host(x):
-            return self._buffers.place(x, where)
+            return self._buffers.place(x, where, casts)
         if hasattr(x, "_array") and hasattr(x, "_host"):
-            return self._buffers.place(x.numpy(), where)
+            return self._buffers.place(x.numpy(), where, casts)
         if arguments.is_descriptor(x):
             shape, strides, block = (tuple(map(int, v)) for v in (x.shape, x.strides, x.block_shape))
             padding = str(getattr(x, "padding", "zero"))
-            return arguments.Described(self._place(x.base, where, tensors), shape, strides, block, padding)
+            return arguments.Described(self._place(x.base, where, tensors, casts), shape, strides, block, padding)
         if isinstance(x, tuple) and not hasattr(x, "_fields"):
-            return tuple(self._place(item, where, tensors) for item in x)
+            return tuple(self._place(item, where, tensors, casts) for item in x)
         return x
 
     def _shares(
@@ -231,12 +253,12 @@ def _owner(va: int, tensors: Sequence[DeviceTensor]) -> Target:
             start = x._handle.va + shard.offset
             if start <= va < start + shard.nbytes:
                 return shard.cube, shard.pe
-    raise KernelError(f'placement "owner": the first store of a program goes to {va:#x}, which is in no tensor argument')
+    raise KernelError(
+        f'placement "owner": the first store of a program goes to {va:#x}, which is in no tensor argument'
+    )
 
 
-def _first_stores(
-    function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid
-) -> Iterator[int | None]:
+def _first_stores(function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid) -> Iterator[int | None]:
     tl = TLContext(_Finder(), (0, 0), (1, 1))
     run = _body(function, values, known, sizes, tl)
     for number in range(prod(sizes)):
@@ -308,17 +330,17 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) 
 def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> On:
     """Run Triton kernels on the PEs of a session, inside of a with-block.
 
-    A kernel takes tensors of the device, numpy arrays, and torch tensors of the CPU. Those of the host are placed for the
-    launch and written back after it, in no simulated time: only the kernel counts. Programs run on the PEs that hold a
-    part of a tensor argument.
+    A kernel takes tensors of the device, numpy arrays, and torch tensors of the CPU. Those of the host are placed for
+    the launch and written back after it, in no simulated time: only the kernel counts. Programs run on the PEs that
+    hold a part of a tensor argument.
 
     Parameters
     ----------
     torch : RuntimeContext
         The session.
     placement : str
-        Which PE runs which program of the grid: "round-robin", "blocks" (consecutive ones), or "owner" (the PE whose
-        memory the program stores to first).
+        Which PE runs which program: "round-robin", "blocks" (consecutive ones), or "owner" (the PE whose memory the
+        program stores to first).
     dp : DPPolicy, optional
         Where tensors of the host are placed, as consecutive bytes; by default over all PEs of cube 0.
 

@@ -81,19 +81,6 @@ def _reflected(name: str) -> Callable[[tensor, Any], Any]:
     return method
 
 
-def _member(name: str) -> Callable[..., Any]:
-    """Return the function of the language as a method."""
-
-    def method(self: tensor, *args: Any, **options: Any) -> Any:
-        function: Callable[..., Any] = _FUNCTIONS[name].__get__(self._lang)
-        return function(self, *args, **options)
-
-    return method
-
-
-_FUNCTIONS: dict[str, Any] = {}  # the functions of the language that are methods too, entered by it
-
-
 class tensor:
     """A value, or a block of them. `handle` is a tile, a pointer, a tile of pointers, or a number that is known."""
 
@@ -119,23 +106,23 @@ class tensor:
         return int(np.prod(self.shape))
 
     @property
-    def T(self) -> tensor:
+    def T(self) -> Any:
         """The transpose."""
         return self._lang.trans(self)
 
-    def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> tensor:
+    def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Any:
         """Return the values in another type."""
         return self._lang.cast(self, dtype, fp_downcast_rounding, bitcast)
 
-    def logical_and(self, other: Any) -> tensor:
+    def logical_and(self, other: Any) -> Any:
         """Return whether both are not zero."""
         return (self != 0) & (self._lang.to_tensor(other) != 0)
 
-    def logical_or(self, other: Any) -> tensor:
+    def logical_or(self, other: Any) -> Any:
         """Return whether one is not zero."""
         return (self != 0) | (self._lang.to_tensor(other) != 0)
 
-    def __getitem__(self, key: Any) -> tensor:
+    def __getitem__(self, key: Any) -> Any:
         lang = self._lang
         handle = lang._native(self)
         if isinstance(handle, Pointer):
@@ -190,25 +177,7 @@ class tensor:
     __rshift__, __rrshift__ = _binary("shr"), _reflected("shr")
     __lt__, __le__ = _binary("lt"), _binary("le")
     __gt__, __ge__ = _binary("gt"), _binary("ge")
-    __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
-
-    abs, argmax, argmin, associative_scan = map(_member, ("abs", "argmax", "argmin", "associative_scan"))
-    atomic_add, atomic_cas, atomic_max, atomic_min = map(
-        _member, ("atomic_add", "atomic_cas", "atomic_max", "atomic_min")
-    )
-    atomic_and, atomic_or, atomic_xor, atomic_xchg = map(
-        _member, ("atomic_and", "atomic_or", "atomic_xor", "atomic_xchg")
-    )
-    broadcast_to, cast, cdiv, ceil, cos = map(_member, ("broadcast_to", "cast", "cdiv", "ceil", "cos"))
-    cumprod, cumsum, erf, exp, exp2 = map(_member, ("cumprod", "cumsum", "erf", "exp", "exp2"))
-    expand_dims, flip, floor, gather, histogram = map(
-        _member, ("expand_dims", "flip", "floor", "gather", "histogram")
-    )
-    item, log, log2, max, min = map(_member, ("item", "log", "log2", "max", "min"))
-    permute, ravel, reduce, reduce_or, reshape = map(_member, ("permute", "ravel", "reduce", "reduce_or", "reshape"))
-    rsqrt, sigmoid, sin, softmax, split = map(_member, ("rsqrt", "sigmoid", "sin", "softmax", "split"))
-    sqrt, sqrt_rn, store, sum, trans = map(_member, ("sqrt", "sqrt_rn", "store", "sum", "trans"))
-    view, xor_sum, squeeze, unsqueeze, advance = map(_member, ("view", "xor_sum", "squeeze", "unsqueeze", "advance"))
+    __eq__, __ne__ = _binary("eq"), _binary("ne")
 
 
 class Block:
@@ -263,7 +232,7 @@ class Block:
                 mask = inside if mask is None else mask & inside
         return self.base + places, mask
 
-    def load_checked(self, checked: Sequence[int], padding: str) -> tensor:
+    def load_checked(self, checked: Sequence[int], padding: str) -> Any:
         """Return the values; what is outside is 0, or NaN with the padding "nan"."""
         pointers, mask = self.pointers(checked)
         if mask is None:
@@ -283,7 +252,7 @@ class tensor_descriptor(Block):
     def _all(self) -> range:
         return range(len(self.block_shape))
 
-    def load(self, offsets: Sequence[Any], *_: Any, **__: Any) -> tensor:
+    def load(self, offsets: Sequence[Any], *_: Any, **__: Any) -> Any:
         """Return the block at `offsets`."""
         return self.at(offsets).load_checked(self._all, self.padding)
 
@@ -299,7 +268,7 @@ class tensor_descriptor(Block):
         mask = (rows >= 0) & (rows < self.shape[0]) & (columns >= 0)[None, :] & (columns < self.shape[1])[None, :]
         return self.base + places, mask
 
-    def gather(self, x_offsets: Any, y_offset: Any, *_: Any) -> tensor:
+    def gather(self, x_offsets: Any, y_offset: Any, *_: Any) -> Any:
         """Return rows of the matrix, from a column on."""
         pointers, mask = self._rows(x_offsets, y_offset)
         return self.lang.load(pointers, mask, 0)
@@ -308,18 +277,6 @@ class tensor_descriptor(Block):
         """Store rows of the matrix, from a column on."""
         pointers, mask = self._rows(x_offsets, y_offset)
         self.lang.store(pointers, value, mask)
-
-
-def _atomic(name: str) -> Callable[..., None]:
-    def method(self: Any, offsets: Sequence[Any], value: Any) -> None:
-        pointers, mask = self.at(offsets).pointers(self._all)
-        getattr(self.lang, name)(pointers, value, mask)
-
-    return method
-
-
-for _name in ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor"):
-    setattr(tensor_descriptor, _name, _atomic(_name))
 
 
 def pointer_of(lang: Language, handle: Any, dtype: Any) -> tensor:

@@ -185,7 +185,7 @@ def of_native(native: DType) -> dtype:
 
 
 def maybe_dtype(value: object) -> Any:
-    """Return the type that a value means, or None: ours, Triton's own, a name of either, or one of the kernel language."""
+    """Return the type that a value means, or None: ours, Triton's own, or the name of either."""
     if isinstance(value, (dtype, pointer_type)):
         return value
     if isinstance(value, DType):
