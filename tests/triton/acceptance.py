@@ -117,8 +117,12 @@ def liger() -> None:
         lambda: LigerGroupNormFunction.apply(g, w[:6], b[:6], 6, 3, 1e-5),
         lambda: F.group_norm(g, 3, w[:6], b[:6], 1e-5),
     )
-    case("liger modulated_rms_norm", lambda: LigerModulatedRMSNormFunction.apply(
-        x[None], w, randn(1, n, seed=8), randn(1, n, seed=9), 1e-6, 0.0, "llama", False))  # fmt: skip
+    gain, shift = randn(1, n, seed=8), randn(1, n, seed=9)
+    case(
+        "liger modulated_rms_norm",
+        lambda: LigerModulatedRMSNormFunction.apply(x[None], w, gain, shift, 1e-6, 0.0, "llama", False),
+        lambda: rms(x[None]) * w * (1 + gain) + shift,
+    )
     case("liger geglu", lambda: LigerGELUMulFunction.apply(x, y), lambda: F.gelu(x, approximate="tanh") * y)
     case("liger swiglu", lambda: LigerSiLUMulFunction.apply(x, y), lambda: F.silu(x) * y)
     both = randn(rows, 2 * n)
@@ -148,8 +152,20 @@ def liger() -> None:
 
     case("liger rope", lambda: LigerRopeFunction.apply(q.clone(), k.clone(), cos, sin), lambda: (turned(q), turned(k)))
     three = torch.cat([randn(3, 2, 9, 10)] * 2, -1)
-    case("liger qwen2vl_mrope", lambda: LigerQwen2VLMRopeFunction.apply(
-        q.clone(), k.clone(), three.cos(), three.sin(), [2, 4, 4]))  # fmt: skip
+    sections = [2, 4, 4]
+
+    def by_section(x: T) -> T:
+        return torch.cat([part[i % 3] for i, part in enumerate(x.split(sections * 2, dim=-1))], -1)[:, None]
+
+    def turned_by_section(x: T) -> T:
+        half = torch.cat((-x[..., 10:], x[..., :10]), -1)
+        return x * by_section(three.cos()) + half * by_section(three.sin())
+
+    case(
+        "liger qwen2vl_mrope",
+        lambda: LigerQwen2VLMRopeFunction.apply(q.clone(), k.clone(), three.cos(), three.sin(), sections),
+        lambda: (turned_by_section(q), turned_by_section(k)),
+    )
     place = torch.polar(torch.ones(9, 10), randn(9, 10))
 
     def complex_turned(x: T) -> T:
@@ -207,16 +223,16 @@ def liger() -> None:
         policy.clone(), older, reference, ids, torch.tensor([0.5, -1.0]), torch.ones(2, 4, dtype=torch.int32), 0.9,
         0.04, 0.2, 0.4, False)[0])  # fmt: skip
     scores = randn(1, 2, 11, 11)
-    filters, shift = randn(2, 2, 3, 3) * 0.3, randn(2)
+    filters, offset = randn(2, 2, 3, 3) * 0.3, randn(2)
 
     def multi_token() -> T:
         seen = torch.tril(torch.ones(11, 11, dtype=torch.bool))
         p = torch.softmax(scores.masked_fill(~seen, -1e9), -1)
-        return F.conv2d(p, filters, shift, padding=1).masked_fill(~seen, 0.0)
+        return F.conv2d(p, filters, offset, padding=1).masked_fill(~seen, 0.0)
 
     case(
         "liger multi_token_attention",
-        lambda: LigerMultiTokenAttentionFunction.apply(scores, filters, shift, 1, 1, 1, 1, False),
+        lambda: LigerMultiTokenAttentionFunction.apply(scores, filters, offset, 1, 1, 1, 1, False),
         multi_token,
     )
     nq, nk, nv = (randn(1, 2, 21, 16, seed=s) for s in (1, 2, 3))
