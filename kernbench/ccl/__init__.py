@@ -5,6 +5,7 @@ from typing import Any
 _WHERE = {
     "choose": "kernbench.studies.best",  # it simulates, which this layer does not know how to
     "from_msccl": "kernbench.ccl._msccl",
+    "to_msccl": "kernbench.ccl._msccl_writer",
 }
 
 

@@ -11,7 +11,7 @@ import traitlets
 
 from kernbench.analysis.result import Result
 from kernbench.config._files import write_text
-from kernbench.errors import ArgumentError
+from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.sweeps._saved import MOST_PARTS, SavedResult
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
@@ -38,6 +38,8 @@ class Picture(anywidget.AnyWidget):
         Names of `links` and `nodes`. It changes only when more of them are used.
     selected : str
         The component or link that is selected; empty if none.
+    answers : list of str
+        Messages that have a callback.
     note : str
         What ran, for pages.
     """
@@ -51,10 +53,13 @@ class Picture(anywidget.AnyWidget):
     live = traitlets.Dict().tag(sync=True)
     live_index = traitlets.Dict().tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
+    answers = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
-        self.on_msg(self._answer)
+        self._callbacks: dict[str, Callable[[dict[str, Any]], object]] = {}
+        self._parts: list[bytes] = []
+        self.on_msg(self._receive)
 
     def show(self, scene: Scene, records: Records | None = None) -> None:
         """Show a scene; what was live is over. The trace is made of `records`, when it is asked for."""
@@ -63,30 +68,33 @@ class Picture(anywidget.AnyWidget):
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
 
-    def _answer(self, _: Picture, message: dict[str, Any], _buffers: list[memoryview]) -> None:
-        if message.get("do") == "open_trace" and self._records is not None:
-            self.send({"do": "trace"}, [packed_trace(self._records)])
+    def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
+        """Call a callback with each message of its name; the picture shows controls only for what is answered.
 
-    def on_message(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Call `callback` with each message of the picture, such as `{"do": "run"}`.
-
-        A file that was dropped on it is the message `{"do": "open_file", "name": ..., "content": ...}`.
+        `run` has no values, `set` has `field` and `value`, `open_file` has `name` and `content` of a result.
         """
-        parts: list[bytes] = []
+        self._callbacks |= callbacks
+        self.answers = sorted(self._callbacks)
 
-        def receive(_: Picture, message: dict[str, Any], buffers: list[memoryview]) -> None:
-            if buffers:
-                if not message["part"]:
-                    parts.clear()
-                if len(parts) < MOST_PARTS:
-                    parts.append(bytes(buffers[0]))
-                if message["part"] + 1 < message["parts"]:
-                    return
-                message = {"do": message["do"], "name": message["name"], "content": b"".join(parts)}
-                parts.clear()
-            callback(message)
+    def refuse(self, text: str) -> None:
+        """Say why something that its user did is not shown; the controls go back to what is shown."""
+        self.send({"do": "refuse", "text": text})
 
-        self.on_msg(receive)
+    def _receive(self, _: Picture, message: dict[str, Any], buffers: list[memoryview]) -> None:
+        what = message.get("do", "")
+        if what == "open_trace" and self._records is not None:
+            self.send({"do": "trace"}, [packed_trace(self._records)])
+        if what == "open_file":
+            if not message["part"]:
+                self._parts.clear()
+            if len(self._parts) < MOST_PARTS:
+                self._parts.append(bytes(buffers[0]))
+            if message["part"] + 1 < message["parts"]:
+                return
+            message = {"do": what, "name": message["name"], "content": b"".join(self._parts)}
+            self._parts.clear()
+        if what in self._callbacks:
+            self._callbacks[what](message)
 
     def save(self, path: str | Path) -> Path:
         """Write the picture to a file that needs no kernel and no network.
@@ -130,7 +138,7 @@ class Picture(anywidget.AnyWidget):
         return f"Picture of {title_of(self.header)}" if self.header else "Picture"
 
 
-def picture(of: Machine | Result) -> Picture:
+def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None) -> Picture:
     """Return the picture of a machine, or of a run: the machine with its loads over time.
 
     In a notebook it shows itself: zoom with the wheel, play the clock, click a part. Without a kernel it is a still.
@@ -139,6 +147,9 @@ def picture(of: Machine | Result) -> Picture:
     ----------
     of : Machine or Result
         What `kb.load`, a session, `kb.run` or `kb.read` returns.
+    run : callable, optional
+        `run(machine)` returns the result on another machine. The fields of a component can then be dragged: the picture
+        shows what `run` returns for the changed machine.
 
     Returns
     -------
@@ -157,16 +168,50 @@ def picture(of: Machine | Result) -> Picture:
     Picture of preset:small
     """
     made = Picture()
-    if isinstance(of, Machine):
-        made.show(scene(of))
-        return made
     result = getattr(of, "result", of)
-    if not isinstance(result, Result):
+    if isinstance(of, Machine):
+        machine = of
+        made.show(scene(machine))
+    elif isinstance(result, Result):
+        machine = _machine_of(result)
+        made.show(scene_of(machine, result), result.records)
+        made.note = str(result.manifest) if isinstance(result, SavedResult) else ""
+    else:
         raise ArgumentError(f"a picture shows a machine or a result, not {type(of).__name__}")
+    if run is not None:
+        again = _Again(made, machine, run)
+        made.answer(run=again.start, set=again.change)
+    return made
+
+
+class _Again:
+    """Runs a program on the machine of a picture, as its user changes it."""
+
+    def __init__(self, shown: Picture, machine: Machine, run: Callable[[Machine], Result]) -> None:
+        self._shown, self._machine, self._run = shown, machine, run
+
+    def start(self, _: dict[str, Any]) -> None:
+        self._start(self._machine)
+
+    def change(self, change: dict[str, Any]) -> None:
+        try:
+            machine = self._machine.with_({change["field"]: change["value"]})
+        except KernbenchError as error:
+            self._shown.refuse(str(error))
+        else:
+            self._start(machine)
+
+    def _start(self, machine: Machine) -> None:
+        try:
+            result = self._run(machine)
+            self._shown.show(scene_of(machine, result), result.records)
+            self._machine = machine
+        except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
+            self._shown.refuse(f"{type(error).__name__}: {error}")
+
+
+def _machine_of(result: Result) -> Machine:
     if not result.records.spec:
         raise ArgumentError(f"{result.name}: the result does not contain its machine; run it again")
     found = resolve_topology(result.records.spec)
-    machine = Machine(found.config, f"machine {found.hash[:12]}")
-    made.note = str(result.manifest) if isinstance(result, SavedResult) else ""
-    made.show(scene_of(machine, result), result.records)
-    return made
+    return Machine(found.config, f"machine {found.hash[:12]}")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from kernbench.errors import KernbenchError
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
 from kernbench.notebook._picker import TopologyPicker
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
-from kernbench.notebook._style import column, mimebundle, page
+from kernbench.notebook._style import column, message_html, mimebundle, page
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import scene, scene_of
@@ -31,19 +32,20 @@ class Stage:
     Parameters
     ----------
     explorer : Explorer
-    heard : callable
-        Called with each message of the picture.
+    **answers : callable
+        What answers the messages of the picture, by name.
     """
 
-    def __init__(self, explorer: Explorer, heard: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, explorer: Explorer, **answers: Callable[[dict[str, Any]], object]) -> None:
         self._explorer = explorer
         self._shown: object = None
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
         self.picture = Picture()
         self.picture.add_class("kb-fades")
-        self.picture.on_message(heard)
-        self.root = column(self.subject, self.picture, name="kb-stage")
+        self.picture.answer(**answers)
+        self.refused = widgets.HTML()
+        self.root = column(self.subject, self.refused, self.picture, name="kb-stage")
         self.refresh()
 
     def refresh(self, pair: tuple[Entry, Entry] | None = None) -> None:
@@ -86,7 +88,7 @@ class ExplorerView:
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.stage = Stage(explorer, self._heard)
+        self.stage = Stage(explorer, run=lambda _: explorer.run(), set=self._set, open_file=self._open)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
@@ -109,12 +111,15 @@ class ExplorerView:
             self.tabs.refresh()
             self.stage.refresh(self.tabs.runs.pair)
 
-    def _heard(self, message: dict[str, Any]) -> None:
-        """Do what the user did in the picture."""
-        if message["do"] == "run":
-            self.explorer.run()
-        elif message["do"] == "set":
-            self.machine_form.set(message["field"], str(message["value"]))
+    def _set(self, change: dict[str, Any]) -> None:
+        self.machine_form.set(change["field"], str(change["value"]))
+
+    def _open(self, file: dict[str, Any]) -> None:
+        self.stage.refused.value = ""
+        try:
+            self.explorer.open(file["name"], file["content"])
+        except KernbenchError as error:
+            self.stage.refused.value = message_html(str(error), wrong=True)
 
     def _machine_changed(self) -> None:
         self.workload.refresh()
@@ -160,14 +165,10 @@ class LiveRun:
 
     def __init__(self, program: Callable[..., object], machine: str | Path | Machine | None = None) -> None:
         self.explorer = Explorer(machine, [program])
-        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, self._heard)
+        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, run=lambda _: self.explorer.run(again=True))
         self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
         self.root = page(self.bar.root, self.stage.root, name="kb-single")
         self.explorer.run(again=True)
-
-    def _heard(self, message: dict[str, Any]) -> None:
-        if message["do"] == "run":
-            self.explorer.run(again=True)
 
     @property
     def result(self) -> Result | None:

@@ -10,6 +10,7 @@ import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.notebook._export import export
 from kernbench.notebook._model import Explorer
+from kernbench.notebook._view import ExplorerView
 from kernbench.sweeps._saved import Manifest, save
 from tests.notebook import programs
 
@@ -109,3 +110,21 @@ def test_nothing_is_opened_during_a_run(made):
     go.set()
     assert explorer.wait(LONG_S)
     assert len(explorer.history) == 1
+
+
+def dropped(view, name, content):
+    message = {"do": "open_file", "name": name, "part": 0, "parts": 1}
+    view.stage.picture._handle_custom_msg(message, [memoryview(content)])
+
+
+def test_a_file_is_dropped_on_the_picture(made):
+    view = ExplorerView(Explorer("preset:small"))
+    assert {"run", "open_file"} <= set(view.stage.picture.answers)
+    dropped(view, "run1.npz", b"something else")
+    assert "run1.npz: is damaged, or no result of kernbench" in view.stage.refused.value
+    assert view.result is None
+    dropped(view, "run1.npz", made[2])
+    assert view.stage.refused.value == ""
+    assert view.result.records.digest() == made[1].records.digest()
+    assert view.stage.picture.header["run"]["end_ns"] == made[1].latency_ns
+    assert made[0].title in view.stage.subject.value

@@ -61,11 +61,48 @@ def test_it_saves_itself_as_a_page_and_as_a_still(result, tmp_path):
     assert not (tmp_path / "run.png").exists()
 
 
+def copied(machine):
+    with kb.session(machine) as torch:
+        torch.zeros(4096, device="ahbm").numpy()
+    return torch.result
+
+
+def test_a_field_that_is_dragged_runs_the_program_on_that_machine(monkeypatch):
+    machine = kb.load("preset:small")
+    picture, sent = kb.picture(machine, copied), []
+    monkeypatch.setattr(picture, "send", sent.append)
+    assert picture.answers == ["run", "set"]
+    picture._handle_custom_msg({"do": "run"}, [])
+    before = copied(machine).latency_ns
+    assert picture.header["run"]["end_ns"] == before
+    picture._handle_custom_msg({"do": "set", "field": "system.pcie.latency_ns", "value": 50}, [])
+    picture._handle_custom_msg({"do": "set", "field": "system.pcie.bw_gbs", "value": 32}, [])
+    both = machine.with_({"system.pcie.latency_ns": 50, "system.pcie.bw_gbs": 32})
+    assert picture.header["run"]["end_ns"] == copied(both).latency_ns != before
+    assert picture.header["machine"]["hash"] == both.hash
+    picture._handle_custom_msg({"do": "set", "field": "cube.hbm.channels", "value": 6}, [])
+    assert "cube.hbm.channels" in sent[0]["text"]
+    assert picture.header["machine"]["hash"] == both.hash
+
+
+def test_an_error_of_the_program_is_shown(monkeypatch):
+    picture, sent = kb.picture(kb.load("preset:small"), lambda _: 1 / 0), []
+    monkeypatch.setattr(picture, "send", sent.append)
+    picture._handle_custom_msg({"do": "run"}, [])
+    assert sent == [{"do": "refuse", "text": "ZeroDivisionError: division by zero"}]
+    assert "run" not in picture.header
+
+
+def test_without_a_program_there_are_no_controls_for_one(result):
+    assert kb.picture(result).answers == []
+
+
 def test_a_dropped_file_arrives_in_parts(result, tmp_path):
     content = save(result, tmp_path / "x.npz", Manifest("bench copy")).read_bytes()
     picture, heard = Picture(), []
-    picture.on_message(heard.append)
+    picture.answer(run=heard.append, open_file=heard.append)
     picture._handle_custom_msg({"do": "run"}, [])
+    picture._handle_custom_msg({"do": "something else"}, [])
     parts = [content[:100], content[100:200], content[200:]]
     for part, buffer in enumerate(parts):
         message = {"do": "open_file", "name": "run.npz", "part": part, "parts": len(parts)}
@@ -81,7 +118,7 @@ def test_a_dropped_file_that_is_too_large_is_refused_without_keeping_it(monkeypa
     monkeypatch.setattr(_picture, "MOST_PARTS", 2)
     monkeypatch.setattr(_saved, "_MOST", 1)
     picture, heard = Picture(), []
-    picture.on_message(heard.append)
+    picture.answer(open_file=heard.append)
     for part in range(9):
         picture._handle_custom_msg({"do": "open_file", "name": "x", "part": part, "parts": 9}, [memoryview(b"ab")])
     assert heard[0]["content"] == b"abab"

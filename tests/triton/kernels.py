@@ -239,7 +239,7 @@ def shapes(x, out, B: tl.constexpr):
     a = tl.load(x + i)
     cube = tl.reshape(a, (2, B // 8, 4))
     turned = tl.permute(cube, (2, 0, 1)) + tl.trans(cube, (2, 0, 1))
-    both = tl.cat(a, a, can_reorder=True)
+    both = tl.cat(a, a)
     first, _ = tl.split(tl.permute(tl.reshape(both, (2, B)), (1, 0)))
     wide = tl.broadcast_to(tl.expand_dims(tl.sum(cube, 2), 2), (2, B // 8, 4))
     tl.store(out + i, tl.ravel(turned) + first + tl.ravel(wide) + tl.view(tl.zeros_like(cube), (B,)))
@@ -253,7 +253,9 @@ def integers(x, out, n, m, B: tl.constexpr):
     u = a.to(tl.uint32, bitcast=True)
     z = a // n + a % n + (-a) // n + n // (0 - m) + n % (0 - m) + (a << SHIFT) + (a >> 1) + (a ^ 5) + (~a & n)
     z += (big >> 31).to(tl.int32) + (u >> 4).to(tl.int32) + (u // 7).to(tl.int32) + tl.umulhi(u, u).to(tl.int32)
-    z += tl.where((a > n) and (m > 0) if False else (a > n), m, n) + (a == n).to(tl.int32) + min(n, m) + max(a, n)
+    z += (
+        tl.where((a > n) and (m > 0) if False else (a > n), m, n) + (a == n).to(tl.int32) + min(n, m) + tl.maximum(a, n)
+    )
     z += (n * 1073741824).to(tl.int32) + tl.cdiv(n, 4) + (n > m)
     tl.store(out + i, z)
 

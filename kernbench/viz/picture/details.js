@@ -190,7 +190,8 @@ class DetailsView {
       return;
     }
     this.kind = kind;
-    this.rows = paths.map((path) => new FieldRow(path, machine.fields[path], this.send));
+    const send = this.send?.answers.has("set") ? this.send : null;
+    this.rows = paths.map((path) => new FieldRow(path, machine.fields[path], send));
     this.fields.replaceChildren(
       ...(paths.length ? [node("h4", {}, "Machine fields"), node("p.kbp-muted", {}, "The same for all components of this kind."), ...this.rows.map((row) => row.root)] : []),
     );

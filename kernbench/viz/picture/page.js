@@ -19,24 +19,37 @@ function decoded(base64) {
 /** Bytes of a message; servers close connections on which more than 10 MiB arrive at once. */
 const PART = 4 << 20;
 
-/** Sends a file that is dropped on `root`, in parts; returns what ends it. */
+async function sendFile(file, send) {
+  const content = await file.arrayBuffer();
+  const parts = Math.max(1, Math.ceil(content.byteLength / PART));
+  for (let part = 0; part < parts; part++) {
+    send({ do: "open_file", name: file.name, part, parts }, [content.slice(part * PART, (part + 1) * PART)]);
+  }
+}
+
+/** Returns a button that asks for a result and sends it. */
+function openButton(send) {
+  const input = node("input", { type: "file", accept: ".npz", hidden: true });
+  input.addEventListener("change", () => {
+    if (input.files.length) sendFile(input.files[0], send);
+    input.value = "";
+  });
+  const title = "Open a saved result, or drop its file here";
+  return node("span", {}, node("button.kbp-button.kbp-open", { type: "button", title, onclick: () => input.click() }, "Open result"), input);
+}
+
+/** Sends a file that is dropped on `root`; returns what ends it. */
 function acceptFiles(root, send) {
-  const isFile = (event) => event.dataTransfer?.types.includes("Files");
   const over = (event) => {
-    if (!isFile(event)) return;
+    if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
     event.stopPropagation();
     root.classList.toggle("kbp-drop", event.type === "dragover");
   };
-  const drop = async (event) => {
+  const drop = (event) => {
     over(event);
     const file = event.dataTransfer?.files[0];
-    if (!file) return;
-    const content = await file.arrayBuffer();
-    const parts = Math.max(1, Math.ceil(content.byteLength / PART));
-    for (let part = 0; part < parts; part++) {
-      send({ do: "open_file", name: file.name, part, parts }, [content.slice(part * PART, (part + 1) * PART)]);
-    }
+    if (file) sendFile(file, send);
   };
   const listeners = { dragover: over, dragleave: over, drop };
   for (const [name, listener] of Object.entries(listeners)) root.addEventListener(name, listener);

@@ -5,7 +5,8 @@ class Picture {
     this.shared = new Shared();
     this.send = send;
     this.stage = node("div.kbp-stage");
-    this.root = node("div.kbp-picture", {}, this.stage);
+    this.refused = node("div.kbp-refused", { role: "alert" });
+    this.root = node("div.kbp-picture", {}, this.refused, this.stage);
     el.append(this.root);
     this.machine = new MachineView(this.stage, this.shared, send);
     this.details = new DetailsView(this.stage, this.shared, send, this.machine);
@@ -18,10 +19,16 @@ class Picture {
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
     );
+    if (send?.answers.has("open_file")) {
+      this.invite.append(openButton(send));
+      this.clock.root.append(openButton(send));
+      this.closed = acceptFiles(this.root, send);
+    }
     this.machine.root.append(this.invite);
   }
 
   setScene(header, buffers) {
+    this.refused.textContent = "";
     const end = header.run?.end_ns ?? 0;
     const { shared } = this;
     const run = `${header.run?.name} ${end}`;
@@ -35,7 +42,7 @@ class Picture {
     for (const view of this.views) view.setScene(header, buffers);
     if (other) shared.t = this.machine.loads?.hottest() ?? 0;
     this.clock.setScene(this.machine.loads);
-    this.invite.hidden = Boolean(header.run) || !this.send;
+    this.invite.hidden = Boolean(header.run) || !this.send?.answers.has("run");
   }
 
   setLive(index, frame) {
@@ -48,6 +55,7 @@ class Picture {
   destroy() {
     for (const view of this.views) view.destroy();
     this.clock.destroy();
+    this.closed?.();
     this.resized.disconnect();
     this.shared.destroy();
     this.root.remove();
@@ -117,8 +125,8 @@ class Clock {
 
 function render({ model, el }) {
   const send = (message, buffers) => model.send(message, undefined, buffers);
+  send.answers = new Set(model.get("answers"));
   const picture = new Picture(el, send);
-  const closed = acceptFiles(picture.root, send);
   const show = () => picture.setScene(model.get("header"), model.get("buffers"));
   const live = () => {
     const frame = model.get("live");
@@ -131,7 +139,14 @@ function render({ model, el }) {
     model.set("selected", picture.shared.selected ?? "");
     model.save_changes();
   };
-  const answer = (message, buffers) => picture.timeline.receive(message, buffers);
+  const answer = (message, buffers) => {
+    if (message.do !== "refuse") {
+      picture.timeline.receive(message, buffers);
+      return;
+    }
+    show();
+    picture.refused.textContent = message.text;
+  };
   model.on("msg:custom", answer);
   model.on("change:header", show);
   model.on("change:live", live);
@@ -144,7 +159,6 @@ function render({ model, el }) {
     model.off("change:header", show);
     model.off("change:live", live);
     model.off("change:selected", select);
-    closed();
     picture.destroy();
   };
 }
