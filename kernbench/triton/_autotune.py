@@ -11,8 +11,8 @@ from typing import Any
 from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
-from kernbench.triton._bind import is_jit, raw
-from kernbench.triton._session import On
+from kernbench.triton._bind import decoration, raw
+from kernbench.triton._session import On, computed
 
 _UNKNOWN = "this run computes times only"
 
@@ -204,7 +204,7 @@ def autotune(
         Decorated with `@triton.autotune`, or with `@triton.jit` alone if `configs` are given.
     grid : tuple or callable
         As in `kernel[grid]`.
-    *args, **kwargs
+    *args : object
         The launch's arguments, without those that a configuration sets.
     configs : sequence of triton.Config or of dict, optional
         What to try; by default the configurations of the decorator, pruned by its rules.
@@ -212,6 +212,8 @@ def autotune(
         The session; by default the one that is open.
     placement, dp : optional
         As for `kb.triton.on`.
+    **kwargs : object
+        The launch's arguments by name.
 
     Returns
     -------
@@ -230,13 +232,12 @@ def autotune(
     >>> with kb.session() as torch:  # doctest: +SKIP
     ...     kb.triton.autotune(kernels.matmul, grid, a, b, c, M, N, K, configs=[{"BLOCK": 32}, {"BLOCK": 64}])
     """
-    fn = kernel
     tuner = kernel
-    while is_jit(tuner) and type(tuner).__name__ != "Autotuner" and type(tuner.fn).__name__ in (
-        "Autotuner", "Heuristics",
-    ):  # fmt: skip
+    while decoration(tuner) == "Heuristics":
+        kwargs |= computed(tuner, args, kwargs)
         tuner = tuner.fn
-    if type(tuner).__name__ == "Autotuner":
+    fn = tuner
+    if decoration(tuner) == "Autotuner":
         fn = tuner.fn
         wanted = tuner.configs if configs is None else configs
     else:

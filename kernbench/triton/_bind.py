@@ -26,8 +26,14 @@ def raw(fn: Any) -> FunctionType:
 
 def is_jit(value: object) -> bool:
     """Return whether a value is a function of Triton's, decorated with jit or something around it."""
-    kind = type(value)
-    return kind.__module__.startswith(("triton.runtime.", "kernbench.triton.")) and hasattr(value, "fn")
+    ours = ("triton.runtime.", "kernbench.triton.")
+    return hasattr(value, "fn") and any(kind.__module__.startswith(ours) for kind in type(value).__mro__)
+
+
+def decoration(value: object) -> str:
+    """Return "Autotuner" or "Heuristics" for what these have been put around, else nothing."""
+    names = {kind.__name__ for kind in type(value).__mro__} if is_jit(value) else set()
+    return next((name for name in ("Autotuner", "Heuristics") if name in names), "")
 
 
 class _TritonModule:

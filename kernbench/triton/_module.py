@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.errors import KernelError
-from kernbench.triton._language import _BITS, _PREDICATES, ALIASES, MATH, REFUSED, Language
+from kernbench.triton._functions import ALIASES, BITS, MATH, REFUSED
+from kernbench.triton._language import Language
 from kernbench.triton._session import current
 from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
 
@@ -210,7 +211,7 @@ class _Language(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = {*vars(Language), *MATH, *ALIASES, *_BITS, *_PREDICATES, *REFUSED}
+        known = {*vars(Language), *MATH, *ALIASES, *BITS, *PREDICATES, *REFUSED}
         if name not in known and self.__name__ == "triton.language":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return Function(name)

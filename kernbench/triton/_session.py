@@ -19,7 +19,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.triton import _arguments as arguments
-from kernbench.triton._bind import Binder, check, is_jit, names_of, raw
+from kernbench.triton._bind import Binder, check, decoration, names_of, raw
 from kernbench.triton._language import Language
 from kernbench.triton_emu.testing import MockBackend
 from kernbench.triton_emu.tl_context import TLContext
@@ -168,15 +168,14 @@ class On:
 
     def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> None:
         """Launch a kernel, whatever Triton has put around it."""
-        fn, names = kernel, list(getattr(kernel, "arg_names", ()))
-        given = dict(kwargs)
-        while is_jit(fn) and type(fn).__name__ in ("Autotuner", "Heuristics"):
-            if type(fn).__name__ == "Autotuner":
+        fn, given = kernel, dict(kwargs)
+        while decoration(fn):
+            if decoration(fn) == "Autotuner":
                 from kernbench.triton._autotune import chosen
 
                 given |= chosen(self, fn, args, given, grid)
             else:
-                given |= {k: rule({**dict(zip(names, args, strict=False)), **given}) for k, rule in fn.values.items()}
+                given |= computed(fn, args, given)
             fn = fn.fn
         self.launch(fn, grid, args, given)
 
@@ -245,6 +244,15 @@ class On:
         for number, va in enumerate(_first_stores(function, values, known, sizes)):
             owners[place[_owner(va, tensors)] if va is not None else number % n].append(number)
         return list(owners)
+
+
+def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that follow from others, each from those before it too."""
+    named = {**dict(zip(heuristics.arg_names, args, strict=False)), **kwargs}
+    found: dict[str, Any] = {}
+    for name, rule in heuristics.values.items():
+        found[name] = named[name] = rule(named)
+    return found
 
 
 def _owner(va: int, tensors: Sequence[DeviceTensor]) -> Target:

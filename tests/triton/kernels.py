@@ -242,7 +242,7 @@ def shapes(x, out, B: tl.constexpr):
     both = tl.cat(a, a)
     first, _ = tl.split(tl.permute(tl.reshape(both, (2, B)), (1, 0)))
     wide = tl.broadcast_to(tl.expand_dims(tl.sum(cube, 2), 2), (2, B // 8, 4))
-    tl.store(out + i, tl.ravel(turned) + first + tl.ravel(wide) + tl.view(tl.zeros_like(cube), (B,)))
+    tl.store(out + i, tl.ravel(turned) + first + tl.ravel(wide) + tl.reshape(tl.zeros_like(cube), (B,)))
 
 
 @triton.jit

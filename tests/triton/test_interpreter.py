@@ -62,8 +62,8 @@ def launches(k):
 
 
 NAMES = [
-    "add", "add f16", "add i32", "add i8", "add i16", "add u8", "softmax", "matmul", "layer_norm", "descriptors", "scans",
-    "functions", "random", "shapes", "integers", "atomics",
+    "add", "add f16", "add i32", "add i8", "add i16", "add u8", "softmax", "matmul", "layer_norm", "descriptors",
+    "scans", "functions", "random", "shapes", "integers", "atomics",
 ]  # fmt: skip
 
 
