@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.errors import KernelError
-from kernbench.triton._functions import ALIASES, BITS, MATH, REFUSED
+from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
 from kernbench.triton._language import Language
 from kernbench.triton._session import current
 from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
