@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from kernbench import _dtypes as dtypes
+from kernbench.triton_emu._program import broadcast as broadcast_shapes
+
+if TYPE_CHECKING:
+    from kernbench.triton._language import Language
 
 _SLOW, _SIMPLE = ("slow",), ("simple",)
 
@@ -57,3 +64,30 @@ REFUSED = {
     "map_elementwise": "it runs scalar code for each element; use operations on tensors",
     "atomic_poll": "spin on tl.atomic_cas or tl.atomic_or instead",
 }
+
+
+def umulhi(lang: Language, x: Any, y: Any) -> Any:
+    """Return the upper half of the product of unsigned integers."""
+    tiles, common = lang._tl._unify("umulhi", (lang._native(x), lang._native(y)))
+    bits = 8 * common.itemsize
+    whole, shape = np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1), [t.shape for t in tiles]
+    unsigned = np.dtype(f"u{common.itemsize}")
+
+    def upper(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.asarray(whole(a.astype(unsigned), b.astype(unsigned)), dtype=object)
+        return found.astype(unsigned)
+
+    out = broadcast_shapes("umulhi", *shape)
+    return lang._wrap(lang._tl._vector("umulhi", _SIMPLE, upper, tiles, out, common, common))
+
+
+def popc(lang: Language, x: Any) -> Any:
+    """Return the number of bits that are set."""
+    tile = lang._tile(x)
+    unsigned = np.dtype(f"u{tile.dtype.itemsize}")
+
+    def count(a: np.ndarray) -> np.ndarray:
+        bits: np.ndarray = np.bitwise_count(a.astype(unsigned))
+        return bits
+
+    return lang._wrap(lang._tl._vector("popc", _SIMPLE, count, (tile,), tile.shape, dtypes.int32, None))

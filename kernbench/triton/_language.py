@@ -12,10 +12,22 @@ import numpy as np
 from kernbench import _dtypes as dtypes
 from kernbench._registry import hint
 from kernbench.errors import KernelError
+from kernbench.triton import _functions as functions
+from kernbench.triton import _random as random
 from kernbench.triton import _tensor
 from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
 from kernbench.triton._tensor import Block, pointer_of, tensor, tensor_descriptor
-from kernbench.triton._types import LANGUAGE_NAMES, TYPES, block_type, dtype, of, of_native, pointer_type
+from kernbench.triton._types import (
+    LANGUAGE_NAMES,
+    TYPES,
+    block_type,
+    const,
+    constexpr,
+    dtype,
+    of,
+    of_native,
+    pointer_type,
+)
 from kernbench.triton_emu import _tile_ops as tile_ops
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
 from kernbench.triton_emu._program import broadcast as broadcast_shapes
@@ -23,17 +35,6 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _SIMPLE = ("simple",)
 _INT32, _INT64, _FP32 = TYPES["int32"], TYPES["int64"], TYPES["fp32"]
-
-
-class constexpr:
-    """A value known at compile time: here, the value itself. Also an annotation."""
-
-    def __new__(cls, value: Any) -> Any:
-        return getattr(value, "value", value)
-
-
-class const:
-    """An annotation of pointers that are only read."""
 
 
 class Namespace:
@@ -503,30 +504,7 @@ class Language:
             return pointer_of(self, self._native(chosen), pointer_type(x.dtype))
         return self._wrap(self._tl.where(self._native(condition), x, y))
 
-    def umulhi(self, x: Any, y: Any) -> Any:
-        """Return the upper half of the product of unsigned integers."""
-        tiles, common = self._tl._unify("umulhi", (self._native(x), self._native(y)))
-        bits = 8 * common.itemsize
-        whole, shape = np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1), [t.shape for t in tiles]
-        unsigned = np.dtype(f"u{common.itemsize}")
-
-        def upper(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            found: np.ndarray = np.asarray(whole(a.astype(unsigned), b.astype(unsigned)), dtype=object)
-            return found.astype(unsigned)
-
-        out = broadcast_shapes("umulhi", *shape)
-        return self._wrap(self._tl._vector("umulhi", _SIMPLE, upper, tiles, out, common, common))
-
-    def popc(self, x: Any) -> Any:
-        """Return the number of bits that are set."""
-        tile = self._tile(x)
-        unsigned = np.dtype(f"u{tile.dtype.itemsize}")
-
-        def count(a: np.ndarray) -> np.ndarray:
-            bits: np.ndarray = np.bitwise_count(a.astype(unsigned))
-            return bits
-
-        return self._wrap(self._tl._vector("popc", _SIMPLE, count, (tile,), tile.shape, dtypes.int32, None))
+    umulhi, popc = functions.umulhi, functions.popc
 
     # --- shape
 
@@ -760,58 +738,9 @@ class Language:
             self._tl._vector("histogram", ("reduce",), count, tiles, (int(num_bins),), dtypes.int32, None, size)
         )
 
-    # --- random numbers
-
-    def randint(self, seed: Any, offset: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return random u32."""
-        return self._wrap(self._tl.randint(self._tile(seed), self._tile(offset), n_rounds))
-
-    def randint4x(self, seed: Any, offset: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return four tensors of random u32."""
-        return self._wrap(self._tl.randint4x(self._tile(seed), self._tile(offset), n_rounds))
-
-    def rand(self, seed: Any, offset: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return random floats between 0 and 1."""
-        return self._wrap(self._tl.rand(self._tile(seed), self._tile(offset), n_rounds))
-
-    def randn(self, seed: Any, offset: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return random floats of a normal distribution."""
-        return self._wrap(self._tl.randn(self._tile(seed), self._tile(offset), n_rounds))
-
-    def uint_to_uniform_float(self, x: Any) -> Any:
-        """Return random integers as floats between 0 and 1."""
-        wide = x.dtype.primitive_bitwidth == 64
-        x = x.to("int64" if wide else "int32", bitcast=True)
-        return self.where(x < 0, ~x, x) * (1.0842020432385337e-19 if wide else 4.6566127342e-10)
-
-    def rand4x(self, seed: Any, offsets: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return four tensors of random floats between 0 and 1."""
-        return builtins.tuple(map(self.uint_to_uniform_float, self.randint4x(seed, offsets, n_rounds)))
-
-    def pair_uniform_to_normal(self, u1: Any, u2: Any) -> Any:
-        """Return two uniform floats as two normal ones."""
-        angle = u2 * 6.283185307179586
-        radius = self.sqrt(self.log(self.maximum(u1, 1.0e-7)) * -2.0)
-        return radius * self.cos(angle), radius * self.sin(angle)
-
-    def randn4x(self, seed: Any, offset: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return four tensors of random floats of a normal distribution."""
-        u1, u2, u3, u4 = self.rand4x(seed, offset, n_rounds)
-        return (*self.pair_uniform_to_normal(u1, u2), *self.pair_uniform_to_normal(u3, u4))
-
-    def philox(self, seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = tile_ops.ROUNDS) -> Any:
-        """Return the four words of Philox."""
-        tiles = [self._tile(x) for x in (c0, c1, c2, c3)]
-        kind = dtypes.uint64 if tiles[0].dtype.itemsize == 8 else dtypes.uint32
-        shape = broadcast_shapes("philox", *(tile.shape for tile in tiles))
-
-        def words(s: np.ndarray, *counters: np.ndarray) -> list[np.ndarray]:
-            spread = [np.broadcast_to(c.astype(kind.numpy), shape) for c in counters]
-            return tile_ops.philox(s.reshape(()), spread, n_rounds)
-
-        work = ("simple",) * (10 * n_rounds)
-        operands = (self._tile(seed), *tiles)
-        return self._wrap(tile_ops._outputs(self._tl, "philox", work, words, operands, shape, (kind,) * 4, fold=False))
+    randint, randint4x, rand, rand4x = random.randint, random.randint4x, random.rand, random.rand4x
+    randn, randn4x, philox = random.randn, random.randn4x, random.philox
+    pair_uniform_to_normal, uint_to_uniform_float = random.pair_uniform_to_normal, random.uint_to_uniform_float
 
 
 def _fits(value: int, kind: Any) -> bool:

@@ -170,6 +170,17 @@ class block_type:
         return f"<{list(self.shape)}, {self.element_ty}>"
 
 
+class constexpr:
+    """A value known at compile time: here, the value itself. Also an annotation."""
+
+    def __new__(cls, value: Any) -> Any:
+        return getattr(value, "value", value)
+
+
+class const:
+    """An annotation of pointers that are only read."""
+
+
 TYPES = {name: dtype(name) for name in _NAMES}
 _BY_NATIVE = {found.native.name: found for found in TYPES.values()}
 LANGUAGE_NAMES = {

@@ -29,6 +29,7 @@ import kernbench as kb
 from kernbench.triton._session import on
 
 T = torch.Tensor
+F32, F16 = 1e-5, 2e-3  # largest errors allowed, of the largest value; cut-cross-entropy computes in f16
 CASES: dict[str, tuple[Callable[[], object], Callable[[], object] | None]] = {}
 
 
@@ -369,7 +370,7 @@ def measure(name: str) -> tuple[str, ...]:
     error = 0.0
     for a, b in zip(found, expected, strict=False):
         error = max(error, float((a - b.reshape(a.shape)).abs().max() / max(1e-30, float(b.abs().max()))))
-    if not error <= 2e-3:
+    if not error <= (F16 if name.startswith("cut") else F32):
         raise AssertionError(f"the error is {error:.1e} of the largest value")
     launches = machine.result.launches
     ns = sum(launch.end_ps - launch.start_ps for launch in launches) / 1000
