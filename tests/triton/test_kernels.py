@@ -200,8 +200,8 @@ def test_bad_launches(grid, args, said, kernels, machine):
 def test_other_bad_arguments(kernels, machine):
     x = np.ones(4, np.float32)
     with kb.session(machine, data=True) as torch, on(torch):
-        with pytest.raises(TypeError, match="no argument 'BLOK'"):
-            kernels.add[(1,)](x, x, x, 4, BLOK=4)
+        with pytest.raises(TypeError, match="no argument 'BLOCKS'"):
+            kernels.add[(1,)](x, x, x, 4, BLOCKS=4)
         with pytest.raises(TypeError, match=r"argument 'x': unknown dtype.*complex64"):
             kernels.add[(1,)](x.astype(np.complex64), x, x, 4, BLOCK=4)
     with pytest.raises(ValueError, match="placement = 'owners' is unknown; did you mean owner"):
