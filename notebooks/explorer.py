@@ -15,12 +15,14 @@
 # %% [markdown]
 # # Explorer
 #
-# Run the cell, press **Run**, and watch a simulated machine at work. Then change the machine or the workload on the
-# left: a short run restarts automatically. *Why* ranks the resources by time, and names the field of the machine file
-# that sets the speed of each; *Compare* compares one run with another. To add your own function,
-# `f(torch, *, size: int = 64)`, to the list of workloads, pass it to the explorer: `explore(None, f)`.
+# Press **Run** and watch a simulated machine at work. The picture zooms from the system into a PE, the clock replays the
+# run, and the timeline shows what every PE did when. Then drag a slider or choose another workload: a short run repeats by
+# itself, and *Runs* puts all results side by side. A click on a part of the machine shows its load and its fields; *Why*
+# names the field that limits the run. To add your own function, `f(torch, *, size: int = 64)`, to the list of workloads,
+# pass it to the explorer: `explore(None, f)`.
 
 # %%
+# Run this cell (Shift+Enter), then press Run below it.
 from kernbench.notebook import explore
 
 explorer = explore("preset:default")
