@@ -239,6 +239,14 @@ print(f"{ns:.2f} ns before, {better_ns:.2f} ns now: {ns / better_ns:.2f} x as fa
 print("  ".join(f"{name} {time:,.0f} ns" for name, time in vector_time(better).items()))
 
 # %% [markdown]
+# **Predict, then drag.** The picture shows this run, in which the PE worked 2,790 ns; zoom into PE 0 of cube 0 of SIP 0
+# with the wheel. The vector engine has 128 lanes of 32 bits. How long does the PE work with 512? And with 2048? Write
+# down both numbers, select the vector engine, and drag its lanes. The cell after the picture prints the times.
+
+# %%
+kb.picture(better, lambda changed: run(softmax_better, *fused, args=(ROWS, COLS, 8), on=changed)[0])
+
+# %% [markdown]
 # Fusion pays off where memory is the limit. On a machine with a wide enough vector engine, the times of the three
 # kernels differ:
 
